@@ -49,7 +49,7 @@ from machine import CALM, Used, quiet, replace, watched  # noqa: E402
 
 from harness.context import RunContext  # noqa: E402
 from harness.core.kubernetes import Object, condition  # noqa: E402
-from harness.evidence.reader import Bundle  # noqa: E402
+from harness.evidence.io.reader import Bundle  # noqa: E402
 from harness.launch.konduktor.kubeconfig import for_launch  # noqa: E402
 from harness.launch.konduktor.program import Konduktor  # noqa: E402
 from harness.launch.konduktor.submit import JOBSET_API  # noqa: E402

@@ -33,7 +33,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "bench")]
 from machine import machine, replace  # noqa: E402
 
 from harness.context import RunContext  # noqa: E402
-from harness.evidence.reader import Bundle  # noqa: E402
+from harness.evidence.io.reader import Bundle  # noqa: E402
 from harness.provision.images.build import build_worker  # noqa: E402
 from harness.provision.images.stack import resolve  # noqa: E402
 from harness.settings import load  # noqa: E402

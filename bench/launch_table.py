@@ -12,7 +12,7 @@ from typing import Any
 from machine import Used, machine
 
 from harness.core.kubernetes import condition
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 
 FLOORS = {
     "cold": ("bare create", "job", "bare delete"),

@@ -96,7 +96,7 @@ def follow(port: int, folder: Path, pods: int, total: int) -> tuple[float, float
     from harness.core.deadlines import Budget
     from harness.core.kubernetes import Kube
     from harness.evidence import BundleWriter, Redactor
-    from harness.evidence.schema import Expected, Launch, Manifest, Observation
+    from harness.evidence.schema.bundle import Expected, Launch, Manifest, Observation
     from harness.observe.logs import Life
     from harness.observe.observer import LaunchObserver
 

@@ -34,7 +34,7 @@ from simulated_nodes import MARK, TOLERATION, simulated  # noqa: E402
 from harness import run  # noqa: E402
 from harness.context import RunContext  # noqa: E402
 from harness.core.kubernetes import Kube, events  # noqa: E402
-from harness.evidence.reader import Bundle  # noqa: E402
+from harness.evidence.io.reader import Bundle  # noqa: E402
 from harness.launch import workload_file  # noqa: E402
 from harness.launch.workload import Workload  # noqa: E402
 from harness.provision.source.kwok import kwok  # noqa: E402

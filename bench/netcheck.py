@@ -14,8 +14,8 @@ from pathlib import Path
 from statistics import median
 
 from harness.core.clock import seconds
-from harness.evidence.reader import Bundle
-from harness.evidence.truth_records import TruthStart
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.ground_truth import TruthStart
 
 
 def took(bundle: Bundle) -> float | None:

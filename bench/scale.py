@@ -31,8 +31,8 @@ from bundles import CONTAINER, NONCE, RUN_ID, Job, at, healthy  # noqa: E402
 
 from harness.core.errors import HarnessError  # noqa: E402
 from harness.evidence import BundleWriter, Redactor  # noqa: E402
-from harness.evidence.tracker_records import Point, TrackerSummary  # noqa: E402
-from harness.evidence.truth_records import TruthEnd, TruthRow, TruthStart  # noqa: E402
+from harness.evidence.schema.ground_truth import TruthEnd, TruthRow, TruthStart  # noqa: E402
+from harness.evidence.schema.tracker import Point, TrackerSummary  # noqa: E402
 from harness.workers import truth_frames  # noqa: E402
 from tests.browser import Page  # noqa: E402
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from statistics import median
 
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 
 
 def main(paths: list[str]) -> int:

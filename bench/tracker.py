@@ -37,9 +37,9 @@ from tracker_load import load, percentiles  # noqa: E402
 from tracker_server import KEY, Server, create  # noqa: E402
 from tracker_table import table  # noqa: E402
 
-from harness.evidence.point_rows import PointRows  # noqa: E402
-from harness.evidence.redaction import Redactor  # noqa: E402
-from harness.evidence.writer import BundleWriter  # noqa: E402
+from harness.evidence.io.redaction import Redactor  # noqa: E402
+from harness.evidence.io.writer import BundleWriter  # noqa: E402
+from harness.evidence.schema.point_rows import PointRows  # noqa: E402
 from harness.tracker.audit import EmbeddedAudit, collect  # noqa: E402
 
 SENDERS, SIZES = (1, 4, 16, 64), (100, 1000)

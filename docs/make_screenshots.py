@@ -17,7 +17,7 @@ from pathlib import Path
 from rich.console import CONSOLE_SVG_FORMAT, Console
 
 from harness.evidence import Bundle
-from harness.evidence.schema import Verdict
+from harness.evidence.schema.bundle import Verdict
 from harness.faults.record import extract
 from harness.judge import judge
 from harness.report import page, terminal

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.core.progress import Progress
-from harness.evidence.writer import BundleWriter
+from harness.evidence.io.writer import BundleWriter
 from harness.settings import Settings
 
 

@@ -17,9 +17,8 @@ from harness.core.clock import now
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError, UsageError
 from harness.core.progress import Progress
-from harness.evidence.listener import ProgressListener
-from harness.evidence.redaction import Redactor
-from harness.evidence.writer import BundleWriter
+from harness.evidence.io.redaction import Redactor
+from harness.evidence.io.writer import BundleWriter, ProgressListener
 from harness.launch.described import check_ranks_that_log, expected_of, given_run_id, launch_of, versions_of
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.workload import as_workload

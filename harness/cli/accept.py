@@ -149,7 +149,7 @@ def accept(
         outcome = running.run(workload, run_context(settings, tell), listener)
     code = show_verdict(outcome.verdict, outcome.bundle, as_json)
     if calibrate is not None:
-        from harness.evidence.reader import Bundle
+        from harness.evidence.io.reader import Bundle
 
         bundle = Bundle.open(outcome.bundle)
         write_limits(fleet_of(bundle), bundle, calibrate)

@@ -11,7 +11,7 @@ from harness.cli.options import dump
 from harness.core.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
-    from harness.evidence.reader import Bundle
+    from harness.evidence.io.reader import Bundle
     from harness.judge.acceptance.fleet import Fleet
 
 LATEST = Path("runs/latest")
@@ -119,7 +119,7 @@ def fleet_of(bundle: "Bundle") -> "Fleet":
 
 def write_limits(found: "Fleet", bundle: "Bundle", file: Path, share: float | None = None) -> None:
     """Write the limits. Raises HarnessError for a fleet that is not known to be good, and writes nothing."""
-    from harness.evidence.files import replace_file
+    from harness.evidence.io.files import replace_file
     from harness.judge.acceptance.calibrate import SHARE, baselines, toml
 
     if found.verdict in ("FAIL", "UNKNOWN"):

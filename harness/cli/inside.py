@@ -15,7 +15,7 @@ from harness.cli.shell import cluster_of
 from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object, condition
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.judge.case import Case
 from harness.judge.cluster import services
 from harness.workers.netcheck import Diagnosis

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from harness.cli.launch_status import LaunchStatus, PodStatus
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, condition
-from harness.evidence.members import members
-from harness.evidence.objects import ObjectState
-from harness.evidence.schema import Launch
+from harness.evidence.kubernetes.members import members
+from harness.evidence.kubernetes.objects import ObjectState
+from harness.evidence.schema.bundle import Launch
 from harness.launch import namespaces
 from harness.launch.names import NONCE_LABEL, QUEUE_LABEL, RANKS_PER_POD
 

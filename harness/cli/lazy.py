@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from harness.context import RunContext
     from harness.core.progress import Progress
-    from harness.evidence.listener import ProgressListener
-    from harness.evidence.reader import Bundle
-    from harness.evidence.schema import Verdict
+    from harness.evidence.io.reader import Bundle
+    from harness.evidence.io.writer import ProgressListener
+    from harness.evidence.schema.bundle import Verdict
     from harness.settings import Settings
 
 
@@ -40,8 +40,8 @@ def run_context(settings: Settings, progress: Progress) -> RunContext:
 
 
 def opened(path: Path, runs_dir: Path = Path("runs")) -> Bundle:
-    """Open a bundle by what a user calls it (harness/evidence/lookup.py). Raises UsageError."""
-    from harness.evidence.lookup import opened as open_bundle
+    """Open a bundle by what a user calls it (harness/evidence/runs/folder.py). Raises UsageError."""
+    from harness.evidence.runs.folder import opened as open_bundle
 
     return open_bundle(path, runs_dir)
 

@@ -19,11 +19,11 @@ from rich.text import Text
 from harness.cli.options import progress
 from harness.core.progress import Progress
 from harness.evidence import worlds
-from harness.evidence.listener import ProgressListener
-from harness.evidence.objects import COMPLETION_INDEX
-from harness.evidence.own_lines import is_own
-from harness.evidence.process_records import ProcessLine
-from harness.evidence.schema import Manifest, Observation
+from harness.evidence.io.own_lines import is_own
+from harness.evidence.io.writer import ProgressListener
+from harness.evidence.kubernetes.objects import COMPLETION_INDEX
+from harness.evidence.schema.bundle import Manifest, Observation
+from harness.evidence.schema.processes import ProcessLine
 from harness.workers import truth_frames
 
 PER_SECOND = 5

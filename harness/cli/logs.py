@@ -8,8 +8,8 @@ from pathlib import Path
 from harness.core.clock import CLOCK, Clock
 from harness.core.errors import UsageError
 from harness.core.user_files import open_regular
-from harness.evidence.own_lines import is_own
-from harness.evidence.reader import Bundle
+from harness.evidence.io.own_lines import is_own
+from harness.evidence.io.reader import Bundle
 
 LOOK_SECONDS = 0.2
 

@@ -10,7 +10,7 @@ from harness.cli.options import Json, dump
 from harness.core.errors import HarnessError
 
 if TYPE_CHECKING:
-    from harness.evidence.reader import Bundle
+    from harness.evidence.io.reader import Bundle
 
 LATEST = Path("runs/latest")
 

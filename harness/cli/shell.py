@@ -12,7 +12,7 @@ from typing import Any
 from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.settings import Settings
 
 START_SECONDS = 60

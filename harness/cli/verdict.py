@@ -7,8 +7,8 @@ from pathlib import Path
 from rich.console import Console
 
 from harness.cli.options import dump
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Verdict
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Verdict
 
 EXIT = {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}
 

@@ -6,12 +6,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from harness.evidence.files import LogFile
-    from harness.evidence.objects import ObjectState, Pod
-    from harness.evidence.reader import Bundle
-    from harness.evidence.redaction import Redactor
-    from harness.evidence.truth import TruthCollector, extract
-    from harness.evidence.writer import BundleWriter
+    from harness.evidence.io.files import LogFile
+    from harness.evidence.io.ground_truth import TruthCollector, extract
+    from harness.evidence.io.reader import Bundle
+    from harness.evidence.io.redaction import Redactor
+    from harness.evidence.io.writer import BundleWriter
+    from harness.evidence.kubernetes.objects import ObjectState, Pod
 
 __all__ = [
     "Bundle",
@@ -24,14 +24,14 @@ __all__ = [
     "extract",
 ]
 _HOME = {
-    "Bundle": "reader",
-    "BundleWriter": "writer",
-    "LogFile": "files",
-    "ObjectState": "objects",
-    "Pod": "objects",
-    "Redactor": "redaction",
-    "TruthCollector": "truth",
-    "extract": "truth",
+    "Bundle": "io.reader",
+    "BundleWriter": "io.writer",
+    "LogFile": "io.files",
+    "ObjectState": "kubernetes.objects",
+    "Pod": "kubernetes.objects",
+    "Redactor": "io.redaction",
+    "TruthCollector": "io.ground_truth",
+    "extract": "io.ground_truth",
 }
 
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from harness.evidence.objects import Pod
-from harness.evidence.process_records import (
+from harness.evidence.kubernetes.objects import Pod
+from harness.evidence.schema.bundle import Expected
+from harness.evidence.schema.ground_truth import TruthStart
+from harness.evidence.schema.processes import (
     AgentFailure,
     AgentResult,
     AgentWorkers,
@@ -19,8 +21,6 @@ from harness.evidence.process_records import (
     ProcessLine,
     ProcessStart,
 )
-from harness.evidence.schema import Expected
-from harness.evidence.truth_records import TruthStart
 
 PATH = "processes.jsonl"
 

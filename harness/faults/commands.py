@@ -13,7 +13,7 @@ from harness.context import RunContext
 from harness.core.clock import CLOCK
 from harness.core.errors import UsageError
 from harness.core.user_files import MAX_RECORD_BYTES, read_text
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.faults import program_ledger, table, tally
 from harness.faults.draw import PREFIX, by_name, drawn
 from harness.faults.fault import Fault, catalogue, load

@@ -14,8 +14,8 @@ from typing import Any
 
 from harness.core import processes
 from harness.core.errors import HarnessError, UsageError, WaitError
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Verdict
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Verdict
 from harness.faults import oracle, places, variant
 from harness.faults.command import Command
 from harness.faults.fault import Fault, Step, When

@@ -18,8 +18,8 @@ from tenacity import retry, retry_if_exception_type, stop_after_delay, wait_fixe
 
 from harness.core import processes
 from harness.core.errors import HarnessError, ToolError
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Manifest, Verdict
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Manifest, Verdict
 from harness.faults import program_journal
 from harness.provision.cluster import Ready
 

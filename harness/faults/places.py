@@ -22,7 +22,7 @@ from typing import Any
 from jinja2 import Environment, StrictUndefined, UndefinedError
 
 from harness.core.errors import UsageError
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.faults.fault import Step
 from harness.faults.undo import Command
 from harness.provision.cluster import Ready

@@ -20,12 +20,12 @@ from harness.context import RecordedContext
 from harness.core.clock import now
 from harness.core.deadlines import Budget
 from harness.core.kubernetes import Kube, Object
-from harness.evidence.process_records import decode
-from harness.evidence.reader import Bundle
-from harness.evidence.redaction import Redactor
-from harness.evidence.schema import Expected, Observation, Verdict
-from harness.evidence.truth import TruthCollector
-from harness.evidence.writer import BundleWriter
+from harness.evidence.io.ground_truth import TruthCollector
+from harness.evidence.io.reader import Bundle
+from harness.evidence.io.redaction import Redactor
+from harness.evidence.io.writer import BundleWriter
+from harness.evidence.schema.bundle import Expected, Observation, Verdict
+from harness.evidence.schema.processes import decode
 from harness.faults.program import Program
 from harness.faults.program_pods import NAME, Container, Pods, workload
 from harness.judge.engine import judge

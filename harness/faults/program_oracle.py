@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Verdict
-from harness.evidence.truth_records import TruthRow
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Verdict
+from harness.evidence.schema.ground_truth import TruthRow
 from harness.faults.oracle import POINTS, Point, point
 from harness.faults.program import Program
 from harness.faults.program_journal import Journal, read

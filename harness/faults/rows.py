@@ -7,8 +7,8 @@ import re
 from pydantic import BaseModel
 
 from harness.core.clock import seconds
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Verdict
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Verdict
 from harness.faults.fault import Fault
 from harness.faults.oracle import Word
 

@@ -9,12 +9,13 @@ from functools import cached_property
 from typing import Any, Literal
 
 from harness.core.clock import seconds
-from harness.evidence import kinds, worlds
-from harness.evidence.columns import Columns
-from harness.evidence.objects import ObjectState, Pod, items, mapping
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import ContainerExit, Expected, Launch, Manifest, Stage
-from harness.evidence.truth_records import TruthEnd, TruthRow, TruthStart
+from harness.evidence import worlds
+from harness.evidence.io.reader import Bundle
+from harness.evidence.kubernetes import kinds
+from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
+from harness.evidence.schema.bundle import ContainerExit, Expected, Launch, Manifest, Stage
+from harness.evidence.schema.columns import Columns
+from harness.evidence.schema.ground_truth import TruthEnd, TruthRow, TruthStart
 from harness.judge.finding import LATE
 
 

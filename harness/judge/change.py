@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.core.clock import seconds, timestamp
-from harness.evidence.objects import ObjectState
+from harness.evidence.kubernetes.objects import ObjectState
 from harness.judge.finding import LATE
 
 Verb = Literal[

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from harness.core.checks import CheckId
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Manifest
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Manifest
 from harness.judge.case import Case, Restart
 from harness.judge.catalogue import REQUIREMENTS, Entry, Need, Requirement, up_to
 from harness.judge.cluster.admission import refused

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from harness.core.causes import CauseId
 from harness.core.checks import CheckId
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Check, Verdict
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Check, Verdict
 from harness.judge import next_steps, unification, user_checks
 from harness.judge.acceptance import checks as acceptance
 from harness.judge.case import Case, names

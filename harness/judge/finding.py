@@ -8,7 +8,7 @@ from functools import cached_property
 
 from harness.core.causes import CauseId
 from harness.core.checks import CheckId
-from harness.evidence.schema import Check, VerdictWord
+from harness.evidence.schema.bundle import Check, VerdictWord
 from harness.judge.catalogue import CAUSES, END, REGISTRY
 
 LIMIT = 4

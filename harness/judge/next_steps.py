@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import shlex
 
-from harness.evidence import refusals
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Check, Launch, Manifest
+from harness.evidence.io.reader import Bundle
+from harness.evidence.kubernetes import refusals
+from harness.evidence.schema.bundle import Check, Launch, Manifest
 from harness.judge.catalogue import CAUSES
 from harness.judge.user_checks import FAMILY
 from harness.workers.netcheck.finding import CAUSES as NETCHECK

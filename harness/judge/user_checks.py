@@ -15,8 +15,8 @@ from contextlib import redirect_stdout
 from pathlib import Path
 
 from harness.core.causes import CauseId
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Check, VerdictWord
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Check, VerdictWord
 from harness.judge.catalogue import CAUSES
 from harness.judge.finding import Finding, listed
 

@@ -27,11 +27,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from importlib.metadata import EntryPoint, entry_points
 
-from harness.evidence.objects import ObjectState, Pod
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Check, Manifest, Verdict
-from harness.evidence.tracker_records import Point, TrackerRun
-from harness.evidence.truth_records import TruthRow
+from harness.evidence.io.reader import Bundle
+from harness.evidence.kubernetes.objects import ObjectState, Pod
+from harness.evidence.schema.bundle import Check, Manifest, Verdict
+from harness.evidence.schema.ground_truth import TruthRow
+from harness.evidence.schema.tracker import Point, TrackerRun
 from harness.judge import engine
 from harness.judge.user_checks import Judge, Named, failed, passed, unknown
 

@@ -18,9 +18,9 @@ import yaml
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.core.user_files import toml
-from harness.evidence.fitting import accepts, quantity
-from harness.evidence.objects import mapping
-from harness.evidence.schema import Purpose
+from harness.evidence.kubernetes.objects import mapping
+from harness.evidence.kubernetes.unschedulable import accepts, quantity
+from harness.evidence.schema.bundle import Purpose
 from harness.launch.daemonset import DaemonSetWorkload
 from harness.launch.mounted import MountedFolder, projected
 from harness.launch.names import LOCAL_IMAGE

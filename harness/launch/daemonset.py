@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
-from harness.evidence import kinds
-from harness.evidence.fitting import accepts
+from harness.evidence.kubernetes import kinds
+from harness.evidence.kubernetes.unschedulable import accepts
 from harness.launch.names import QUEUE_LABEL
 from harness.launch.plain import PlainWorkload
 

@@ -9,7 +9,7 @@ from harness.context import RecordedContext
 from harness.core.bounds import ranks_problem
 from harness.core.errors import UsageError
 from harness.core.kubernetes import reached
-from harness.evidence.schema import Expected, Launch
+from harness.evidence.schema.bundle import Expected, Launch
 from harness.launch.names import EXPECT_RANKS
 from harness.launch.prepare import netcheck_first
 from harness.launch.training import Training

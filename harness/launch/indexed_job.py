@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from harness.core.bounds import MAX_NODES, count_problem, shown
 from harness.core.kubernetes import Kube, Object
-from harness.evidence import kinds
+from harness.evidence.kubernetes import kinds
 from harness.launch.plain import PlainWorkload
 from harness.launch.workload import Surroundings
 

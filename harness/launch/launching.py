@@ -13,10 +13,10 @@ from harness.core.clock import now
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube
 from harness.core.progress import Progress
-from harness.evidence.schema import Expected
-from harness.evidence.tracker_records import TrackerSummary
-from harness.evidence.training_records import UPLOAD
-from harness.evidence.writer import BundleWriter
+from harness.evidence.io.writer import BundleWriter
+from harness.evidence.schema.bundle import Expected
+from harness.evidence.schema.tracker import TrackerSummary
+from harness.evidence.schema.training import UPLOAD
 from harness.launch.training import Training
 from harness.launch.training_audit import FILE, audit
 from harness.launch.workload import Handle, Surroundings, Workload

@@ -23,9 +23,9 @@ from harness.context import RecordedContext, RunContext
 from harness.core.bounds import listed
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
-from harness.evidence import kinds
-from harness.evidence.redaction import secret_variable, secrets_in
-from harness.evidence.schema import Purpose
+from harness.evidence.io.redaction import secret_variable, secrets_in
+from harness.evidence.kubernetes import kinds
+from harness.evidence.schema.bundle import Purpose
 from harness.launch import inits, netcheck, pod_references, recorder, script_ranks
 from harness.launch.applying import apply
 from harness.launch.names import LOCAL_IMAGE, NONCE_LABEL, QUEUE_LABEL

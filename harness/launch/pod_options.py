@@ -17,7 +17,7 @@ from typing import TypeVar
 from harness.core.bounds import environment_problems, listed
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
-from harness.evidence.redaction import secret_variable, secrets_in
+from harness.evidence.io.redaction import secret_variable, secrets_in
 from harness.launch import pod_merge
 from harness.launch.plain import PlainWorkload
 from harness.settings import Settings

@@ -11,7 +11,7 @@ from kubernetes.dynamic.exceptions import ForbiddenError
 
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
-from harness.evidence.objects import items
+from harness.evidence.kubernetes.objects import items
 from harness.launch.user_secrets import UserSecret, Wanted, read
 
 _CLASSES = {

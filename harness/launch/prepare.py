@@ -13,8 +13,8 @@ from harness.core.beside import AT_ONCE
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
-from harness.evidence.kinds import QUEUED
-from harness.evidence.schema import Expected
+from harness.evidence.kubernetes.kinds import QUEUED
+from harness.evidence.schema.bundle import Expected
 from harness.launch import namespaces, netcheck, recorder, sent, storage
 from harness.launch.launching import Launching
 from harness.launch.names import NONCE_LABEL, RANKS_PER_POD

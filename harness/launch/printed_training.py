@@ -14,7 +14,7 @@ from itertools import pairwise
 from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
-from harness.evidence.objects import items, mapping
+from harness.evidence.kubernetes.objects import items, mapping
 from harness.launch import claims
 from harness.launch.asked_training import Asked
 from harness.launch.indexed_job import IndexedJobWorkload

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from harness.evidence.schema import SentCode
+from harness.evidence.schema.bundle import SentCode
 from harness.provision.images import docker, scripts
 from harness.provision.images.build import ImageRef
 

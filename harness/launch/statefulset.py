@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from harness.core.bounds import MAX_NODES, count_problem
 from harness.core.kubernetes import Kube, Object
-from harness.evidence import kinds
-from harness.evidence.members import POD_INDEX
+from harness.evidence.kubernetes import kinds
+from harness.evidence.kubernetes.members import POD_INDEX
 from harness.launch.plain import PlainWorkload
 from harness.launch.workload import Surroundings
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel, ValidationError
 from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
-from harness.evidence import kinds
+from harness.evidence.kubernetes import kinds
 from harness.launch import netcheck, recorder
 from harness.launch.applying import apply
 from harness.launch.names import NONCE_LABEL

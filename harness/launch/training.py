@@ -19,9 +19,9 @@ import yaml
 from harness.context import RecordedContext, RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
-from harness.evidence.lookup import opened
-from harness.evidence.objects import mapping
-from harness.evidence.training_records import RESUMED_FROM
+from harness.evidence.kubernetes.objects import mapping
+from harness.evidence.runs.folder import opened
+from harness.evidence.schema.training import RESUMED_FROM
 from harness.launch import claims, hub, training_transfer, user_secrets
 from harness.launch.applying import apply
 from harness.launch.asked_training import PORT, Asked

@@ -19,7 +19,7 @@ from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Kube, Object
 from harness.core.progress import Progress
 from harness.core.retries import reason_of
-from harness.evidence.objects import items, mapping
+from harness.evidence.kubernetes.objects import items, mapping
 from harness.launch import claims
 from harness.launch.names import NONCE_LABEL
 from harness.launch.workload import Surroundings

@@ -21,7 +21,7 @@ from urllib3.exceptions import HTTPError
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube
 from harness.core.progress import Progress
-from harness.evidence.training_records import TRANSFER_SECRET
+from harness.evidence.schema.training import TRANSFER_SECRET
 from harness.launch import training_pod
 from harness.launch.applying import apply
 from harness.launch.training_pod import Program, Volumes

@@ -15,8 +15,8 @@ from typing import Protocol
 
 from harness.context import RunContext
 from harness.core.kubernetes import Kube, Object
-from harness.evidence.kinds import WatchedKind
-from harness.evidence.schema import Purpose
+from harness.evidence.kubernetes.kinds import WatchedKind
+from harness.evidence.schema.bundle import Purpose
 from harness.provision.cluster import SharedFolder
 from harness.settings import Settings
 

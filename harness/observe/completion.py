@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.core.kubernetes import Object, condition
-from harness.evidence import messages, refusals
-from harness.evidence.fitting import never_fits
-from harness.evidence.members import pod_index
-from harness.evidence.objects import mapping
-from harness.evidence.process_records import (
+from harness.evidence.kubernetes import messages, refusals
+from harness.evidence.kubernetes.members import pod_index
+from harness.evidence.kubernetes.objects import mapping
+from harness.evidence.kubernetes.unschedulable import never_fits
+from harness.evidence.schema.processes import (
     AgentResult,
     AgentWorkers,
     ProcessEnd,

@@ -13,10 +13,10 @@ from kubernetes.client.exceptions import ApiException
 
 from harness.core.clock import now
 from harness.core.kubernetes import Kube, Object, condition
-from harness.evidence.fitting import accepts, quantity, requests
-from harness.evidence.objects import items, mapping
-from harness.evidence.schema import DeviceHolder
-from harness.evidence.writer import BundleWriter
+from harness.evidence.io.writer import BundleWriter
+from harness.evidence.kubernetes.objects import items, mapping
+from harness.evidence.kubernetes.unschedulable import accepts, quantity, requests
+from harness.evidence.schema.bundle import DeviceHolder
 
 MAX_HOLDERS = 1000
 """Pods that one bundle names, those with most devices first."""

@@ -18,8 +18,8 @@ from urllib3.exceptions import HTTPError
 from harness.core.clock import now
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.core.retries import reason_of
-from harness.evidence.objects import mapping
-from harness.evidence.schema import DryRun
+from harness.evidence.kubernetes.objects import mapping
+from harness.evidence.schema.bundle import DryRun
 
 SUFFIX = "-dry-run"
 """What follows the name of the launched object, so that nothing that exists is meant."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from harness.evidence.schema import ContainerExit
+from harness.evidence.schema.bundle import ContainerExit
 from harness.observe.logs import Life
 from harness.workers.truth_frames import EXIT_MARK
 

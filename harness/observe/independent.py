@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.core.kubernetes import Object, condition
-from harness.evidence import messages
+from harness.evidence.kubernetes import messages
 from harness.observe.completion import CompletionDetector
 from harness.observe.seen import container_statuses
 

@@ -19,8 +19,8 @@ from harness.core.beside import within
 from harness.core.clock import now
 from harness.core.kubernetes import Kube, Object
 from harness.core.own_processes import OWN_PROCESSES
-from harness.evidence import torchrun
-from harness.evidence.schema import Asked, Process, RendezvousSnapshot
+from harness.evidence.kubernetes import torchrun_processes
+from harness.evidence.schema.bundle import Asked, Process, RendezvousSnapshot
 
 NETCHECK = "/opt/harness/netcheck"
 """Where harness/launch/netcheck.py mounts it."""
@@ -71,7 +71,7 @@ def _inspect(kube: Kube, pod: Object, network: bool) -> RendezvousSnapshot:
     name = pod["metadata"]["name"]
     try:
         seen = parse(name, _exec(kube, pod, _LOOK))
-        agents = [agent for agent in torchrun.agents(seen) if agent.host] if network else []
+        agents = [agent for agent in torchrun_processes.agents(seen) if agent.host] if network else []
         hosts = {agent.host for agent in agents}
         resolved = {host: _addresses(_exec(kube, pod, _RESOLVE, host)) for host in hosts}
         places = {(agent.host, agent.port) for agent in agents if agent.port.isdecimal()}

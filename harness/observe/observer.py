@@ -13,14 +13,14 @@ from harness.core.deadlines import Budget, Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Kube, reached
 from harness.core.progress import Progress
-from harness.evidence import refusals
-from harness.evidence.acceptance_records import AcceptanceRecord
-from harness.evidence.kinds import ALWAYS, FILES, SURROUNDINGS, WatchedKind
-from harness.evidence.netcheck_records import NetcheckDiagnosis, NetcheckRecord
-from harness.evidence.process_records import decode
-from harness.evidence.schema import Launch, Observation
-from harness.evidence.truth import TruthCollector
-from harness.evidence.writer import BundleWriter
+from harness.evidence.io.ground_truth import TruthCollector
+from harness.evidence.io.writer import BundleWriter
+from harness.evidence.kubernetes import refusals
+from harness.evidence.kubernetes.kinds import ALWAYS, FILES, SURROUNDINGS, WatchedKind
+from harness.evidence.schema.acceptance import AcceptanceRecord
+from harness.evidence.schema.bundle import Launch, Observation
+from harness.evidence.schema.netcheck import NetcheckDiagnosis, NetcheckRecord
+from harness.evidence.schema.processes import decode
 from harness.observe import device_holders, inside
 from harness.observe.completion import CompletionDetector
 from harness.observe.dry_run import dry_runs

@@ -13,8 +13,8 @@ from collections.abc import Callable
 
 from harness.core.clock import CLOCK, Clock
 from harness.core.kubernetes import Kube, Object
-from harness.evidence import torchrun
-from harness.evidence.schema import Observation, RendezvousSnapshot
+from harness.evidence.kubernetes import torchrun_processes
+from harness.evidence.schema.bundle import Observation, RendezvousSnapshot
 from harness.observe import inside
 
 AGAIN_SECONDS = 5
@@ -75,7 +75,7 @@ class RendezvousMonitor:
 
         A torchrun that is busy is still starting, and is looked at again.
         """
-        waiting = torchrun.without_ranks(seen)
+        waiting = torchrun_processes.without_ranks(seen)
         if any(waiting.values()) and not self._past(PATIENCE * self._seconds):
             self._next = self._clock.monotonic() + AGAIN_SECONDS
             return

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from harness.core.clock import CLOCK, Clock
 from harness.core.kubernetes import Object, condition
-from harness.evidence import messages
-from harness.evidence.schema import Observation
+from harness.evidence.kubernetes import messages
+from harness.evidence.schema.bundle import Observation
 
 
 @dataclass
@@ -16,7 +16,7 @@ class Seen:
     """Takes every watch delivery, and keeps the newest state of each object."""
 
     launched: str = "jobset"
-    """The evidence file of the launched object (harness/evidence/kinds.py)."""
+    """The evidence file of the launched object (harness/evidence/kubernetes/kinds.py)."""
     clock: Clock = CLOCK
     exits: dict[str, int] = field(default_factory=dict)
     """uid of a pod → exit code of its rank's command."""
@@ -59,7 +59,7 @@ class Seen:
         return {p["metadata"]["name"] for p in self.running() if p.get("spec", {}).get("nodeName") in lost}
 
     def all(self, kind: str) -> list[Object]:
-        """Return the objects of a kind (harness/evidence/kinds.py) that are there."""
+        """Return the objects of a kind (harness/evidence/kubernetes/kinds.py) that are there."""
         return list(self._objects.get(kind, {}).values())
 
     def running(self) -> list[Object]:

@@ -18,8 +18,8 @@ from urllib3.exceptions import HTTPError
 from harness.core.clock import now
 from harness.core.deadlines import Deadline
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, events, listed
-from harness.evidence.kinds import WatchedKind
-from harness.evidence.schema import Observation
+from harness.evidence.kubernetes.kinds import WatchedKind
+from harness.evidence.schema.bundle import Observation
 
 RETRY_SECONDS = 0.5
 WATCH_SECONDS = 300

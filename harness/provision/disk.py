@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Callable, Iterator
 
 from harness.core import disk_use, processes
-from harness.evidence.schema import DiskUse
+from harness.evidence.schema.bundle import DiskUse
 from harness.provision.kind import storage
 from harness.provision.kind.cluster import KindCluster
 from harness.settings import Settings

@@ -22,8 +22,8 @@ from tenacity import RetryError, Retrying, retry_if_exception_type, stop_after_d
 
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
-from harness.evidence.acceptance_records import Verdict
-from harness.evidence.objects import items, mapping
+from harness.evidence.kubernetes.objects import items, mapping
+from harness.evidence.schema.acceptance import Verdict
 
 LABEL = "pluto-e2e-harness/accepted"
 TAINT = "pluto-e2e-harness/not-accepted"

@@ -10,8 +10,8 @@ from typing import Protocol
 
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
-from harness.evidence.fitting import by_reason, kept_away
-from harness.evidence.objects import items, mapping
+from harness.evidence.kubernetes.objects import items, mapping
+from harness.evidence.kubernetes.unschedulable import by_reason, kept_away
 from harness.settings import Settings
 
 HINT = (

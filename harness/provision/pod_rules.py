@@ -13,7 +13,7 @@ from kubernetes.client.exceptions import ApiException
 
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
-from harness.evidence import refusals
+from harness.evidence.kubernetes import refusals
 from harness.provision.controllers.queues import MANAGED
 
 NAMESPACE = "e2e-preflight-"

@@ -13,8 +13,8 @@ from kubernetes.client.exceptions import ApiException
 from harness.core.causes import Controller
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
-from harness.evidence.fitting import by_reason, kept_away
-from harness.evidence.node_images import other_tags
+from harness.evidence.kubernetes.node_images import other_tags
+from harness.evidence.kubernetes.unschedulable import by_reason, kept_away
 from harness.provision import pod_rules
 from harness.provision.controllers import queues
 from harness.provision.controllers import tracker as embedded

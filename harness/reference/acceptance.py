@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from harness.evidence.acceptance_records import AcceptanceReport
+from harness.evidence.schema.acceptance import AcceptanceReport
 from harness.judge.acceptance.compare import ADVICE as OF_FLEET
 from harness.reference.note import WRITTEN
 from harness.report.markdown import code, table

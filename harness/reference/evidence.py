@@ -1,5 +1,5 @@
 """Describe each file of the evidence bundle and each field, from the docstrings of
-its records: harness/evidence/schema.py, netcheck_records.py, acceptance_records.py, truth_records.py,
+its records: harness/evidence/schema/bundle.py, netcheck_records.py, acceptance_records.py, truth_records.py,
 tracker_records.py, columns.py.
 """
 
@@ -9,14 +9,7 @@ import ast
 import inspect
 from collections.abc import Iterator
 
-from harness.evidence import (
-    acceptance_records,
-    columns,
-    netcheck_records,
-    schema,
-    tracker_records,
-    truth_records,
-)
+from harness.evidence.schema import acceptance, bundle, columns, ground_truth, netcheck, tracker
 from harness.reference.note import WRITTEN
 from harness.report.markdown import code, table
 
@@ -28,13 +21,13 @@ Every launch leaves one below `runs/`; `runs/latest` is the newest. `harness jud
 `shell` take its folder or a part of its name. [`harness.judge.users`](../how-to/own-judges.md) is how a
 program of yours reads it.
 """
-MODULES = (schema, netcheck_records, acceptance_records, truth_records, tracker_records, columns)
+MODULES = (bundle, netcheck, acceptance, ground_truth, tracker, columns)
 Fields = list[tuple[str, str, str, str]]
 
 
 def markdown() -> str:
     """Return docs/reference/evidence.md."""
-    _, layout, after = (inspect.getdoc(schema) or "").split("\n\n", 2)
+    _, layout, after = (inspect.getdoc(bundle) or "").split("\n\n", 2)
     parts = [HEAD, "```text", inspect.cleandoc(layout), "```", "", after, ""]
     parts += ["In the tables, a field without a default is always there.", ""]
     for node in (node for module in MODULES for node in ast.parse(inspect.getsource(module)).body):

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Check, Verdict
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Check, Verdict
 from harness.judge.acceptance.bundle import FILE, of_bundle
 from harness.judge.acceptance.cells import ORDER, Cell, NodeResult
 from harness.judge.acceptance.fleet import Fleet

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Verdict
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Verdict
 from harness.judge.case import Case, Restart
 from harness.judge.points.ground_truth import Truth, read
 from harness.judge.ranks import restarts

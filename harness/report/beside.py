@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from harness.evidence.files import replace_file
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Verdict
+from harness.evidence.io.files import replace_file
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Verdict
 from harness.judge.acceptance.bundle import FILE
 from harness.report import acceptance, page, suite
 

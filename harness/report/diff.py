@@ -7,7 +7,7 @@ from itertools import islice
 
 from pydantic import BaseModel, computed_field
 
-from harness.evidence.record import Record, Value
+from harness.evidence.schema.record import Record, Value
 from harness.judge.points import series
 from harness.judge.points.compare import same
 from harness.report.amounts import ranges

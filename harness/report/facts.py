@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from harness.core.clock import seconds
-from harness.evidence.objects import mapping
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Manifest, Verdict
-from harness.evidence.truth_records import TruthBlock, TruthCode, TruthStart
+from harness.evidence.io.reader import Bundle
+from harness.evidence.kubernetes.objects import mapping
+from harness.evidence.schema.bundle import Manifest, Verdict
+from harness.evidence.schema.ground_truth import TruthBlock, TruthCode, TruthStart
 from harness.judge.users import judge
 from harness.report.points import Metric, metrics
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict
 
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Verdict, VerdictWord
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Verdict, VerdictWord
 from harness.judge.acceptance.bundle import of_bundle
 from harness.report import acceptance, netcheck
 from harness.report.attempts import restarted

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.evidence.netcheck_records import NetcheckCell, NetcheckStep
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.netcheck import NetcheckCell, NetcheckStep
 from harness.judge.case import Case
 from harness.judge.cluster.netcheck import best, said, steps
 from harness.report import markdown

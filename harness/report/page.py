@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.clock import seconds
-from harness.evidence.files import replace_file
-from harness.evidence.objects import mapping
-from harness.evidence.own_lines import is_own
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Check, Manifest, Verdict
+from harness.evidence.io.files import replace_file
+from harness.evidence.io.own_lines import is_own
+from harness.evidence.io.reader import Bundle
+from harness.evidence.kubernetes.objects import mapping
+from harness.evidence.schema.bundle import Check, Manifest, Verdict
 from harness.report import acceptance, training
 from harness.report import matrix as matrix_
 from harness.report.acceptance_pairs import told

@@ -8,8 +8,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from harness.evidence.reader import Bundle
-from harness.evidence.tracker_records import Point
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.tracker import Point
 from harness.judge.points import series
 from harness.judge.points.series import Rows, extend, put
 from harness.report.attempts import truths

@@ -20,9 +20,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.core.clock import now, seconds
-from harness.evidence.folder import Past
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Check, Verdict, VerdictWord
+from harness.evidence.io.reader import Bundle
+from harness.evidence.runs.folder import Past
+from harness.evidence.schema.bundle import Check, Verdict, VerdictWord
 from harness.report import acceptance, ctrf, junit
 from harness.report.amounts import ranges
 from harness.report.launched import Launched, launched, properties

@@ -14,7 +14,7 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from harness.evidence.schema import Stage, Verdict
+from harness.evidence.schema.bundle import Stage, Verdict
 from harness.judge.acceptance.fleet import Fleet
 from harness.report import acceptance
 from harness.report.amounts import ranges

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.core.clock import seconds
-from harness.evidence import kinds
-from harness.evidence.objects import ObjectState, items, mapping
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Manifest
+from harness.evidence.io.reader import Bundle
+from harness.evidence.kubernetes import kinds
+from harness.evidence.kubernetes.objects import ObjectState, items, mapping
+from harness.evidence.schema.bundle import Manifest
 
 
 @dataclass(frozen=True)

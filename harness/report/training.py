@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from harness.evidence.reader import Bundle
-from harness.evidence.training_records import TrainedCheckpoint
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.training import TrainedCheckpoint
 from harness.judge.training.checkpoints import VAL_LOSS
 from harness.report.attempts import truths
 from harness.report.points import Metric, Series, thinned

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from harness.evidence import folder
-from harness.evidence.retention import Keep
-from harness.evidence.schema import Retry
+from harness.evidence.runs import folder
+from harness.evidence.runs.folder import Keep
+from harness.evidence.schema.bundle import Retry
 
 
 class Entry(BaseModel):

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from harness.core.kubernetes import Object, condition
-from harness.evidence.fitting import in_words, kept_away, quantity, requests
+from harness.evidence.kubernetes.unschedulable import in_words, kept_away, quantity, requests
 from harness.torchrun_controller import names
 from harness.torchrun_controller.models import QueueSpec, Scheduling
 

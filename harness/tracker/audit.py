@@ -10,8 +10,9 @@ import httpx
 
 from harness.core.clock import now
 from harness.core.errors import HarnessError
-from harness.evidence.point_rows import PointRows, of_points
-from harness.evidence.tracker_records import (
+from harness.evidence.io.writer import TrackerKind
+from harness.evidence.schema.point_rows import PointRows, of_points
+from harness.evidence.schema.tracker import (
     Attachment,
     Point,
     RunWriter,
@@ -20,7 +21,6 @@ from harness.evidence.tracker_records import (
     TrackerRun,
     TrackerSummary,
 )
-from harness.evidence.writer import TrackerKind
 from harness.tracker import blocks
 from harness.tracker.asking import ask
 from harness.tracker.hosted import HostedAudit

@@ -16,8 +16,8 @@ import httpx
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from harness.core.errors import HarnessError, WaitError
-from harness.evidence.point_rows import PointRows, of_points
-from harness.evidence.tracker_records import (
+from harness.evidence.schema.point_rows import PointRows, of_points
+from harness.evidence.schema.tracker import (
     Attachment,
     Point,
     RunWriter,

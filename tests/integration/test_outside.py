@@ -19,8 +19,8 @@ import pytest
 from mounting import lay_out
 from tracker_server import Server
 
-from harness.evidence.truth import TruthCollector
-from harness.evidence.truth_records import (
+from harness.evidence.io.ground_truth import TruthCollector
+from harness.evidence.schema.ground_truth import (
     TruthAccount,
     TruthEnd,
     TruthFault,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from tracker_server import KEY, Server, finished
 
-from harness.evidence.tracker_records import Attachment, Point, TrackerRun
+from harness.evidence.schema.tracker import Attachment, Point, TrackerRun
 from harness.tracker.audit import EmbeddedAudit, HostedAudit, collect
 
 JOB = {"KONDUKTOR_JOB_NAME": "demo-x1"}

@@ -16,7 +16,7 @@ import pytest
 from tracker_server import KEY, Server, create, finished, log_metrics
 
 from harness.core.errors import HarnessError
-from harness.evidence.schema import Check
+from harness.evidence.schema.bundle import Check
 from harness.judge import judge
 from harness.tracker.audit import EmbeddedAudit, collect
 from harness.tracker.claiming import claim, release

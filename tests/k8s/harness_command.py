@@ -12,8 +12,8 @@ import psutil
 
 from harness.core import processes
 from harness.core.errors import WaitError
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Manifest, Verdict
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Manifest, Verdict
 from harness.faults.command import Command
 from harness.faults.inject import begun
 from harness.settings import load

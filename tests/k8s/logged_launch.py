@@ -11,7 +11,7 @@ from pathlib import Path
 from harness import run as running
 from harness.context import RunContext
 from harness.core.kubernetes import Kube
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.fixtures.plugin import progress
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.namespaces import namespace_of

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from fault_matrix import each, faults_of, is_right, started
 
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.faults.fault import Job
 from harness.faults.matrix import CONTROL, Matrix
 from harness.fixtures.plugin import Launch

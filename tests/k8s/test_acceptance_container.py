@@ -15,7 +15,7 @@ from typing import Protocol
 import pytest
 
 from harness.context import RunContext
-from harness.evidence.acceptance_records import AcceptanceCheck, AcceptanceReport
+from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceReport
 from harness.provision.images.build import SCRIPTS, build_worker
 from harness.provision.images.stack import resolve
 from harness.settings import Settings

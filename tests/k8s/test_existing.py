@@ -10,7 +10,7 @@ from harness import run as running
 from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.workload import KonduktorWorkload
 from harness.launch.namespaces import namespace_of

@@ -21,7 +21,7 @@ from harness import run as running
 from harness.cli import logs
 from harness.context import RunContext
 from harness.core.kubernetes import Object
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.provision.controllers import queues

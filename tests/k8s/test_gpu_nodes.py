@@ -12,7 +12,7 @@ from harness.cli.acceptance import mark_nodes
 from harness.context import RunContext
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.launch import acceptance
 from harness.launch.acceptance import GPU, Asked
 from harness.launch.plain import PlainWorkload

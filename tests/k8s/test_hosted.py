@@ -20,7 +20,7 @@ from pydantic import SecretStr
 from tenacity import retry, stop_after_delay, wait_fixed
 
 from harness.core import processes
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.fixtures.plugin import Launch
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready

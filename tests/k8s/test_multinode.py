@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.fixtures.plugin import Launch
 from harness.judge import judge
 from harness.launch.konduktor.job_file import JobFile

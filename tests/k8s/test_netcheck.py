@@ -18,8 +18,8 @@ import yaml
 
 from harness.core.deadlines import Budget
 from harness.core.kubernetes import Kube, Object
-from harness.evidence.objects import COMPLETION_INDEX
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
+from harness.evidence.kubernetes.objects import COMPLETION_INDEX
 from harness.fixtures.plugin import Launch
 from harness.judge.cluster.netcheck import best, said
 from harness.judge.context import Facts

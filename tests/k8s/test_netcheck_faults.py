@@ -23,7 +23,7 @@ from kubernetes import client
 from harness import run as running
 from harness.context import RunContext
 from harness.core.errors import WaitError
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.faults.fault import Job
 from harness.faults.matrix import CONTROL, Matrix
 from harness.faults.variant import variant

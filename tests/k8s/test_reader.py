@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark.structures import ParameterSet
 
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.settings import Settings
 from tests import reader
 from tests.reader import Typed

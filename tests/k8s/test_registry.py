@@ -30,8 +30,8 @@ from local_registry import Registry, registry_program, serving
 from harness import run as running
 from harness.context import RunContext
 from harness.core import processes
-from harness.evidence.objects import items
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
+from harness.evidence.kubernetes.objects import items
 from harness.fixtures.plugin import record
 from harness.launch import acceptance
 from harness.launch.konduktor.job_file import JobFile

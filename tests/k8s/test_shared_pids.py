@@ -15,7 +15,7 @@ import yaml
 
 from harness.context import RunContext
 from harness.core import processes
-from harness.evidence.schema import Verdict
+from harness.evidence.schema.bundle import Verdict
 from harness.fixtures.plugin import Launch
 from harness.launch.manifests import of_manifest
 from harness.launch.workload_file import load

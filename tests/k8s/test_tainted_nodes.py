@@ -11,7 +11,7 @@ import yaml
 from harness import run as running
 from harness.context import RunContext
 from harness.core.kubernetes import Kube
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.launch import acceptance, training
 from harness.launch.asked_training import Asked
 from harness.launch.netcheck_job import job

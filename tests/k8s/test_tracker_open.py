@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.provision.controllers import tracker as embedded

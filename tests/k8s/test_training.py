@@ -18,7 +18,7 @@ from training_strikes import RUN, Strike, Striker
 from harness import run as running
 from harness.context import RunContext
 from harness.core import processes
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.fixtures.plugin import record
 from harness.launch import claims, training
 from harness.launch.asked_training import Asked

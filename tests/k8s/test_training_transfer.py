@@ -15,7 +15,7 @@ import pytest
 from harness import run as running
 from harness.context import RunContext
 from harness.core.errors import UsageError
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.fixtures.plugin import progress
 from harness.launch import training
 from harness.launch.asked_training import Asked

@@ -18,7 +18,7 @@ from harness import run as running
 from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.launch import claims, training, workload_file
 from harness.launch.asked_training import TEXTS, Asked
 from harness.launch.user_secrets import Wanted

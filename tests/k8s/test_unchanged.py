@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.evidence.reader import Bundle
-from harness.evidence.truth_records import TruthStart
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.ground_truth import TruthStart
 from harness.fixtures.plugin import Launch
 from harness.launch.konduktor.job_file import JobFile
 

@@ -16,7 +16,7 @@ from harness import run as running
 from harness.cli import logs, shell, status
 from harness.context import RunContext
 from harness.core.errors import UsageError
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.provision.images.build import SCRIPTS

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Verdict
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Verdict
 from harness.fixtures.plugin import Launch
 from harness.launch.manifests import of_manifest
 from harness.launch.names import QUEUE_LABEL

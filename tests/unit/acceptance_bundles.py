@@ -7,7 +7,7 @@ from typing import Any
 import bundles
 from bundles import at
 
-from harness.evidence.acceptance_records import AcceptanceCheck, AcceptanceRecord, AcceptanceReport
+from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceRecord, AcceptanceReport
 
 NODES = 3
 CHECKS = {

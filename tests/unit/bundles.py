@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from harness.evidence import Bundle, BundleWriter, Redactor
-from harness.evidence.acceptance_records import AcceptanceRecord
-from harness.evidence.netcheck_records import NetcheckRecord
-from harness.evidence.process_records import ProcessLine
-from harness.evidence.schema import Expected, Launch, Manifest, Observation, RendezvousSnapshot, Stage
-from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun, TrackerSummary
-from harness.evidence.truth_records import TruthBlock, TruthEnd, TruthLine, TruthRow
+from harness.evidence.schema.acceptance import AcceptanceRecord
+from harness.evidence.schema.bundle import Expected, Launch, Manifest, Observation, RendezvousSnapshot, Stage
+from harness.evidence.schema.ground_truth import TruthBlock, TruthEnd, TruthLine, TruthRow
+from harness.evidence.schema.netcheck import NetcheckRecord
+from harness.evidence.schema.processes import ProcessLine
+from harness.evidence.schema.tracker import Attachment, Point, RunWriter, TrackerRun, TrackerSummary
 from harness.workers.truth_frames import digest
 
 NONCE = "n0nce7f3a"

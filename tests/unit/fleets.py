@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import bundles
 
-from harness.evidence.acceptance_records import (
+from harness.evidence.schema.acceptance import (
     AcceptanceCheck,
     AcceptanceGpu,
     AcceptanceRecord,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import bundles
 from bundles import at
 
-from harness.evidence.netcheck_records import NetcheckCell, NetcheckDiagnosis, NetcheckRecord, NetcheckStep
+from harness.evidence.schema.netcheck import NetcheckCell, NetcheckDiagnosis, NetcheckRecord, NetcheckStep
 from harness.workers.netcheck.finding import CAUSES as SAID
 
 NODES = 4

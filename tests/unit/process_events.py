@@ -6,7 +6,7 @@ from typing import Any
 
 import bundles
 
-from harness.evidence.process_records import PROCESS_LINE, ProcessLine
+from harness.evidence.schema.processes import PROCESS_LINE, ProcessLine
 
 START_MS = int(bundles.START.timestamp() * 1000)
 TORCHRUN = ["/usr/bin/python3", "/usr/local/bin/torchrun"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from functools import lru_cache
 
-from harness.evidence.objects import Pod, items
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
+from harness.evidence.kubernetes.objects import Pod, items
 from harness.judge.acceptance.fleet import Fleet, fleet
 from harness.judge.acceptance.pods import Member
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from harness.evidence.acceptance_records import AcceptanceCheck, AcceptanceReport, Verdict
+from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceReport, Verdict
 from harness.workers.acceptance import check as pod
 
 ORDER: tuple[Verdict, ...] = ("FAIL", "UNKNOWN", "WARN", "PASS")

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
-from harness.evidence.acceptance_records import AcceptanceCheck, AcceptanceReport
-from harness.evidence.objects import mapping
+from harness.evidence.kubernetes.objects import mapping
+from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceReport
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES, REGISTRY
 from harness.judge.cluster.starting import device_holders

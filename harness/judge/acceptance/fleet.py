@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from harness.evidence.acceptance_records import AcceptanceRecord, AcceptanceReport, Verdict
+from harness.evidence.schema.acceptance import AcceptanceRecord, AcceptanceReport, Verdict
 from harness.judge.acceptance import compare
 from harness.judge.acceptance import groups as fleet_group
 from harness.judge.acceptance.cells import ORDER, Cell, Figure, GpuResult, Kind, NodeResult, natural, worst

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from harness.evidence.acceptance_records import AcceptanceCheck, PairRow
+from harness.evidence.schema.acceptance import AcceptanceCheck, PairRow
 from harness.judge.acceptance.cells import Cell
 from harness.judge.acceptance.pods import PodSaid, of_group
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from harness.evidence.acceptance_records import AcceptanceCheck, AcceptanceRecord, AcceptanceReport
+from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceRecord, AcceptanceReport
 
 Key = tuple[str, int | None, tuple[int, ...]]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.core.deadlines import MIN_WAIT, Budget
-from harness.evidence import messages
-from harness.evidence.objects import ObjectState, items, mapping
+from harness.evidence.kubernetes import messages
+from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.judge.case import Case, condition, gated, names
 from harness.judge.cluster import controllers
 from harness.judge.finding import Finding, found, listed, passed, unknown

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from harness.core.causes import CauseId
 from harness.core.checks import CheckId
 from harness.core.clock import seconds
-from harness.evidence.objects import ObjectState, Pod, items, mapping
+from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case, condition, names
 from harness.judge.catalogue import CAUSES, RUNNING, START
 from harness.judge.cluster import deletion

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from harness.core.causes import NOT_READY, NOT_RECONCILING, CauseId, Controller
 from harness.core.checks import CheckId
 from harness.core.clock import seconds
-from harness.evidence import refusals
-from harness.evidence.objects import ObjectState, items, mapping
-from harness.evidence.schema import DryRun
+from harness.evidence.kubernetes import refusals
+from harness.evidence.kubernetes.objects import ObjectState, items, mapping
+from harness.evidence.schema.bundle import DryRun
 from harness.judge.case import Case, names
 from harness.judge.catalogue import PROVISION
 from harness.judge.finding import Finding, found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.evidence.schema import Manifest
+from harness.evidence.schema.bundle import Manifest
 from harness.judge.case import SIGNALS, Case
 from harness.judge.catalogue import CAUSES, END, PROVISION, START, TRACKER
 from harness.judge.finding import Finding, counted, found, listed, passed, unknown

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.core.clock import seconds
-from harness.evidence.netcheck_records import NetcheckDiagnosis, NetcheckRecord, NetcheckStep
-from harness.evidence.objects import items
+from harness.evidence.kubernetes.objects import items
+from harness.evidence.schema.netcheck import NetcheckDiagnosis, NetcheckRecord, NetcheckStep
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES, RUNNING
 from harness.judge.cluster import services

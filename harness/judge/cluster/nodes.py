@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from harness.core.clock import seconds
-from harness.evidence.objects import ObjectState, items
+from harness.evidence.kubernetes.objects import ObjectState, items
 from harness.judge.case import Case, condition, names
 from harness.judge.end import End
 from harness.judge.finding import Finding, found, passed, unknown

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
-from harness.evidence.objects import ObjectState, Pod, items, mapping
+from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case, names
 
 NAMES = ("dns.no_record", "dns.negative_cached", "dns.old_address")

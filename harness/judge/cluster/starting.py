@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
-from harness.evidence import messages, node_images
-from harness.evidence.fitting import never_fits
-from harness.evidence.objects import ObjectState, Pod, items, mapping
-from harness.evidence.schema import DeviceHolder
+from harness.evidence.kubernetes import messages, node_images
+from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
+from harness.evidence.kubernetes.unschedulable import never_fits
+from harness.evidence.schema.bundle import DeviceHolder
 from harness.judge.case import Case, names
 from harness.judge.cluster import containers
 from harness.judge.finding import Finding, found, listed, passed, unknown

@@ -13,8 +13,8 @@ from itertools import pairwise
 from typing import Any
 
 from harness.core.clock import seconds
-from harness.evidence.objects import ObjectState, changed_by, items, mapping
-from harness.evidence.training_records import TRANSFER_SECRET
+from harness.evidence.kubernetes.objects import ObjectState, changed_by, items, mapping
+from harness.evidence.schema.training import TRANSFER_SECRET
 from harness.judge.case import Case
 from harness.judge.change import STATUS, SYSTEM_PODS, Change, title, when
 from harness.judge.cluster import deletion

@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import Any
 
 from harness.core.clock import seconds, timestamp
-from harness.evidence.objects import ObjectState, items, mapping
+from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.judge.case import Case, condition
 from harness.judge.change import SYSTEM_PODS, Change, title, when
 from harness.judge.finding import LATE

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
-from harness.evidence.objects import Pod, items, mapping
+from harness.evidence.kubernetes.objects import Pod, items, mapping
 from harness.judge.case import Case
 from harness.judge.catalogue import CAUSES
 from harness.judge.change import STATUS, Change

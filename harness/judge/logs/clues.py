@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
-from harness.evidence.own_lines import is_own
+from harness.evidence.io.own_lines import is_own
 from harness.judge.logs import stacks
 from harness.judge.logs.stacks import Stack
 

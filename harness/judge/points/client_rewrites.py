@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from harness.core.checks import CheckId
-from harness.evidence.truth_records import TruthBlock, TruthRewrite
+from harness.evidence.schema.ground_truth import TruthBlock, TruthRewrite
 from harness.judge.case import names
 from harness.judge.finding import Finding, found, passed
 from harness.judge.points.compare import Comparison, Recorded, compact, same

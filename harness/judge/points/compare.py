@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import cache
 
-from harness.evidence.reader import Bundle
-from harness.evidence.tracker_records import Point
-from harness.evidence.truth_records import TruthBlock
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.ground_truth import TruthBlock
+from harness.evidence.schema.tracker import Point
 from harness.judge.points.ground_truth import Truth
 from harness.judge.points.series import NONE, Rows, Series, extend, put
 from harness.workers.truth_frames import digest

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from harness.core.checks import CheckId
-from harness.evidence.column_reader import points_of
-from harness.evidence.reader import Bundle
-from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun
+from harness.evidence.io.column_files import points_of
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.tracker import Attachment, Point, RunWriter, TrackerRun
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, found, passed
 from harness.judge.points.compare import compact

@@ -9,10 +9,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
-from harness.evidence.columns import Columns, Part
-from harness.evidence.objects import Pod, mapping, termination
-from harness.evidence.reader import Bundle
-from harness.evidence.truth_records import (
+from harness.evidence.io.reader import Bundle
+from harness.evidence.kubernetes.objects import Pod, mapping, termination
+from harness.evidence.schema.columns import Columns, Part
+from harness.evidence.schema.ground_truth import (
     TruthAccount,
     TruthBatching,
     TruthBlock,

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from harness.core.clock import seconds
-from harness.evidence.columns import Columns
-from harness.evidence.objects import Pod, items, mapping
-from harness.evidence.tracker_records import Point
-from harness.evidence.truth_records import TruthClient
+from harness.evidence.kubernetes.objects import Pod, items, mapping
+from harness.evidence.schema.columns import Columns
+from harness.evidence.schema.ground_truth import TruthClient
+from harness.evidence.schema.tracker import Point
 from harness.judge.case import Case, names
 from harness.judge.finding import counted
 from harness.judge.points.compare import Comparison, Recorded, same

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from harness.core.clock import seconds
-from harness.evidence.tracker_records import Attachment, TrackerRun
+from harness.evidence.schema.tracker import Attachment, TrackerRun
 from harness.judge.case import Case, names
 from harness.judge.end import End
 from harness.judge.finding import Finding, counted, found, listed, passed, unknown

@@ -15,7 +15,7 @@ from itertools import cycle, islice, repeat
 
 import msgspec
 
-from harness.evidence.columns import Columns, Part
+from harness.evidence.schema.columns import Columns, Part
 from harness.workers.truth_frames import encode_value
 
 Numbers = MutableSequence[int]

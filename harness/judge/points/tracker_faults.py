@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
-from harness.evidence.objects import ObjectState, items, mapping
+from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.judge.case import Case, condition, names
 from harness.judge.finding import Finding, counted, found, passed
 from harness.judge.points import losses

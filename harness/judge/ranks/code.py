@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from harness.core.checks import CheckId
-from harness.evidence.objects import items
-from harness.evidence.schema import SentCode
+from harness.evidence.kubernetes.objects import items
+from harness.evidence.schema.bundle import SentCode
 from harness.judge.case import Case, names
 from harness.judge.catalogue import RUNNING, START
 from harness.judge.finding import Finding, found, passed, unknown

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.core.clock import seconds
 from harness.core.deadlines import MIN_WAIT, Budget
-from harness.evidence.objects import ObjectState, mapping
+from harness.evidence.kubernetes.objects import ObjectState, mapping
 from harness.judge.case import Case, condition
 from harness.judge.catalogue import END, RUNNING
 from harness.judge.cluster import admission, controllers, deletion

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
-from harness.evidence.columns import Columns
-from harness.evidence.truth_records import TruthRow
+from harness.evidence.schema.columns import Columns
+from harness.evidence.schema.ground_truth import TruthRow
 from harness.evidence.worlds import PATH, PodProcesses, RankLife
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, found, passed, unknown

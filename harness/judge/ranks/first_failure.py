@@ -8,9 +8,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from harness.core.clock import seconds
-from harness.evidence.columns import Columns
-from harness.evidence.objects import ObjectState, Pod, mapping, termination
-from harness.evidence.truth_records import TruthRow
+from harness.evidence.kubernetes.objects import ObjectState, Pod, mapping, termination
+from harness.evidence.schema.columns import Columns
+from harness.evidence.schema.ground_truth import TruthRow
 from harness.judge.case import Case, names
 from harness.judge.cluster import deletion
 from harness.judge.end import SAME_MOMENT, End

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import Final
 
 from harness.core.clock import seconds
-from harness.evidence import torchrun
-from harness.evidence.schema import Process, RendezvousSnapshot
+from harness.evidence.kubernetes import torchrun_processes
+from harness.evidence.schema.bundle import Process, RendezvousSnapshot
 from harness.judge.case import Case
 from harness.judge.end import End
 from harness.judge.finding import listed
@@ -53,7 +53,7 @@ def _of(case: Case, ends: dict[int, End], line: int, seen: RendezvousSnapshot) -
 
 def _name(process: Process) -> str:
     """Return how people call a process: torchrun, or the program or script that it runs."""
-    if torchrun.is_agent(process):
+    if torchrun_processes.is_agent(process):
         return "torchrun"
     words = [word for word in process.command if not word.startswith("-")] or ["process"]
     script = words[1] if len(words) > 1 and "python" in words[0] else words[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from harness.evidence.objects import items
+from harness.evidence.kubernetes.objects import items
 from harness.judge.case import Case
 
 _KONDUKTOR = re.compile(r"^\($\n(.*?)^\)$\n# Capture", re.DOTALL | re.MULTILINE)

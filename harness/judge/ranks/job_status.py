@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Final
 
 from harness.core.clock import seconds
-from harness.evidence.kinds import TORCHRUN_JOB
-from harness.evidence.objects import ObjectState, mapping
+from harness.evidence.kubernetes.kinds import TORCHRUN_JOB
+from harness.evidence.kubernetes.objects import ObjectState, mapping
 from harness.judge.case import Case, condition
 from harness.judge.end import End
 from harness.judge.finding import Finding, found, passed, unknown

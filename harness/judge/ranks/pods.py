@@ -7,9 +7,9 @@ from typing import Any
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
-from harness.evidence import refusals
-from harness.evidence.objects import Pod, items, mapping
-from harness.evidence.refusals import Refusal
+from harness.evidence.kubernetes import refusals
+from harness.evidence.kubernetes.objects import Pod, items, mapping
+from harness.evidence.kubernetes.refusals import Refusal
 from harness.judge.case import Case, gated, names
 from harness.judge.catalogue import RUNNING
 from harness.judge.cluster import containers, controllers, netcheck

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from harness.evidence.tracker_records import Attachment
-from harness.evidence.truth_records import TruthStart
+from harness.evidence.schema.ground_truth import TruthStart
+from harness.evidence.schema.tracker import Attachment
 from harness.evidence.worlds import PATH
 from harness.judge.case import names
 from harness.judge.finding import Finding, counted, found, passed

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
-from harness.evidence import torchrun
-from harness.evidence.objects import mapping
-from harness.evidence.schema import Asked, RendezvousSnapshot
-from harness.evidence.torchrun import Agent
+from harness.evidence.kubernetes import torchrun_processes
+from harness.evidence.kubernetes.objects import mapping
+from harness.evidence.kubernetes.torchrun_processes import Agent
+from harness.evidence.schema.bundle import Asked, RendezvousSnapshot
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES
 from harness.judge.cluster import services
@@ -115,7 +115,7 @@ def _nodes(case: Case) -> list[Node]:
     for index in range(case.expected.num_nodes):
         pod = case.pods.get(index)
         line, one = seen.get(pod.name if pod else "", (0, None))
-        agents = torchrun.agents(one) if one else []
+        agents = torchrun_processes.agents(one) if one else []
         ref = f"inspections.jsonl:{line}" if one else None
         place = case.place(index)
         nodes.append(Node(index, case.ranks_of(index), place, ref, one, agents[0] if agents else None))
@@ -149,7 +149,7 @@ def _alone(case: Case, scene: Scene) -> Told:
 
 def _standalone(node: Node) -> bool:
     commands = [process.command for process in node.seen.processes] if node.seen else []
-    return any("standalone" in (torchrun.options(command) or {}) for command in commands)
+    return any("standalone" in (torchrun_processes.options(command) or {}) for command in commands)
 
 
 def _process(scene: Scene) -> Told:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from harness.core.clock import seconds, timestamp
-from harness.evidence.objects import ObjectState, Pod, changed_by, items, mapping
+from harness.evidence.kubernetes.objects import ObjectState, Pod, changed_by, items, mapping
 from harness.judge.case import Case, Restart, condition, names
 from harness.judge.cluster import deletion
 from harness.judge.finding import Finding, counted, found, passed

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from harness.core.clock import seconds, timestamp
-from harness.evidence.truth_records import TruthStart
+from harness.evidence.schema.ground_truth import TruthStart
 from harness.judge.case import Case, Restart, names
 from harness.judge.finding import counted
 from harness.judge.points import elastic

@@ -7,7 +7,7 @@ each calls itself rank 0.
 from __future__ import annotations
 
 from harness.core.bounds import MAX_RANKS
-from harness.evidence import torchrun
+from harness.evidence.kubernetes import torchrun_processes
 from harness.evidence.worlds import PATH, ProcessRecord, RankLife, is_each
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, found, listed, passed, unknown
@@ -96,7 +96,7 @@ def why_alone(life: RankLife) -> str:
 
 
 def _told_of_one_node(agent: ProcessRecord) -> str:
-    options = torchrun.options(agent.argv)
+    options = torchrun_processes.options(agent.argv)
     if options is None:
         return "the program that started its ranks was told of one node"
     if "standalone" in options:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from harness.core.causes import CauseId
-from harness.evidence.schema import Launch
-from harness.evidence.training_records import AUDIT, TrainingAudit
+from harness.evidence.schema.bundle import Launch
+from harness.evidence.schema.training import AUDIT, TrainingAudit
 from harness.judge.context import Facts
 from harness.judge.finding import Finding, counted, found, passed, unknown
 from harness.judge.points.series import NONE, Series

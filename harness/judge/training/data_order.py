@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
-from harness.evidence.training_records import AUDIT, RESUMED_FROM
-from harness.evidence.truth_records import TruthRow, TruthStart
+from harness.evidence.schema.ground_truth import TruthRow, TruthStart
+from harness.evidence.schema.training import AUDIT, RESUMED_FROM
 from harness.judge.case import names
 from harness.judge.context import Facts
 from harness.judge.finding import Finding, counted, found, passed, unknown

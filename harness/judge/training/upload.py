@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from harness.evidence.training_records import AUDIT, UPLOAD, TrainingAudit, TrainingTransfer
+from harness.evidence.schema.training import AUDIT, UPLOAD, TrainingAudit, TrainingTransfer
 from harness.judge.context import Facts
 from harness.judge.finding import Finding, counted, found, passed, unknown
 

@@ -14,7 +14,7 @@ import yaml
 from harness.core.bounds import listed, ranks_problem, shown
 from harness.core.errors import UsageError
 from harness.core.user_yaml import yaml_documents
-from harness.evidence.redaction import secret_variable, secrets_in
+from harness.evidence.io.redaction import secret_variable, secrets_in
 from harness.launch import script_ranks
 from harness.launch.konduktor.mistakes import DURATION_LABEL, mistakes
 from harness.launch.names import LOCAL_IMAGE, QUEUE_LABEL

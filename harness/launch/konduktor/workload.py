@@ -12,8 +12,8 @@ from kubernetes.client.exceptions import ApiException
 
 from harness.context import RunContext
 from harness.core.kubernetes import Kube
-from harness.evidence import kinds
-from harness.evidence.schema import Purpose
+from harness.evidence.kubernetes import kinds
+from harness.evidence.schema.bundle import Purpose
 from harness.launch.konduktor.config import Submission, users_config
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.program import Konduktor

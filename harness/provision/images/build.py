@@ -83,7 +83,8 @@ CONTROLLER = Recipe(
     LOCKS / "controller.txt",
     (
         *(PACKAGE / name for name in ("__init__.py", "core", "torchrun_sync", "torchrun_controller")),
-        *(PACKAGE / "evidence" / f"{name}.py" for name in ("__init__", "fitting", "objects")),
+        PACKAGE / "evidence/__init__.py",
+        *(PACKAGE / f"evidence/kubernetes/{name}.py" for name in ("__init__", "objects", "unschedulable")),
         *(SCRIPTS / f"own_processes.{kind}" for kind in ("py", "sh")),
     ),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from harness.core.errors import UsageError
 from harness.core.user_files import toml
-from harness.evidence.objects import mapping
+from harness.evidence.kubernetes.objects import mapping
 from harness.settings import Settings
 
 LOCK = Path(__file__).parents[2] / "versions.toml"

@@ -13,8 +13,8 @@ from rich.console import Console
 
 from harness.cli.live import Live, watching
 from harness.evidence import BundleWriter, Redactor
-from harness.evidence.objects import COMPLETION_INDEX
-from harness.evidence.schema import Expected, Observation
+from harness.evidence.kubernetes.objects import COMPLETION_INDEX
+from harness.evidence.schema.bundle import Expected, Observation
 from harness.workers import truth_frames
 
 NONCE = "abc"

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.evidence.record import Record
+from harness.evidence.schema.record import Record
 from harness.reference import DOCUMENTS, commands, evidence
 from harness.reference.settings import variables
 from harness.settings import Settings

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.evidence import Bundle, BundleWriter, Redactor
-from harness.evidence import column_writer as writing
-from harness.evidence.columns import Columns, of_rows
-from harness.evidence.point_rows import of_points
-from harness.evidence.tracker_records import Point, TrackerSummary
-from harness.evidence.truth_records import TruthEnd, TruthLine, TruthRow, TruthStart
+from harness.evidence.io import column_files
+from harness.evidence.schema.columns import Columns, of_rows
+from harness.evidence.schema.ground_truth import TruthEnd, TruthLine, TruthRow, TruthStart
+from harness.evidence.schema.point_rows import of_points
+from harness.evidence.schema.tracker import Point, TrackerSummary
 
 WORDS = st.integers(-(2**63), 2**63 - 1)
 ROWS = st.lists(
@@ -56,12 +56,12 @@ def test_a_step_of_more_than_64_bits_stays_a_line(tmp_path: Path) -> None:
     """Contract: what columns cannot hold is not lost."""
     rows = [row(step) for step in (1, 2**70, 3)]
     assert of_rows([(one.metric, one.step, one.value, one.time_ms) for one in rows]) is None
-    assert list(writing.in_columns(rows, "x", lambda _: 0, least=1)) == rows
+    assert list(column_files.in_columns(rows, "x", lambda _: 0, least=1)) == rows
 
 
 def test_many_rows_of_a_rank_are_read_like_lines(tmp_path: Path) -> None:
     """Contract: whoever reads `truth` gets the lines that were written, and needs not know of columns."""
-    many = writing.TRUTH_LINES + 10
+    many = column_files.TRUTH_LINES + 10
     lines: list[TruthLine] = [
         TruthStart(attempt="a", time_ms=5),
         *(row(step, f"m{step % 3}", float("nan") if step == 7 else step / 3) for step in range(many)),
@@ -104,7 +104,7 @@ def test_many_points_of_the_tracker_are_read_like_lines(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: every point, those of one metric in arrival order, also where two senders send one metric."""
-    monkeypatch.setattr(writing, "MOST_BUFFERED", 25)
+    monkeypatch.setattr(column_files, "MOST_BUFFERED", 25)
     points = [point(step, f"s{step % 2}", f"of {step % 2}", launch="n") for step in range(60)]
     points += [point(7, f"s{number % 3}", "shared", number, time_ms=9) for number in range(12)]
     points += [point(2**65, "s0", "shared"), point(8, "s1", "shared")]
@@ -129,7 +129,7 @@ def test_many_points_of_the_tracker_are_read_like_lines(
 def test_columns_that_were_harmed_are_damage(tmp_path: Path, harm: str) -> None:
     """Contract: nothing is read of columns whose checksum does not fit, and `damaged` names their line."""
     writer = BundleWriter(tmp_path, "n", Redactor())
-    writer.truths(0, [row(step) for step in range(writing.TRUTH_LINES)])
+    writer.truths(0, [row(step) for step in range(column_files.TRUTH_LINES)])
     writer.close()
     file, lines = tmp_path / "truth/0.columns", tmp_path / "truth/0.jsonl"
     data = file.read_bytes()
@@ -151,7 +151,7 @@ def test_columns_that_were_harmed_are_damage(tmp_path: Path, harm: str) -> None:
 def test_secrets_in_names_are_replaced(tmp_path: Path) -> None:
     """Contract: the names of metrics are redacted as in lines; numbers are not touched."""
     writer = BundleWriter(tmp_path, "n", Redactor(["hunter2secret"]))
-    writer.truths(0, [row(step, "loss/hunter2secret") for step in range(writing.TRUTH_LINES)])
+    writer.truths(0, [row(step, "loss/hunter2secret") for step in range(column_files.TRUTH_LINES)])
     writer.close()
     assert all(b"hunter2secret" not in path.read_bytes() for path in tmp_path.rglob("*.*") if path.is_file())
     assert {line.metric for _, line in Bundle.open(tmp_path).truth(0) if isinstance(line, TruthRow)} == {

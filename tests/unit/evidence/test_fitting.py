@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.evidence.fitting import kept_away, never_fits, quantity
+from harness.evidence.kubernetes.unschedulable import kept_away, never_fits, quantity
 
 
 def node(name: str, cpu: str = "2", memory: str = "8Gi", **spec: Any) -> dict[str, Any]:

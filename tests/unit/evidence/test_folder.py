@@ -13,9 +13,10 @@ import pytest
 
 from harness.core import disk_use
 from harness.core.errors import HarnessError, UsageError
-from harness.evidence import Bundle, BundleWriter, Redactor, folder
-from harness.evidence.retention import Keep, prune
-from harness.evidence.schema import Manifest, Verdict
+from harness.evidence import Bundle, BundleWriter, Redactor
+from harness.evidence.runs import folder
+from harness.evidence.runs.folder import Keep, prune
+from harness.evidence.schema.bundle import Manifest, Verdict
 from harness.judge import judge
 
 PASS = Verdict(verdict="PASS", explanation="all is well")

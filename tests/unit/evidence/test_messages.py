@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.evidence.messages import Meaning, eviction, not_started, refusal
+from harness.evidence.kubernetes.messages import Meaning, eviction, not_started, refusal
 
 FULL = "couldn't assign flavors to pod set workers: insufficient unused quota for cpu in flavor b"
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from harness.evidence.node_images import holders, other_tags, same_name
+from harness.evidence.kubernetes.node_images import holders, other_tags, same_name
 
 NAMES = [
     "docker.io/library/worker:1",

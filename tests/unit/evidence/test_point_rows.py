@@ -11,12 +11,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from harness.evidence import column_writer
-from harness.evidence.point_rows import AT_ONCE, PointRows, of_points
-from harness.evidence.reader import Bundle
-from harness.evidence.redaction import Redactor
-from harness.evidence.tracker_records import Point
-from harness.evidence.writer import BundleWriter
+from harness.evidence.io import column_files
+from harness.evidence.io.reader import Bundle
+from harness.evidence.io.redaction import Redactor
+from harness.evidence.io.writer import BundleWriter
+from harness.evidence.schema.point_rows import AT_ONCE, PointRows, of_points
+from harness.evidence.schema.tracker import Point
 
 SECRET = 's3cret-"quoted"-ü'
 WORDS = st.one_of(
@@ -66,7 +66,7 @@ def written(parts: list[PointRows], folder: Path, lines: int, *, at_once: bool) 
 def test_the_rows_are_those_of_records(parts: list[PointRows], lines: int, buffered: int) -> None:
     """Contract: rows that are taken at once are read back as if each had been a record, in their order."""
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as one, TemporaryDirectory() as other:
-        patch.setattr(column_writer, "MOST_BUFFERED", buffered)
+        patch.setattr(column_files, "MOST_BUFFERED", buffered)
         assert written(parts, Path(one), lines, at_once=True) == written(
             parts, Path(other), lines, at_once=False
         )

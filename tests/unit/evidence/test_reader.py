@@ -5,7 +5,8 @@ import process_events
 import pytest
 
 from harness.core.errors import UsageError
-from harness.evidence import Bundle, reader
+from harness.evidence import Bundle
+from harness.evidence.io import reader
 from harness.judge.case import Case
 
 

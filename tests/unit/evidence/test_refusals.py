@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from harness.evidence import refusals
+from harness.evidence.kubernetes import refusals
 
 QUOTA = 'pods "x-0" is forbidden: exceeded quota: team-a, requested: cpu=1, used: cpu=0, limited: cpu=500m'
 NO_LIMITS = 'pods "x-0" is forbidden: failed quota: team-a: must specify limits.cpu'

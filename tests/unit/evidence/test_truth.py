@@ -4,8 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.evidence import extract
-from harness.evidence.truth import TruthCollector
-from harness.evidence.truth_records import TruthCode, TruthEnd, TruthGap, TruthMetrics, TruthRow, TruthStart
+from harness.evidence.io.ground_truth import TruthCollector
+from harness.evidence.schema.ground_truth import (
+    TruthCode,
+    TruthEnd,
+    TruthGap,
+    TruthMetrics,
+    TruthRow,
+    TruthStart,
+)
 from harness.workers import truth_frames
 
 NONCE = "n0nce"

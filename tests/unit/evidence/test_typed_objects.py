@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from harness.evidence import Bundle
-from harness.evidence.typed_objects import typed
+from harness.evidence.kubernetes.typed_objects import typed
 
 POD: dict[str, Any] = {
     "kind": "Pod",

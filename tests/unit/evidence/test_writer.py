@@ -11,10 +11,10 @@ import pytest
 from harness.core.clock import Clock
 from harness.core.errors import HarnessError, WaitError
 from harness.evidence import Bundle, BundleWriter, Redactor
-from harness.evidence.files import DISK_FULL
-from harness.evidence.schema import Manifest, Observation, Verdict
-from harness.evidence.tracker_records import Point
-from harness.evidence.truth_records import TruthRow
+from harness.evidence.io.files import DISK_FULL
+from harness.evidence.schema.bundle import Manifest, Observation, Verdict
+from harness.evidence.schema.ground_truth import TruthRow
+from harness.evidence.schema.tracker import Point
 
 SECRET = "hunter2-and-more"
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.core.errors import UsageError
-from harness.evidence.schema import Verdict
+from harness.evidence.schema.bundle import Verdict
 from harness.faults import commands, draw, oracle, places, program_journal, tally
 from harness.faults.draw import RANKS, by_name, combined, drawn, grammar
 from harness.faults.rows import Row

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from harness.core.errors import UsageError
-from harness.evidence.redaction import Redactor
-from harness.evidence.schema import Verdict
-from harness.evidence.writer import BundleWriter
+from harness.evidence.io.redaction import Redactor
+from harness.evidence.io.writer import BundleWriter
+from harness.evidence.schema.bundle import Verdict
 from harness.faults import places, table
 from harness.faults.fault import Fault, Job, Step, When, catalogue, load
 from harness.faults.inject import begun

@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.core.errors import HarnessError
-from harness.evidence.schema import Check, Verdict
+from harness.evidence.schema.bundle import Check, Verdict
 from harness.faults import program_pods, program_run
 from harness.faults.program import grammar, program
 from harness.faults.program_ledger import Ledger, Outcome

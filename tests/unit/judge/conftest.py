@@ -8,7 +8,7 @@ from pathlib import Path
 import bundles
 import pytest
 
-from harness.evidence.schema import Verdict
+from harness.evidence.schema.bundle import Verdict
 from harness.judge import judge
 
 

@@ -7,7 +7,7 @@ import pytest
 from bundles import UID, Job, at, cond, stuck, timed_out
 from process_events import PodEvents, recorded
 
-from harness.evidence.truth_records import TruthSettings, TruthStart
+from harness.evidence.schema.ground_truth import TruthSettings, TruthStart
 from harness.judge import judge
 from harness.judge.logs import clues
 

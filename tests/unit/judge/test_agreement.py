@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.evidence.schema import Check, Verdict
-from harness.evidence.truth_records import (
+from harness.evidence.schema.bundle import Check, Verdict
+from harness.evidence.schema.ground_truth import (
     TruthBlock,
     TruthClient,
     TruthEnd,

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sample_jobs import slow
 
-from harness.evidence.schema import Verdict
-from harness.evidence.truth_records import TruthBlock, TruthRewrite, TruthRow
+from harness.evidence.schema.bundle import Verdict
+from harness.evidence.schema.ground_truth import TruthBlock, TruthRewrite, TruthRow
 from harness.judge import judge
 from harness.workers.client_rules import sent, sent_name
 from harness.workers.truth_frames import digest

@@ -19,8 +19,8 @@ from hypothesis import strategies as st
 from sample_jobs import NIGHTLY, slow
 
 from harness.evidence import Bundle
-from harness.evidence.schema import SentCode, Verdict
-from harness.evidence.truth_records import TruthCode
+from harness.evidence.schema.bundle import SentCode, Verdict
+from harness.evidence.schema.ground_truth import TruthCode
 from harness.faults.fault import catalogue
 from harness.faults.record import extract
 from harness.judge import judge

@@ -9,10 +9,10 @@ import pytest
 from sample_jobs import JOBS, written
 
 from harness.evidence import Bundle
-from harness.evidence.column_writer import PointWriter, in_columns
-from harness.evidence.columns import Columns
-from harness.evidence.files import Appender
-from harness.evidence.record import Record
+from harness.evidence.io.column_files import PointWriter, in_columns
+from harness.evidence.io.files import Appender
+from harness.evidence.schema.columns import Columns
+from harness.evidence.schema.record import Record
 from harness.faults.record import extract
 from harness.judge import judge
 from harness.judge.case import Case

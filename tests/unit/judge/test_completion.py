@@ -7,8 +7,8 @@ import pytest
 from bundles import at, cond, stuck, timed_out
 
 from harness.core.clock import seconds
-from harness.evidence.schema import DiskUse, Manifest, Stage, Verdict
-from harness.evidence.truth_records import TruthRow
+from harness.evidence.schema.bundle import DiskUse, Manifest, Stage, Verdict
+from harness.evidence.schema.ground_truth import TruthRow
 from harness.judge import judge
 from harness.judge.catalogue import CAUSES
 

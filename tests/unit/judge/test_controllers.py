@@ -7,8 +7,8 @@ import bundles
 import pytest
 from bundles import at, cond
 
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import DryRun, Verdict
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import DryRun, Verdict
 from harness.judge import judge
 
 

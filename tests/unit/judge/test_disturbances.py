@@ -13,7 +13,7 @@ from bundles import at, cond
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.evidence.schema import Check, Verdict
+from harness.evidence.schema.bundle import Check, Verdict
 from harness.judge import judge
 
 Judged = Callable[[bundles.Job], Verdict]

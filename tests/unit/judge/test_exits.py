@@ -4,7 +4,7 @@ import bundles
 import pytest
 from process_events import PodEvents, recorded, together
 
-from harness.evidence.truth_records import TruthStart
+from harness.evidence.schema.ground_truth import TruthStart
 from harness.judge.ranks import hiding
 from harness.launch import inits
 

@@ -7,7 +7,7 @@ import pytest
 from acceptance_bundles import node_of, report
 from bundles import at
 
-from harness.evidence.acceptance_records import AcceptanceCheck, AcceptanceRecord
+from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceRecord
 from harness.judge import judge
 from harness.judge.logs import stacks
 

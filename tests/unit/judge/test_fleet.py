@@ -9,7 +9,7 @@ from fleets import Node, changed, collective, expected, healthy, printed, record
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.evidence.acceptance_records import AcceptanceRecord, PairRow
+from harness.evidence.schema.acceptance import AcceptanceRecord, PairRow
 from harness.judge.acceptance.cells import ORDER, Cell, NodeResult
 from harness.judge.acceptance.compare import VERSIONS
 from harness.judge.acceptance.fleet import ANSWERED, GPUS, REPORT, Fleet, fleet

@@ -18,8 +18,8 @@ from hypothesis import strategies as st
 from sample_jobs import slow
 
 from harness.evidence import Bundle
-from harness.evidence.schema import Verdict
-from harness.evidence.tracker_records import Attachment, RunWriter
+from harness.evidence.schema.bundle import Verdict
+from harness.evidence.schema.tracker import Attachment, RunWriter
 from harness.faults.fault import catalogue
 from harness.faults.record import extract
 from harness.judge import judge

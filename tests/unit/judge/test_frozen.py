@@ -4,7 +4,7 @@ import bundles
 import pytest
 from bundles import at, cond
 
-from harness.evidence.schema import Process, RendezvousSnapshot
+from harness.evidence.schema.bundle import Process, RendezvousSnapshot
 from harness.judge import judge
 
 TORCHRUN = ["/usr/bin/python3", "/usr/bin/torchrun", "--nnodes=2", "/workspace/multinode.py"]

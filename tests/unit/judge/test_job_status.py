@@ -8,7 +8,7 @@ from typing import Any
 import bundles
 import pytest
 
-from harness.evidence.schema import Check
+from harness.evidence.schema.bundle import Check
 from harness.judge import judge
 
 

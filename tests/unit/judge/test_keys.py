@@ -7,8 +7,8 @@ from collections.abc import Callable
 import bundles
 import pytest
 
-from harness.evidence.schema import Launch, Verdict
-from harness.evidence.truth_records import TruthAccount, TruthEnd, TruthLeft, TruthStart
+from harness.evidence.schema.bundle import Launch, Verdict
+from harness.evidence.schema.ground_truth import TruthAccount, TruthEnd, TruthLeft, TruthStart
 from harness.judge.finding import explanation
 
 Judged = Callable[[bundles.Job], Verdict]

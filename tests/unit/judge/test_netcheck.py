@@ -10,8 +10,8 @@ from bundles import at, cond
 from netcheck_bundles import LABELS, SERVICE, diagnosis, ended, everywhere, job, services
 
 from harness.core.causes import CauseId
-from harness.evidence.objects import COMPLETION_INDEX
-from harness.evidence.schema import Check, RendezvousSnapshot, Retry, Verdict
+from harness.evidence.kubernetes.objects import COMPLETION_INDEX
+from harness.evidence.schema.bundle import Check, RendezvousSnapshot, Retry, Verdict
 from harness.judge import judge
 from harness.judge.catalogue import CAUSES
 from harness.workers.netcheck.finding import CAUSES as SAID

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 from fleets import Node, changed, collective, expected, healthy, records, together
 
-from harness.evidence.acceptance_records import AcceptanceCheck, AcceptanceRecord
+from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceRecord
 from harness.judge.acceptance.fleet import fleet
 from harness.judge.acceptance.own_faults import COMPARED, OWN, doubtful, image_at_fault, shared_cause
 from harness.workers.acceptance.causes import ADVICE

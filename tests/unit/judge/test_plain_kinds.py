@@ -12,8 +12,8 @@ import pytest
 from bundles import at, cond
 
 from harness.core.deadlines import Budget
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Check, Stage, Verdict
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Check, Stage, Verdict
 from harness.judge import judge
 from harness.judge.change import Change
 from harness.judge.context import Facts

@@ -14,8 +14,8 @@ from odd_objects import spoil
 from sample_jobs import JOBS, slow, written
 
 from harness.evidence import Bundle
-from harness.evidence.schema import Verdict
-from harness.evidence.truth_records import TruthRow
+from harness.evidence.schema.bundle import Verdict
+from harness.evidence.schema.ground_truth import TruthRow
 from harness.judge import judge as judged
 
 

@@ -4,8 +4,8 @@ import bundles
 import pytest
 from bundles import at
 
-from harness.evidence.schema import Asked, Process, RendezvousSnapshot
-from harness.evidence.truth_records import TruthRow
+from harness.evidence.schema.bundle import Asked, Process, RendezvousSnapshot
+from harness.evidence.schema.ground_truth import TruthRow
 from harness.judge import judge
 from harness.workers import truth_frames
 

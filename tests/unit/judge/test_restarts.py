@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from process_events import PodEvents, recorded
 
 from harness.evidence import extract
-from harness.evidence.schema import Check, Verdict
-from harness.evidence.truth_records import TruthEnd, TruthRow, TruthStart
+from harness.evidence.schema.bundle import Check, Verdict
+from harness.evidence.schema.ground_truth import TruthEnd, TruthRow, TruthStart
 from harness.judge import judge
 from harness.workers import ground_truth
 from harness.workers.ground_truth import Recorder

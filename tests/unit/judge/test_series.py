@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.evidence.columns import of_rows
+from harness.evidence.schema.columns import of_rows
 from harness.judge.points.series import Series, bytes_of_rows
 from harness.workers import truth_frames
 

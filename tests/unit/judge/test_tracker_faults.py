@@ -6,8 +6,8 @@ import bundles
 import pytest
 from bundles import at
 
-from harness.evidence.schema import Verdict
-from harness.evidence.truth_records import TruthClient
+from harness.evidence.schema.bundle import Verdict
+from harness.evidence.schema.ground_truth import TruthClient
 from harness.judge import judge
 
 POD = {"spec": {"volumes": [{"name": "data", "emptyDir": {}}]}}

@@ -12,9 +12,9 @@ from typing import Any
 import bundles
 import pytest
 
-from harness.evidence.schema import Check
-from harness.evidence.training_records import AUDIT, RESUMED_FROM, UPLOAD
-from harness.evidence.truth_records import TruthRow, TruthStart
+from harness.evidence.schema.bundle import Check
+from harness.evidence.schema.ground_truth import TruthRow, TruthStart
+from harness.evidence.schema.training import AUDIT, RESUMED_FROM, UPLOAD
 from harness.judge import judge
 from harness.judge.training.data_order import taken
 from harness.workers.training import order

@@ -9,9 +9,8 @@ import pytest
 from bundles import at
 
 from harness.evidence import extract
-from harness.evidence.schema import Verdict
-from harness.evidence.tracker_records import Attachment
-from harness.evidence.truth_records import (
+from harness.evidence.schema.bundle import Verdict
+from harness.evidence.schema.ground_truth import (
     TruthAccount,
     TruthBlock,
     TruthEnd,
@@ -21,6 +20,7 @@ from harness.evidence.truth_records import (
     TruthRow,
     TruthStart,
 )
+from harness.evidence.schema.tracker import Attachment
 from harness.judge import judge
 from harness.judge.case import Restart
 from harness.judge.points import overwritten

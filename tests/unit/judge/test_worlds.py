@@ -4,8 +4,8 @@ import bundles
 import pytest
 from process_events import TORCHRUN, PodEvents, recorded, together
 
-from harness.evidence.schema import Process, RendezvousSnapshot, Verdict
-from harness.evidence.truth_records import TruthStart
+from harness.evidence.schema.bundle import Process, RendezvousSnapshot, Verdict
+from harness.evidence.schema.ground_truth import TruthStart
 
 
 def check(verdict: Verdict, name: str = "world"):

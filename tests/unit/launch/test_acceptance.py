@@ -14,7 +14,7 @@ import yaml
 from mounting import lay_out
 
 from harness.core.errors import UsageError
-from harness.evidence.fitting import accepts
+from harness.evidence.kubernetes.unschedulable import accepts
 from harness.launch import acceptance
 from harness.launch.acceptance import GPU, Asked
 from harness.launch.manifests import of_manifest

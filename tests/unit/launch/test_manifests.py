@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from harness.core.errors import UsageError
-from harness.evidence.fitting import accepts
+from harness.evidence.kubernetes.unschedulable import accepts
 from harness.launch import inits
 from harness.launch.konduktor.workload import KonduktorWorkload
 from harness.launch.manifests import of_manifest

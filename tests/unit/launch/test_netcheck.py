@@ -12,7 +12,7 @@ import yaml
 from mounting import lay_out
 
 from harness.core.errors import UsageError
-from harness.evidence.netcheck_records import NetcheckDiagnosis
+from harness.evidence.schema.netcheck import NetcheckDiagnosis
 from harness.launch import inits, netcheck
 from harness.launch.konduktor.config import Submission, konduktor_config
 from harness.launch.manifests import of_manifest

@@ -13,7 +13,7 @@ import yaml
 from harness.cli.main import main
 from harness.core.deadlines import Budget
 from harness.core.errors import UsageError
-from harness.evidence.schema import Expected
+from harness.evidence.schema.bundle import Expected
 from harness.launch import acceptance, training
 from harness.launch import asked_training as asked_for
 from harness.launch.acceptance import Asked

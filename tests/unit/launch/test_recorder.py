@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from mounting import lay_out
 
-from harness.evidence.process_records import decode
+from harness.evidence.schema.processes import decode
 from harness.launch import inits, recorder
 from harness.launch.konduktor.config import Submission, konduktor_config
 from harness.provision.images import scripts

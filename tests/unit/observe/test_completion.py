@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from harness.core.clock import Clock
-from harness.evidence.process_records import PROCESS_LINE
-from harness.evidence.schema import Observation
+from harness.evidence.schema.bundle import Observation
+from harness.evidence.schema.processes import PROCESS_LINE
 from harness.observe import completion
 from harness.observe.completion import CompletionDetector, pods_in_line
 

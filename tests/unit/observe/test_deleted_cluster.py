@@ -8,9 +8,9 @@ from loopback import Server
 
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError
-from harness.evidence.redaction import Redactor
-from harness.evidence.schema import Launch
-from harness.evidence.writer import BundleWriter
+from harness.evidence.io.redaction import Redactor
+from harness.evidence.io.writer import BundleWriter
+from harness.evidence.schema.bundle import Launch
 from harness.observe import observer as observing
 from harness.observe.observer import LaunchObserver
 

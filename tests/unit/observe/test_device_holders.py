@@ -12,10 +12,10 @@ from acceptance_bundles import NODES, checks, node_of, nodes
 from bundles import at, cond
 from kubernetes.client.exceptions import ApiException
 
-from harness.evidence.reader import Bundle
-from harness.evidence.redaction import Redactor
-from harness.evidence.schema import DeviceHolder
-from harness.evidence.writer import BundleWriter
+from harness.evidence.io.reader import Bundle
+from harness.evidence.io.redaction import Redactor
+from harness.evidence.io.writer import BundleWriter
+from harness.evidence.schema.bundle import DeviceHolder
 from harness.judge import judge
 from harness.observe import device_holders
 

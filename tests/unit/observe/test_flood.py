@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from harness.core.kubernetes import Kube
 from harness.evidence import BundleWriter, Redactor
-from harness.evidence.schema import Observation
+from harness.evidence.schema.bundle import Observation
 from harness.observe.known_lines import KnownLines
 from harness.observe.logs import Life, LogFollower
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from harness.core.kubernetes import Object
-from harness.evidence.schema import Observation
+from harness.evidence.schema.bundle import Observation
 from harness.observe import completion
 from harness.observe.independent import IndependentPods
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from kubernetes.client.exceptions import ApiException
 
-from harness.evidence.schema import Process
+from harness.evidence.schema.bundle import Process
 from harness.observe import inside
 
 

@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from harness.core.clock import Clock
-from harness.evidence import torchrun
-from harness.evidence.schema import Observation, Process, RendezvousSnapshot
+from harness.evidence.kubernetes import torchrun_processes
+from harness.evidence.schema.bundle import Observation, Process, RendezvousSnapshot
 from harness.observe import inside
 from harness.observe.rendezvous import RendezvousMonitor
 
@@ -119,17 +119,17 @@ def test_not_before_every_pod_runs(met) -> None:
 
 def test_options_of_torchrun() -> None:
     """Options are read in every spelling, and none of the script's own."""
-    [agent] = torchrun.agents(seen("a", worker=True))
+    [agent] = torchrun_processes.agents(seen("a", worker=True))
     assert (agent.nodes, agent.port, agent.rendezvous_id, agent.started) == ("2", "7", "1", True)
     both = Process(
         pid=3,
         parent=1,
         command=["python3", "-m", "torch.distributed.run", "--rdzv-endpoint=h:5", "--nnodes=1:4"],
     )
-    [agent] = torchrun.agents(RendezvousSnapshot(at="t", pod="p", processes=[both]))
+    [agent] = torchrun_processes.agents(RendezvousSnapshot(at="t", pod="p", processes=[both]))
     assert (agent.host, agent.port, agent.nodes) == ("h", "5", "4")
     assert (
-        torchrun.agents(
+        torchrun_processes.agents(
             RendezvousSnapshot(at="t", pod="p", processes=[Process(pid=3, parent=1, command=["sleep", "9"])])
         )
         == []

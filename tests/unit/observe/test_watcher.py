@@ -11,8 +11,8 @@ from typing import Any
 from kubernetes.client.exceptions import ApiException
 
 from harness.core.kubernetes import NOT_SERVED
-from harness.evidence.kinds import SURROUNDINGS, WatchedKind
-from harness.evidence.schema import Observation
+from harness.evidence.kubernetes.kinds import SURROUNDINGS, WatchedKind
+from harness.evidence.schema.bundle import Observation
 from harness.observe.watcher import Watcher
 
 KINDS = {kind.name: kind for kind in SURROUNDINGS}

@@ -10,8 +10,8 @@ import pytest
 from harness.context import RecordedContext, RunContext
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube
-from harness.evidence.redaction import Redactor
-from harness.evidence.writer import BundleWriter
+from harness.evidence.io.redaction import Redactor
+from harness.evidence.io.writer import BundleWriter
 from harness.provision.cluster import Ready
 from harness.provision.images.build import ImageRef
 from harness.provision.kind.cluster import KindCluster

@@ -13,7 +13,7 @@ import pytest
 from fleets import SOURCE, Node, circle, collective, healthy, job
 from rich.console import Console
 
-from harness.evidence.reader import Bundle
+from harness.evidence.io.reader import Bundle
 from harness.judge import judge
 from harness.judge.acceptance.bundle import of_bundle
 from harness.report import beside, terminal

@@ -11,8 +11,8 @@ from bundles import at
 from rich.console import Console
 
 from harness.evidence import Bundle
-from harness.evidence.schema import Verdict
-from harness.evidence.truth_records import TruthRow, TruthStart
+from harness.evidence.schema.bundle import Verdict
+from harness.evidence.schema.ground_truth import TruthRow, TruthStart
 from harness.faults.record import extract
 from harness.judge import judge
 from harness.report import terminal

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from harness.evidence import Bundle
-from harness.evidence.schema import SentCode, Verdict
-from harness.evidence.truth_records import TruthBlock, TruthCode, TruthRow
+from harness.evidence.schema.bundle import SentCode, Verdict
+from harness.evidence.schema.ground_truth import TruthBlock, TruthCode, TruthRow
 from harness.faults.record import extract
 from harness.report.diff import NOISE_RATIO, NOISE_SECONDS, SHOWN, TICK, Diff, compare
 from harness.report.diff_text import MOST, render

@@ -10,8 +10,8 @@ import pytest
 from harness.context import RecordedContext
 from harness.core.errors import HarnessError
 from harness.evidence import Bundle, BundleWriter, Redactor
-from harness.evidence.files import DISK_FULL
-from harness.evidence.schema import Check, Expected, Manifest, Verdict
+from harness.evidence.io.files import DISK_FULL
+from harness.evidence.schema.bundle import Check, Expected, Manifest, Verdict
 from harness.faults.record import extract, record
 from harness.judge import judge
 from harness.report.beside import FILES

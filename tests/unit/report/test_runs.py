@@ -10,7 +10,8 @@ import bundles
 import pytest
 from rich.console import Console
 
-from harness.evidence import BundleWriter, Redactor, folder
+from harness.evidence import BundleWriter, Redactor
+from harness.evidence.runs import folder
 from harness.faults.record import extract
 from harness.judge import judge
 from harness.report.amounts import amount, ranges

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from harness.evidence import Bundle, BundleWriter, Redactor
-from harness.evidence.schema import Check, Verdict
+from harness.evidence.schema.bundle import Check, Verdict
 from harness.judge import judge
 from harness.report import beside
 from harness.report.ctrf import Document

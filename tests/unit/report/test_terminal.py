@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from harness.evidence.schema import Check, Verdict
+from harness.evidence.schema.bundle import Check, Verdict
 from harness.report import terminal
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import bundles
 import pytest
 
-from harness.evidence.reader import Bundle
-from harness.evidence.training_records import AUDIT
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.training import AUDIT
 from harness.faults.record import extract
 from harness.judge import judge
 from harness.report.page import render

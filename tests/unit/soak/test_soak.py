@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from harness.evidence.retention import Keep
-from harness.evidence.schema import Retry
+from harness.evidence.runs.folder import Keep
+from harness.evidence.schema.bundle import Retry
 from harness.soak import table
 from harness.soak.leaks import MIB, Growth, Snapshot, compare, explained
 from harness.soak.ledger import Entry, Ledger, numbers, percentiles

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.evidence.truth import extract
-from harness.evidence.truth_records import TruthRewrite, TruthRow
+from harness.evidence.io.ground_truth import extract
+from harness.evidence.schema.ground_truth import TruthRewrite, TruthRow
 from harness.workers.client_rules import sent, sent_name
 from harness.workers.ground_truth import Recorder
 

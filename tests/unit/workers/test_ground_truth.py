@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.evidence import extract
-from harness.evidence.truth_records import TruthEnd, TruthGap
+from harness.evidence.schema.ground_truth import TruthEnd, TruthGap
 from harness.judge.points.series import Series
 from harness.workers import ground_truth
 from harness.workers import truth_frames as frames

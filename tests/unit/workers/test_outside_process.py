@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from mounting import lay_out
 
-from harness.evidence.process_records import ProcessEnd, ProcessLine, ProcessStart, decode
+from harness.evidence.schema.processes import ProcessEnd, ProcessLine, ProcessStart, decode
 from harness.launch import recorder
 from harness.workers import outside
 

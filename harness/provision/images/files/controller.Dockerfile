@@ -8,8 +8,9 @@ RUN --mount=type=bind,from=packages,target=/packages \
 COPY harness/__init__.py /app/harness/
 COPY harness/core/ /app/harness/core/
 COPY harness/evidence/__init__.py /app/harness/evidence/
-COPY harness/evidence/fitting.py /app/harness/evidence/
-COPY harness/evidence/objects.py /app/harness/evidence/
+COPY harness/evidence/kubernetes/__init__.py /app/harness/evidence/kubernetes/
+COPY harness/evidence/kubernetes/objects.py /app/harness/evidence/kubernetes/
+COPY harness/evidence/kubernetes/unschedulable.py /app/harness/evidence/kubernetes/
 COPY harness/workers/own_processes.* /app/harness/workers/
 COPY harness/torchrun_sync/ /app/harness/torchrun_sync/
 COPY harness/torchrun_controller/ /app/harness/torchrun_controller/

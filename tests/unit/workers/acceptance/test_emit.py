@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.evidence.acceptance_records import AcceptanceCheck, AcceptanceReport
+from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceReport
 from harness.workers.acceptance import frames
 from harness.workers.acceptance.check import Check, Verdict
 from harness.workers.acceptance.emit import MARK, TERMINATION_BYTES, Emitter, finite

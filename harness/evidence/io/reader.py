@@ -12,16 +12,14 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError
 
 from harness.core.errors import UsageError
 from harness.core.user_files import MAX_RECORD_BYTES, open_regular
-from harness.evidence import column_reader, worlds
-from harness.evidence.acceptance_records import AcceptanceRecord
-from harness.evidence.columns import Columns
-from harness.evidence.files import bounded_lines, last_lines
-from harness.evidence.members import members
-from harness.evidence.netcheck_records import NetcheckRecord
-from harness.evidence.objects import ObjectState, Pod
-from harness.evidence.process_records import PROCESS_LINE, ProcessLine
-from harness.evidence.renamed import upgraded
-from harness.evidence.schema import (
+from harness.evidence import worlds
+from harness.evidence.io import column_files
+from harness.evidence.io.files import bounded_lines, last_lines
+from harness.evidence.kubernetes.members import members
+from harness.evidence.kubernetes.objects import ObjectState, Pod
+from harness.evidence.kubernetes.typed_objects import typed
+from harness.evidence.schema.acceptance import AcceptanceRecord
+from harness.evidence.schema.bundle import (
     ContainerExit,
     DeviceHolder,
     DryRun,
@@ -30,22 +28,25 @@ from harness.evidence.schema import (
     RendezvousSnapshot,
     Verdict,
 )
-from harness.evidence.tracker_records import (
+from harness.evidence.schema.columns import Columns
+from harness.evidence.schema.ground_truth import TruthColumns, TruthLine, TruthStart
+from harness.evidence.schema.netcheck import NetcheckRecord
+from harness.evidence.schema.processes import PROCESS_LINE, ProcessLine
+from harness.evidence.schema.tracker import (
     Attachment,
     Point,
     RunWriter,
     TrackerRun,
     TrackerSummary,
 )
-from harness.evidence.training_records import (
+from harness.evidence.schema.training import (
     AUDIT,
     RESUMED_FROM,
     UPLOAD,
     TrainingAudit,
     TrainingTransfer,
 )
-from harness.evidence.truth_records import TruthColumns, TruthLine, TruthStart
-from harness.evidence.typed_objects import typed
+from harness.evidence.schema.upgrade import upgraded
 
 _T = TypeVar("_T")
 _M = TypeVar("_M", bound=BaseModel)
@@ -73,7 +74,7 @@ class Bundle:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._damaged: dict[str, None] = {}
-        self._columns = column_reader.ColumnFiles(path, self._damage)
+        self._columns = column_files.ColumnFiles(path, self._damage)
         self._seen: dict[str, list[ObjectState]] = {}
         self._odd: set[tuple[str, str]] = set()
         self._objects: dict[str, dict[str, list[ObjectState]]] = {}
@@ -286,7 +287,7 @@ class Bundle:
 
         Rows in columns are yielded one by one, with the number of the line that stands for them.
         """
-        return column_reader.truth_lines(self.truth_parts(rank, suffix))
+        return column_files.truth_lines(self.truth_parts(rank, suffix))
 
     def truth_parts(self, rank: int, suffix: str = "") -> Iterator[tuple[int, TruthLine | Columns]]:
         """Yield a rank's ground truth with line numbers, rows in columns as they are."""
@@ -307,14 +308,14 @@ class Bundle:
 
     def points(self) -> Iterator[tuple[int, Point]]:
         """Yield every raw row that the tracker has. Those of one metric are in arrival order."""
-        return column_reader.points(self.point_parts())
+        return column_files.points(self.point_parts())
 
-    def point_parts(self) -> Iterator[tuple[int, column_reader.PointPart]]:
+    def point_parts(self) -> Iterator[tuple[int, column_files.PointPart]]:
         """Yield the same, rows in columns as they are."""
         path = "tracker/points.jsonl"
         for number, line in self.lines(path):
             try:
-                record = column_reader.point_record(line)
+                record = column_files.point_record(line)
             except ValidationError:
                 self._damage(f"{path}:{number}", "not a record of this file")
                 continue

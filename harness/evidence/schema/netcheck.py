@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from harness.evidence.record import Record
+from harness.evidence.schema.record import Record
 
 Word = Literal["ok", "failed", "unknown"]
 

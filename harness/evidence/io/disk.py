@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from harness.core.errors import HarnessError
-from harness.evidence.files import DISK_FULL, on_disk, replace_file
+from harness.evidence.io.files import DISK_FULL, on_disk, replace_file
 
 RESERVE = ".reserve"
 RESERVE_BYTES = 256 * 1024

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from harness.evidence.columns import ColumnsRecord
-from harness.evidence.record import Record, Value
+from harness.evidence.schema.columns import ColumnsRecord
+from harness.evidence.schema.record import Record, Value
 
 
 class TruthStart(Record):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from harness.evidence.record import Record
+from harness.evidence.schema.record import Record
 
 Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
 

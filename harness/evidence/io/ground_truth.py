@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from harness.evidence.truth_records import (
+from harness.evidence.schema.ground_truth import (
     TruthAccount,
     TruthBatching,
     TruthBlock,

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from harness.core.clock import seconds
-from harness.evidence.objects import mapping
+from harness.evidence.kubernetes.objects import mapping
 
 _MAKERS = ("JobSet", "Job", "StatefulSet", "DaemonSet", "ReplicaSet", "TorchrunJob")
 """Kinds whose controllers make pods, or Jobs that make pods."""

@@ -12,7 +12,7 @@ from contextlib import suppress
 from decimal import Decimal
 from typing import Any
 
-from harness.evidence.objects import items, mapping
+from harness.evidence.kubernetes.objects import items, mapping
 
 _UNITS = {"n": -9, "u": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
 _BINARY = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}

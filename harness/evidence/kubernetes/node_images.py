@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from harness.evidence.fitting import in_words
-from harness.evidence.objects import items, mapping
+from harness.evidence.kubernetes.objects import items, mapping
+from harness.evidence.kubernetes.unschedulable import in_words
 
 _DEFAULT = ("docker.io/library/", "index.docker.io/library/", "docker.io/", "index.docker.io/")
 """What a node puts before a name without a registry."""

@@ -43,10 +43,10 @@ from typing import Any, Literal
 from pydantic import Field
 
 from harness.core.bounds import MAX_RANKS
-from harness.evidence.record import Record
+from harness.evidence.schema.record import Record
 
 SCHEMA_VERSION = 2
-"""Version 2 renamed causes and checks (harness/evidence/renamed.py) and added attempts and members."""
+"""Version 2 renamed causes and checks (harness/evidence/schema/upgrade.py) and added attempts and members."""
 
 
 Purpose = Literal["training", "netcheck", "nodes", "ddp"]

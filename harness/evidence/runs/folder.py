@@ -8,23 +8,24 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
+
+from pydantic import BaseModel
 
 from harness.core import disk_use
-from harness.core.errors import HarnessError
+from harness.core.errors import HarnessError, UsageError
 from harness.core.locks import in_use
-from harness.evidence.reader import Bundle
-from harness.evidence.schema import Manifest, Verdict
+from harness.evidence.io.latest import LATEST, NAME, mend_latest
+from harness.evidence.io.reader import Bundle
+from harness.evidence.schema.bundle import Manifest, Verdict
+from harness.settings import KEEP_RUNS
 
-LATEST = "latest"
 State = Literal["judged", "running", "cut off", "damaged", "not judged"]
-_NAME = re.compile(r"(\d{8}T\d{6}Z)-(\w+)", re.ASCII)
-"""Names as `BundleWriter.create` gives them: time and nonce."""
 _DOOMED = ".removing-"
 
 
@@ -74,7 +75,7 @@ class Past:
         """Return when it started: by its manifest, else by its name, else by when its folder was changed."""
         if self.manifest is not None and (moment := _moment(self.manifest.started_at)) is not None:
             return moment
-        if (named := _NAME.fullmatch(self.path.name)) and (moment := _moment(named[1])) is not None:
+        if (named := NAME.fullmatch(self.path.name)) and (moment := _moment(named[1])) is not None:
             return moment
         return datetime.fromtimestamp(self.path.lstat().st_mtime, UTC)
 
@@ -101,7 +102,7 @@ class Past:
 
         A user who renames a bundle wants to keep it.
         """
-        named = _NAME.fullmatch(self.path.name)
+        named = NAME.fullmatch(self.path.name)
         return bool(named and self.manifest is not None and named[2] == self.manifest.nonce)
 
 
@@ -115,7 +116,7 @@ def _folders(runs_dir: Path) -> Iterator[Path]:
     for path in runs_dir.glob("*"):
         if path.is_symlink() or not path.is_dir() or path.name.startswith("."):
             continue
-        if _NAME.fullmatch(path.name) or (path / "manifest.json").is_file():
+        if NAME.fullmatch(path.name) or (path / "manifest.json").is_file():
             yield path
 
 
@@ -142,30 +143,8 @@ def remove(bundle: Path) -> int:
 def sweep(runs_dir: Path) -> None:
     """Finish the removals that a killed process had begun."""
     for doomed in runs_dir.glob(f"{_DOOMED}*"):
-        if not doomed.is_symlink() and _NAME.fullmatch(doomed.name.removeprefix(_DOOMED)):
+        if not doomed.is_symlink() and NAME.fullmatch(doomed.name.removeprefix(_DOOMED)):
             shutil.rmtree(doomed, ignore_errors=True)
-
-
-def name_latest(bundle: Path) -> None:
-    """Point `latest` beside the bundle to it.
-
-    The link is replaced atomically, so it always leads somewhere.
-    """
-    link = bundle.with_name(f".{LATEST}-{bundle.name}")
-    link.unlink(missing_ok=True)
-    link.symlink_to(bundle.name)
-    link.replace(bundle.with_name(LATEST))
-
-
-def mend_latest(runs_dir: Path) -> None:
-    """Point `latest` to the newest bundle when its own is gone. Remove it when no bundle is left."""
-    latest = runs_dir / LATEST
-    if latest.is_symlink() and not latest.exists():
-        others = past(runs_dir)
-        if others:
-            name_latest(others[-1].path)
-        else:
-            latest.unlink(missing_ok=True)
 
 
 def _moment(text: str) -> datetime | None:
@@ -174,3 +153,76 @@ def _moment(text: str) -> datetime | None:
     except ValueError:
         return None
     return moment if moment.tzinfo else None
+
+
+_T = TypeVar("_T")
+
+
+class Keep(BaseModel):
+    """How many of the newest bundles that passed stay."""
+
+    last: int | None
+    """None keeps all."""
+
+    @classmethod
+    def parse(cls, text: str) -> Keep:
+        """Parse `all`, `failed` (keep no bundle that passed) or `last:N`. Raises UsageError."""
+        if not re.fullmatch(KEEP_RUNS, text, re.ASCII):
+            raise UsageError(f"all, failed or last:N is expected for the bundles to keep, seen {text!r}")
+        if text == "all":
+            return cls(last=None)
+        return cls(last=int(text.partition(":")[2] or 0))
+
+    def surplus(self, passed: Sequence[_T]) -> list[_T]:
+        """Return the bundles to remove. `passed` are those that passed, oldest first."""
+        return [] if self.last is None else list(passed[: max(0, len(passed) - self.last)])
+
+
+@dataclass(frozen=True)
+class Removed:
+    bundle: Path
+    bytes: int
+
+
+def prune(runs_dir: Path, keep: Keep, spare: Collection[Path] = ()) -> list[Removed]:
+    """Remove what is not to be kept. The bundle that `latest` names and `spare` stay.
+
+    Only a bundle that the harness made, judged PASS and no longer written is removed. Bundles that were
+    renamed, damaged or cut off, and links, stay. Raises HarnessError where the system does not allow it.
+    """
+    if keep.last is None:
+        return []
+    sweep(runs_dir)
+    spared = {path.resolve() for path in (*spare, runs_dir / LATEST)}
+    passed = [one.path for one in past(runs_dir) if _passed(one)]
+    return [
+        Removed(bundle, remove(bundle)) for bundle in keep.surplus(passed) if bundle.resolve() not in spared
+    ]
+
+
+def _passed(one: Past) -> bool:
+    ended = one.manifest is not None and one.manifest.ended_at is not None
+    passed = one.verdict is not None and one.verdict.verdict == "PASS"
+    return one.own and ended and passed and not one.held
+
+
+MANIFEST = "manifest.json"
+
+
+def opened(path: Path, runs_dir: Path = Path("runs")) -> Bundle:
+    """Open the bundle. Raises UsageError when none or more than one fits."""
+    for folder in (path, runs_dir / path):
+        if (folder / MANIFEST).is_file():
+            return Bundle.open(folder)
+    parts = [] if len(path.parts) > 1 else sorted(runs_dir.glob(f"*{path.name}*/{MANIFEST}"))
+    found = [part.parent for part in parts if not part.parent.is_symlink()]
+    if len(found) == 1:
+        return Bundle.open(found[0])
+    if found:
+        raise UsageError(f"{path} is more than one bundle: {', '.join(p.name for p in found)}")
+    seen = (
+        f"{path} is not a bundle: it has no {MANIFEST}"
+        if path.exists() or len(path.parts) > 1
+        else f"no bundle in {runs_dir} has {path} in its name"
+    )
+    raise UsageError(seen, hint="`harness runs` lists them")

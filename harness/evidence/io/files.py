@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import BinaryIO, Final
 
 from harness.core.errors import HarnessError
-from harness.evidence.redaction import Redactor
+from harness.evidence.io.redaction import Redactor
 
 DISK_FULL: Final = "run.evidence_disk_full"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}

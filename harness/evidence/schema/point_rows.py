@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby, islice
 
-from harness.evidence.tracker_records import Point
+from harness.evidence.schema.tracker import Point
 
 AT_ONCE = 10_000
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.evidence.record import Record
+from harness.evidence.schema.record import Record
 
 AUDIT = "training-audit.json"
 UPLOAD = "training-upload.json"

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import os
+import re
 import threading
 import zlib
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, groupby
+from itertools import chain, groupby, repeat
+from pathlib import Path
 from typing import Any
 
-from harness.evidence.columns import Columns, of_rows
-from harness.evidence.point_rows import PointRows, of_points
-from harness.evidence.record import Record
-from harness.evidence.tracker_records import Point, PointColumns
-from harness.evidence.truth_records import TruthColumns, TruthLine, TruthRow
+from pydantic import TypeAdapter
+
+from harness.core.user_files import open_regular
+from harness.evidence.io.files import inside
+from harness.evidence.schema.columns import Columns, ColumnsRecord, of_rows, unpacked
+from harness.evidence.schema.ground_truth import TruthColumns, TruthLine, TruthRow
+from harness.evidence.schema.point_rows import PointRows, of_points
+from harness.evidence.schema.record import Record
+from harness.evidence.schema.tracker import Point, PointColumns
 
 TRUTH_LINES = 2_000
 """A rank with fewer rows has a line for each: people read such files."""
@@ -176,3 +183,73 @@ def _fit(numbers: Sequence[int]) -> bool:
     except OverflowError:
         return False
     return True
+
+
+PointPart = Point | tuple[PointColumns, Columns]
+"""A point, or many of one sender."""
+_POINT: TypeAdapter[Point] = TypeAdapter(Point)
+_POINT_COLUMNS: TypeAdapter[PointColumns] = TypeAdapter(PointColumns)
+_COLUMNS = re.compile(rb'\{\s*"kind"\s*:\s*"columns"')
+
+
+def point_record(line: bytes) -> Point | PointColumns:
+    """Return a line of tracker/points.jsonl. Raises ValidationError."""
+    if _COLUMNS.match(line):
+        return _POINT_COLUMNS.validate_json(line)
+    return _POINT.validate_json(line)
+
+
+class ColumnFiles:
+    """The column files of one bundle. `damage(ref, reason)` is told what cannot be read."""
+
+    def __init__(self, bundle: Path, damage: Callable[[str, str], None]) -> None:
+        self._bundle = bundle
+        self._damage = damage
+
+    def read(self, ref: str, record: ColumnsRecord) -> Columns | None:
+        """Return the rows that the record at `ref` stands for."""
+        try:
+            with open_regular(inside(self._bundle, record.file)) as file:
+                file.seek(record.offset)
+                there = os.fstat(file.fileno()).st_size
+                return unpacked(record, file.read(min(record.size, there)))
+        except (OSError, ValueError, OverflowError) as error:
+            self._damage(ref, f"its rows in {record.file} cannot be read: {error}")
+            return None
+
+
+def truth_lines(parts: Iterable[tuple[int, TruthLine | Columns]]) -> Iterator[tuple[int, TruthLine]]:
+    """Yield the same with a TruthRow for each row in columns."""
+    for number, part in parts:
+        if isinstance(part, Columns):
+            for metric, step, value, time_ms in part.rows():
+                yield number, TruthRow(metric=metric, step=step, value=value, time_ms=time_ms)
+        else:
+            yield number, part
+
+
+def points(parts: Iterable[tuple[int, PointPart]]) -> Iterator[tuple[int, Point]]:
+    """Yield the same with a Point for each row in columns."""
+    for number, part in parts:
+        if isinstance(part, Point):
+            yield number, part
+        else:
+            for point in points_of(*part):
+                yield number, point
+
+
+def points_of(record: PointColumns, columns: Columns) -> Iterator[Point]:
+    """Yield the points that a record stands for."""
+    received = chain.from_iterable(repeat(at, count) for count, at in record.received)
+    for (metric, step, value, time_ms), at in zip(columns.rows(), received, strict=False):
+        yield Point(
+            run_id=record.run_id,
+            metric=metric,
+            step=step,
+            value=value,
+            time_ms=time_ms,
+            received_at=at,
+            sender=record.sender,
+            peer=record.peer,
+            launch=record.launch,
+        )

@@ -6,27 +6,23 @@ import contextlib
 import json
 import shutil
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from pydantic import BaseModel
 
 from harness.core.clock import CLOCK, Clock
 from harness.core.errors import HarnessError
 from harness.core.locks import Hold, take
-from harness.evidence import folder
-from harness.evidence.acceptance_records import AcceptanceRecord
-from harness.evidence.column_writer import PointWriter, in_columns
-from harness.evidence.disk import Disk
-from harness.evidence.files import Appender, LogFile, inside, on_disk
-from harness.evidence.listener import ProgressListener
-from harness.evidence.netcheck_records import NetcheckRecord
-from harness.evidence.point_rows import PointRows
-from harness.evidence.process_records import ProcessLine
-from harness.evidence.redaction import Redactor
-from harness.evidence.schema import (
+from harness.evidence.io.column_files import PointWriter, in_columns
+from harness.evidence.io.disk import Disk
+from harness.evidence.io.files import Appender, LogFile, inside, on_disk
+from harness.evidence.io.latest import mend_latest, name_latest
+from harness.evidence.io.redaction import Redactor
+from harness.evidence.schema.acceptance import AcceptanceRecord
+from harness.evidence.schema.bundle import (
     ContainerExit,
     DeviceHolder,
     DryRun,
@@ -37,9 +33,28 @@ from harness.evidence.schema import (
     Stage,
     Verdict,
 )
-from harness.evidence.stages import timed
-from harness.evidence.tracker_records import Attachment, Point, RunWriter, TrackerRun, TrackerSummary
-from harness.evidence.truth_records import TruthLine
+from harness.evidence.schema.ground_truth import TruthLine
+from harness.evidence.schema.netcheck import NetcheckRecord
+from harness.evidence.schema.point_rows import PointRows
+from harness.evidence.schema.processes import ProcessLine
+from harness.evidence.schema.tracker import Attachment, Point, RunWriter, TrackerRun, TrackerSummary
+
+
+class ProgressListener(Protocol):
+    """A listener is called from any thread. It must return at once and never raise."""
+
+    def manifest(self, manifest: Manifest) -> None:
+        """Take a changed manifest: a stage began or ended, or the job was launched."""
+
+    def observed(self, kind: str, observation: Observation) -> None:
+        """Take one watch delivery."""
+
+    def processed(self, event: ProcessLine) -> None:
+        """Take what a process recorded of itself."""
+
+    def logged(self, pod: str, text: str) -> None:
+        """Take whole lines of a pod's log, redacted: "<RFC 3339 time> <line>"."""
+
 
 POINTS, COLUMNS = "tracker/points.jsonl", "tracker/points.columns"
 TrackerKind = Literal["runs", "attachments", "points", "writers"]
@@ -86,7 +101,7 @@ class BundleWriter:
             if writer.full is not None:
                 raise writer.full
             with on_disk(path):
-                folder.name_latest(path)
+                name_latest(path)
         except HarnessError:
             writer.done()
             shutil.rmtree(path, ignore_errors=True)
@@ -253,7 +268,7 @@ class BundleWriter:
         """Remove the bundle of a run that launched nothing. `latest` then names the newest of the others."""
         self.done()
         shutil.rmtree(self.path, ignore_errors=True)
-        folder.mend_latest(self.path.parent)
+        mend_latest(self.path.parent)
 
     def done(self) -> None:
         """End the writing and release the lock. From now on the bundle may be removed."""
@@ -290,3 +305,27 @@ class BundleWriter:
         path = inside(self.path, relative_path)
         with self._disk.taking():
             self._disk.replace(path, text)
+
+
+@contextlib.contextmanager
+def timed(
+    name: str, clock: Clock, begun: Callable[[], object], ended: Callable[[Stage, BaseException | None], None]
+) -> Iterator[None]:
+    """Call `begun`, and after the block `ended` with the stage and the error that ended it early, if any."""
+    started_at, start, failed = clock.now(), clock.monotonic(), None
+    try:
+        begun()  # Inside, because a signal may come as soon as others can see that the stage has begun.
+        yield
+    except BaseException as error:
+        failed = error
+        raise
+    finally:
+        stage = Stage(
+            name=name,
+            started_at=started_at,
+            seconds=round(clock.monotonic() - start, 3),
+            ok=failed is None,
+            error=None if failed is None else (str(failed) or type(failed).__name__),
+            cause=failed.cause if isinstance(failed, HarnessError) else None,
+        )
+        ended(stage, failed)

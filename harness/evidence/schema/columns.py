@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from typing import Any, Literal
 
-from harness.evidence.record import Record
+from harness.evidence.schema.record import Record
 
 WORD, SHORT = 8, 4
 """Bytes of a step, of a time and of a value; bytes of a metric's place."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from harness.evidence.columns import ColumnsRecord
-from harness.evidence.record import Record, Value
+from harness.evidence.schema.columns import ColumnsRecord
+from harness.evidence.schema.record import Record, Value
 
 
 class TrackerRun(Record):

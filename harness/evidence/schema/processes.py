@@ -7,7 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from harness.evidence.record import Record
+from harness.evidence.schema.record import Record
 from harness.workers import truth_frames
 
 

@@ -6,8 +6,15 @@ import ipaddress
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from harness.evidence.objects import COMPLETION_INDEX, JOBSET_NAME, ObjectState, Pod, items, mapping
-from harness.evidence.schema import Launch
+from harness.evidence.kubernetes.objects import (
+    COMPLETION_INDEX,
+    JOBSET_NAME,
+    ObjectState,
+    Pod,
+    items,
+    mapping,
+)
+from harness.evidence.schema.bundle import Launch
 
 POD_INDEX = "apps.kubernetes.io/pod-index"
 States = list[ObjectState]

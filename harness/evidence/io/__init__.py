@@ -1,0 +1,1 @@
+"""Write and read a bundle, and take the ground truth out of logs."""

@@ -1,0 +1,1 @@
+"""What objects and messages of Kubernetes mean."""

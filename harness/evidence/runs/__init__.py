@@ -1,0 +1,1 @@
+"""The folder of bundles: list, find, keep and remove them."""
