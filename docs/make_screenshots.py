@@ -20,7 +20,8 @@ from harness.evidence import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.faults.record import extract
 from harness.judge import judge
-from harness.report import page, terminal
+from harness.report.html import page
+from harness.report.terminal import verdict as terminal
 from tests.browser import Page
 
 ROOT = Path(__file__).parents[1]

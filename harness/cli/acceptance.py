@@ -42,8 +42,8 @@ def accepted(
     if as_json:
         dump(found.as_dict())
     else:
-        from harness.report.signs import wide
-        from harness.report.terminal import accepted_table
+        from harness.report.terminal.console import wide
+        from harness.report.terminal.verdict import accepted_table
 
         (console() if console().is_terminal else wide()).print(accepted_table(found))
     return EXIT[found.verdict]

@@ -35,8 +35,8 @@ def runs(
             raise UsageError("--prune and --last do not go together", hint=f"--prune last:{last}")
         return _prune(runs_dir, to_keep, as_json)
     from harness.evidence.runs import folder
-    from harness.report import runs as listing
-    from harness.report.signs import wide
+    from harness.report.terminal import runs as listing
+    from harness.report.terminal.console import wide
 
     found = folder.past(runs_dir)
     rows = [listing.row(one) for one in found[-(last or len(found)) :]]
@@ -65,10 +65,10 @@ def diff(
     stage are marked where they differ by more than 1 s and 1.25 times. The nonce
     that the main job logs is another one in each launch, and is left out.
     """
-    from harness.report.diff import compare
-    from harness.report.diff_text import render
-    from harness.report.facts import facts
-    from harness.report.signs import wide
+    from harness.report.diff.compare import compare
+    from harness.report.diff.facts import facts
+    from harness.report.diff.text import render
+    from harness.report.terminal.console import wide
 
     runs_dir = load().runs_dir
     sides = [facts(opened(path, runs_dir), str(path)) for path in (a, b)]

@@ -28,7 +28,8 @@ def report(
     In the bundle, ctrf.json and junit.xml are written again with it.
     """
     from harness.judge.users import judge
-    from harness.report import beside, page
+    from harness.report import beside
+    from harness.report.html import page
 
     evidence = opened(bundle)
     target = output or _shown(bundle, evidence) / page.REPORT
@@ -64,9 +65,9 @@ def summary(
     PASS, or had retries, becomes an annotation.
     """
     from harness.judge.users import judge
-    from harness.report import github
-    from harness.report.launched import launched
-    from harness.report.summary import Row, launches, of_launch
+    from harness.report.ci import github
+    from harness.report.ci.facts import launched
+    from harness.report.ci.summary import Row, launches, of_launch
 
     found = [(path, opened(path)) for path in bundles or [LATEST]]
     rows = [Row(launched(judge(bundle), _shown(path, bundle))) for path, bundle in found]

@@ -28,9 +28,9 @@ def show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
         if bundle.is_relative_to(Path.cwd()):
             bundle = bundle.relative_to(Path.cwd())
         from harness.judge.acceptance.bundle import of_bundle
-        from harness.report import terminal
-        from harness.report.attempts import attempts
-        from harness.report.netcheck import matrix
+        from harness.report.html.attempts import attempts
+        from harness.report.html.netcheck import matrix
+        from harness.report.terminal import verdict as terminal
 
         found = Bundle(bundle)
         stages = found.manifest.stages if found.manifest else []

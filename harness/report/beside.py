@@ -13,12 +13,13 @@ from harness.evidence.io.files import replace_file
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.judge.acceptance.bundle import FILE
-from harness.report import acceptance, page, suite
+from harness.report.ci import cases
+from harness.report.html import acceptance, page
 
 FILES: dict[str, Callable[[Bundle, Verdict], str]] = {
     page.REPORT: page.render,
-    suite.CTRF: suite.as_ctrf,
-    suite.JUNIT: suite.as_junit,
+    cases.CTRF: cases.as_ctrf,
+    cases.JUNIT: cases.as_junit,
 }
 """Written in this order: the later ones say whether there is a page."""
 

@@ -36,7 +36,7 @@ def prepare_to_finish() -> None:
 def finish(context: RecordedContext) -> Outcome:
     """Judge the bundle, write the verdict into it, and write the files for people and CI beside it."""
     from harness.judge.users import judge
-    from harness.report.page import REPORT
+    from harness.report.html.page import REPORT
 
     writer = context.writer
     writer.update(ended_at=now())

@@ -11,7 +11,7 @@ import pytest
 from fleets import circle, collective, healthy, job
 
 from harness.judge import judge
-from harness.report.page import write
+from harness.report.html.page import write
 from tests.browser import Page
 from tests.integration.test_report_browser import FAINT, OVERFLOWING
 

@@ -13,7 +13,7 @@ import pytest
 from harness.evidence import Bundle
 from harness.faults.record import extract
 from harness.judge import judge
-from harness.report.page import write
+from harness.report.html.page import write
 from tests.browser import Page
 
 RECORDED = Path(__file__).parents[1] / "recorded"

@@ -17,7 +17,7 @@ from harness.evidence import Bundle
 from harness.faults.record import extract
 from harness.judge import judge
 from harness.report import beside
-from harness.report.ctrf import Document
+from harness.report.ci.ctrf import Document
 
 ROOT = Path(__file__).parents[2]
 CTRF = "ctrf@0.3.0"

@@ -28,9 +28,9 @@
       tracker/summary.json TrackerSummary: counts, so that a file cut short is noticed
       controllers/, kind/  logs of controllers, export of a cluster that failed
       verdict.json         Verdict
-      report.html          all of it for people (harness/report/page.py); no judge reads it
-      ctrf.json, junit.xml the verdict and each check as a test, for CI (harness/report/suite.py); no evidence
-                           either
+      report.html          all of it for people (harness/report/html/page.py); no judge reads it
+      ctrf.json, junit.xml the verdict and each check as a test, for CI (harness/report/ci/cases.py);
+                           no evidence either
 
 Times are RFC 3339 UTC strings unless the name ends in _ms (milliseconds since the epoch) or seconds.
 Everything is written as it happens; a bundle cut off at any moment is readable.

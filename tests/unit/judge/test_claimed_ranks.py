@@ -11,7 +11,7 @@ import pytest
 
 from harness.evidence import Bundle
 from harness.judge import judge
-from harness.report import page
+from harness.report.html import page
 
 FEW, MANY = 1000, 8000
 

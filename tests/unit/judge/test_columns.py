@@ -17,8 +17,8 @@ from harness.faults.record import extract
 from harness.judge import judge
 from harness.judge.case import Case
 from harness.judge.points.ground_truth import read
-from harness.report.diff import compare
-from harness.report.facts import facts
+from harness.report.diff.compare import compare
+from harness.report.diff.facts import facts
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 BUNDLES = (

@@ -16,11 +16,12 @@ from rich.console import Console
 from harness.evidence.io.reader import Bundle
 from harness.judge import judge
 from harness.judge.acceptance.bundle import of_bundle
-from harness.report import beside, terminal
-from harness.report.acceptance import of_fleet
-from harness.report.launched import from_properties, launched, properties
-from harness.report.page import render
-from harness.report.summary import Row, launches
+from harness.report import beside
+from harness.report.ci.facts import from_properties, launched, properties
+from harness.report.ci.summary import Row, launches
+from harness.report.html.acceptance import of_fleet
+from harness.report.html.page import render
+from harness.report.terminal import verdict as terminal
 
 
 @pytest.fixture

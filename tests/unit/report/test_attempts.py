@@ -15,11 +15,11 @@ from harness.evidence.schema.bundle import Verdict
 from harness.evidence.schema.ground_truth import TruthRow, TruthStart
 from harness.faults.record import extract
 from harness.judge import judge
-from harness.report import terminal
-from harness.report.attempts import HEADINGS, attempts
-from harness.report.launched import launched, properties
-from harness.report.page import render
-from harness.report.points import metrics
+from harness.report.ci.facts import launched, properties
+from harness.report.html.attempts import HEADINGS, attempts
+from harness.report.html.curves import metrics
+from harness.report.html.page import render
+from harness.report.terminal import verdict as terminal
 
 RECORDED = Path(__file__).parents[2] / "recorded"
 

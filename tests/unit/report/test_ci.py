@@ -10,9 +10,9 @@ from pydantic import ValidationError
 
 from harness.evidence import BundleWriter, Redactor
 from harness.judge import judge
-from harness.report import github, summary
-from harness.report.ctrf import Test, Tool, document
-from harness.report.launched import Launched, from_properties, launched, properties
+from harness.report.ci import github, summary
+from harness.report.ci.ctrf import Test, Tool, document
+from harness.report.ci.facts import Launched, from_properties, launched, properties
 
 FAIL = Launched(verdict="FAIL", cause="rank.hung", ranks=[1, 2], explanation="rank 1\nhangs", bundle="runs/a")
 PASS = Launched(verdict="PASS", bundle="runs/b", report="runs/b/report.html", retries=["a watch: gone, 410"])

@@ -20,9 +20,9 @@ from harness.evidence import Bundle
 from harness.evidence.schema.bundle import SentCode, Verdict
 from harness.evidence.schema.ground_truth import TruthBlock, TruthCode, TruthRow
 from harness.faults.record import extract
-from harness.report.diff import NOISE_RATIO, NOISE_SECONDS, SHOWN, TICK, Diff, compare
-from harness.report.diff_text import MOST, render
-from harness.report.facts import WHOLE, Facts, Series, facts
+from harness.report.diff.compare import NOISE_RATIO, NOISE_SECONDS, SHOWN, TICK, Diff, compare
+from harness.report.diff.facts import WHOLE, Facts, Series, facts
+from harness.report.diff.text import MOST, render
 
 WORDS = st.sampled_from(["a", "b", "c", "PASS", "FAIL rank.killed"])
 TEXTS = st.dictionaries(WORDS, WORDS, max_size=4)

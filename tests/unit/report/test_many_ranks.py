@@ -9,8 +9,8 @@ import pytest
 
 from harness.judge import judge
 from harness.judge.points.series import Series
-from harness.report import matrix, page
-from harness.report.points import MAX_CURVES, Cell, Metric, plot
+from harness.report.html import matrix, page
+from harness.report.html.curves import MAX_CURVES, Cell, Metric, plot
 
 RANKS = matrix.MOST_COLUMNS + 8
 

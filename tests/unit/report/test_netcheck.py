@@ -9,11 +9,11 @@ from netcheck_bundles import diagnosis, everywhere, job
 from rich.console import Console
 
 from harness.judge import judge
-from harness.report import terminal
-from harness.report.launched import from_properties, launched, properties
-from harness.report.netcheck import lines, matrix
-from harness.report.page import render
-from harness.report.summary import Row, launches
+from harness.report.ci.facts import from_properties, launched, properties
+from harness.report.ci.summary import Row, launches
+from harness.report.html.netcheck import lines, matrix
+from harness.report.html.page import render
+from harness.report.terminal import verdict
 
 BLIND = {"c01": "tcp.filtered", "c21": "tcp.filtered", "c31": "tcp.filtered"}
 
@@ -38,7 +38,7 @@ def test_the_matrix_is_on_the_page_in_the_terminal_and_in_markdown(tmp_path: Pat
     page = render(bundle, judge(bundle))
     assert page.count('class="square bad" title="tcp.filtered') == 3
     with (console := Console(width=160)).capture() as said:
-        terminal.render(judge(bundle), [], bundle.path, console, netcheck=found)
+        verdict.render(judge(bundle), [], bundle.path, console, netcheck=found)
     assert said.get().count("silent") == 3
     assert lines(found)[2].startswith("| 0 | – | silent | ok | ok |")
 

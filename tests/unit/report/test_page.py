@@ -13,9 +13,9 @@ import pytest
 from harness.evidence import Bundle
 from harness.judge import judge
 from harness.judge.points.series import Series
-from harness.report.page import render, write
-from harness.report.points import Metric, metrics, plot, steps
-from harness.report.timeline import lanes
+from harness.report.html.curves import Metric, metrics, plot, steps
+from harness.report.html.page import render, write
+from harness.report.html.timeline import lanes
 
 
 def page(job: bundles.Job, tmp_path: Path) -> str:

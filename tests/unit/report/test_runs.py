@@ -15,7 +15,7 @@ from harness.evidence.runs import folder
 from harness.faults.record import extract
 from harness.judge import judge
 from harness.report.amounts import amount, ranges
-from harness.report.runs import WIDE, Row, row, show
+from harness.report.terminal.runs import WIDE, Row, row, show
 
 
 @pytest.fixture

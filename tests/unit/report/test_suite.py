@@ -16,9 +16,9 @@ from harness.evidence import Bundle, BundleWriter, Redactor
 from harness.evidence.schema.bundle import Check, Verdict
 from harness.judge import judge
 from harness.report import beside
-from harness.report.ctrf import Document
-from harness.report.junit import Case, document, legal
-from harness.report.launched import from_properties, launched
+from harness.report.ci.ctrf import Document
+from harness.report.ci.facts import from_properties, launched
+from harness.report.ci.junit import Case, document, legal
 
 FAIL = Check(
     name="no-lost-points",

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from harness.evidence.schema.bundle import Check, Verdict
-from harness.report import terminal
+from harness.report.terminal import verdict as terminal
 
 
 def shown(verdict: Verdict, bundle: Path, width: int = 60) -> list[str]:

@@ -12,9 +12,9 @@ from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.training import AUDIT
 from harness.faults.record import extract
 from harness.judge import judge
-from harness.report.page import render
-from harness.report.points import metrics
-from harness.report.training import View, view
+from harness.report.html.curves import metrics
+from harness.report.html.page import render
+from harness.report.html.training import View, view
 
 RECORDED = Path("tests/recorded")
 

@@ -13,13 +13,13 @@ from harness.evidence.io.own_lines import is_own
 from harness.evidence.io.reader import Bundle
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import Check, Manifest, Verdict
-from harness.report import acceptance, training
-from harness.report import matrix as matrix_
-from harness.report.acceptance_pairs import told
-from harness.report.attempts import HEADINGS, attempts
-from harness.report.netcheck import matrix
-from harness.report.points import Metric, metrics, plot, steps
-from harness.report.timeline import Lane, lanes
+from harness.report.html import acceptance, training
+from harness.report.html import matrix as matrix_
+from harness.report.html.attempts import HEADINGS, attempts
+from harness.report.html.curves import Metric, metrics, plot, steps
+from harness.report.html.netcheck import matrix
+from harness.report.html.pairs import told
+from harness.report.html.timeline import Lane, lanes
 
 REPORT = "report.html"
 LOG_LINES = 2000

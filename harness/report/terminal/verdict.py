@@ -16,12 +16,12 @@ from rich.text import Text
 
 from harness.evidence.schema.bundle import Stage, Verdict
 from harness.judge.acceptance.fleet import Fleet
-from harness.report import acceptance
 from harness.report.amounts import ranges
-from harness.report.attempts import HEADINGS, RankAttempt
-from harness.report.netcheck import Matrix
-from harness.report.page import REPORT
-from harness.report.signs import MARK, STYLE
+from harness.report.html import acceptance
+from harness.report.html.attempts import HEADINGS, RankAttempt
+from harness.report.html.netcheck import Matrix
+from harness.report.html.page import REPORT
+from harness.report.terminal.console import MARK, STYLE
 
 
 def render(

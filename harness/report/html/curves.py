@@ -12,7 +12,7 @@ from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.tracker import Point
 from harness.judge.points import series
 from harness.judge.points.series import Rows, extend, put
-from harness.report.attempts import truths
+from harness.report.html.attempts import truths
 
 MAX_DRAWN = 400
 """Most points of a curve: more than a screen shows. Each stretch keeps its extremes."""

@@ -12,7 +12,7 @@ from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import Manifest, Verdict
 from harness.evidence.schema.ground_truth import TruthBlock, TruthCode, TruthStart
 from harness.judge.users import judge
-from harness.report.points import Metric, metrics
+from harness.report.html.curves import Metric, metrics
 
 WHOLE = "whole run"
 

@@ -23,10 +23,11 @@ from harness.core.clock import now, seconds
 from harness.evidence.io.reader import Bundle
 from harness.evidence.runs.folder import Past
 from harness.evidence.schema.bundle import Check, Verdict, VerdictWord
-from harness.report import acceptance, ctrf, junit
 from harness.report.amounts import ranges
-from harness.report.launched import Launched, launched, properties
-from harness.report.page import REPORT
+from harness.report.ci import ctrf, junit
+from harness.report.ci.facts import Launched, launched, properties
+from harness.report.html import acceptance
+from harness.report.html.page import REPORT
 
 CTRF, JUNIT = "ctrf.json", "junit.xml"
 _STATUS: dict[VerdictWord, ctrf.Status] = {"PASS": "passed", "FAIL": "failed", "UNKNOWN": "other"}

@@ -13,7 +13,7 @@ from rich.text import Text
 from harness.core import disk_use
 from harness.evidence.runs.folder import Past, State
 from harness.report.amounts import amount
-from harness.report.signs import STYLE
+from harness.report.terminal.console import STYLE
 
 WIDE = 130
 """Columns that need a wide terminal."""

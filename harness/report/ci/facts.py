@@ -10,9 +10,9 @@ from pydantic import BaseModel, ConfigDict
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Verdict, VerdictWord
 from harness.judge.acceptance.bundle import of_bundle
-from harness.report import acceptance, netcheck
-from harness.report.attempts import restarted
-from harness.report.page import REPORT
+from harness.report.html import acceptance, netcheck
+from harness.report.html.attempts import restarted
+from harness.report.html.page import REPORT
 
 PREFIX = "harness."
 _LINES = ("retries", "matrix", "acceptance")

@@ -11,8 +11,8 @@ from harness.evidence.schema.record import Record, Value
 from harness.judge.points import series
 from harness.judge.points.compare import same
 from harness.report.amounts import ranges
-from harness.report.facts import WHOLE, Facts, Series
-from harness.report.points import steps
+from harness.report.diff.facts import WHOLE, Facts, Series
+from harness.report.html.curves import steps
 
 NOISE_SECONDS, NOISE_RATIO = 1.0, 1.25
 """Times of a stage differ when they differ by more than both."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 
 from harness.judge.case import names
-from harness.report.points import Cell, Metric
+from harness.report.html.curves import Cell, Metric
 
 MOST_COLUMNS = 32
 """With more ranks than these, there is no column for each."""

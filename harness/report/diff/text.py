@@ -8,8 +8,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.report.diff import NOISE_RATIO, NOISE_SECONDS, Change, Diff, Timing, Told
-from harness.report.signs import MARK, STYLE
+from harness.report.diff.compare import NOISE_RATIO, NOISE_SECONDS, Change, Diff, Timing, Told
+from harness.report.terminal.console import MARK, STYLE
 
 MOST = 30
 """Most rows of a table. The JSON has all of them."""

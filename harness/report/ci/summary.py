@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from harness.report import markdown
 from harness.report.amounts import ranges
-from harness.report.ctrf import STATUSES, Test
-from harness.report.github import annotation
-from harness.report.launched import Launched
+from harness.report.ci.ctrf import STATUSES, Test
+from harness.report.ci.facts import Launched
+from harness.report.ci.github import annotation
 
 MARK = {"PASS": "✅", "FAIL": "❌", "UNKNOWN": "❔"}
 LONGEST = 400

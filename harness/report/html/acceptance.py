@@ -12,7 +12,7 @@ from harness.judge.acceptance.bundle import FILE, of_bundle
 from harness.judge.acceptance.cells import ORDER, Cell, NodeResult
 from harness.judge.acceptance.fleet import Fleet
 from harness.report import markdown
-from harness.report.acceptance_pairs import PairPicture, picture
+from harness.report.html.pairs import PairPicture, picture
 
 FLEET = "fleet.json"
 MARKS = {"PASS": "✓", "WARN": "!", "UNKNOWN": "?", "FAIL": "✗"}

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.training import TrainedCheckpoint
 from harness.judge.training.checkpoints import VAL_LOSS
-from harness.report.attempts import truths
-from harness.report.points import Metric, Series, thinned
+from harness.report.html.attempts import truths
+from harness.report.html.curves import Metric, Series, thinned
 
 TRAIN_LOSS = "train/loss"
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 960, 320, 52, 26, 14

@@ -1,0 +1,1 @@
+"""Results for CI: JUnit, CTRF, GitHub Actions, and a summary in Markdown."""

@@ -1,0 +1,1 @@
+"""The report page: one HTML file, and the parts that it is made of."""

@@ -1,0 +1,1 @@
+"""The verdict and the list of runs on a terminal."""
