@@ -36,7 +36,7 @@ from harness.context import RunContext  # noqa: E402
 from harness.core.kubernetes import Kube, events  # noqa: E402
 from harness.evidence.io.reader import Bundle  # noqa: E402
 from harness.launch import workload_file  # noqa: E402
-from harness.launch.workload import Workload  # noqa: E402
+from harness.launch.workloads.base import Workload  # noqa: E402
 from harness.provision.source.kwok import kwok  # noqa: E402
 from harness.run import cluster_of  # noqa: E402
 from harness.settings import load  # noqa: E402

@@ -22,7 +22,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests/integration")]
 
 from tracker_server import Server  # noqa: E402
 
-from harness.launch import recorder  # noqa: E402
+from harness.launch.mounts import recorder  # noqa: E402
 
 RANK = """
 import json, sys, time, statistics, pluto

@@ -22,10 +22,10 @@ from harness.evidence.io.writer import BundleWriter, ProgressListener
 from harness.launch.described import check_ranks_that_log, expected_of, given_run_id, launch_of, versions_of
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.workload import as_workload
-from harness.launch.launching import Launching
 from harness.launch.namespaces import namespace_of
 from harness.launch.prepare import prepare
-from harness.launch.workload import Workload
+from harness.launch.submission import Launching
+from harness.launch.workloads.base import Workload
 from harness.observe.observer import LaunchObserver
 from harness.provision import disk, preflight
 from harness.provision.cluster import Cluster, Ready

@@ -92,9 +92,9 @@ def accept(
     and report are those of `harness run`. See docs/acceptance.md.
     """
     from harness import run as running
-    from harness.launch import acceptance
     from harness.launch.names import LOCAL_IMAGE
-    from harness.launch.pod_options import pod_options
+    from harness.launch.workloads import acceptance
+    from harness.launch.workloads.pod_options import pod_options
 
     if [nodes, ddp, screen].count(True) != 1:
         raise UsageError(

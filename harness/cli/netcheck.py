@@ -62,7 +62,7 @@ def netcheck(
     its functions can be imported, and it runs as netcheck does.
     """
     if print_module:
-        from harness.launch.netcheck_module import single_file
+        from harness.launch.mounts.netcheck_module import single_file
 
         print(single_file(), end="")
         return 0
@@ -76,8 +76,8 @@ def netcheck(
     if rank is not None:
         raise UsageError("--rank looks inside a running job: name it", hint="harness netcheck runs/latest")
     from harness import run as running
-    from harness.launch.netcheck_job import job
-    from harness.launch.pod_options import pod_options
+    from harness.launch.workloads.netcheck_job import job
+    from harness.launch.workloads.pod_options import pod_options
 
     settings = load(
         cluster_name=cluster_name,

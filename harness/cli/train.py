@@ -125,11 +125,11 @@ def train(
 
     from harness import run as running
     from harness.cli.printed_image import printed_image
-    from harness.launch import training
-    from harness.launch.asked_training import Asked
     from harness.launch.names import LOCAL_IMAGE
-    from harness.launch.pod_options import pod_options
     from harness.launch.user_secrets import wanted
+    from harness.launch.workloads import training
+    from harness.launch.workloads.asked_training import Asked
+    from harness.launch.workloads.pod_options import pod_options
 
     if same_as is not None and smoke:
         raise UsageError("--same-as compares checkpoints, and the smoke test writes none")

@@ -29,11 +29,11 @@ from harness.evidence.schema.processes import decode
 from harness.faults.program import Program
 from harness.faults.program_pods import NAME, Container, Pods, workload
 from harness.judge.engine import judge
-from harness.launch import recorder
 from harness.launch.described import launch_of
+from harness.launch.mounts import recorder
 from harness.launch.names import LOCAL_IMAGE
 from harness.launch.prepare import environment
-from harness.launch.workload import Surroundings
+from harness.launch.workloads.base import Surroundings
 from harness.provision.images import scripts
 from harness.provision.images.build import ImageRef
 from harness.settings import Settings

@@ -1,8 +1,8 @@
 """Run the pods of a Job as Docker containers of the worker image, without a cluster.
 
-The pod template is the one that a launch applies (harness/launch/indexed_job.py): the init around the
-command, the recorder's ConfigMap, changed scripts and the environment. Each pod is a container with its own
-address, process namespace and file system. If one fails, or the Job's deadline passes, the others get
+The pod template is the one that a launch applies (harness/launch/workloads/indexed_job.py): the init around
+the command, the recorder's ConfigMap, changed scripts and the environment. Each pod is a container with its
+own address, process namespace and file system. If one fails, or the Job's deadline passes, the others get
 SIGTERM, as from the Job controller with backoffLimit 0. A folder of this machine holds the journals.
 """
 
@@ -22,7 +22,7 @@ from harness.core import processes
 from harness.core.clock import now
 from harness.core.errors import HarnessError, ToolError
 from harness.core.kubernetes import Object
-from harness.launch.indexed_job import IndexedJobWorkload
+from harness.launch.workloads.indexed_job import IndexedJobWorkload
 
 NAME = "trainer"
 """Of the Job and of its headless Service. programs.yaml has the first pod's name: trainer-0.trainer."""

@@ -9,8 +9,8 @@ import yaml
 from harness.core.errors import UsageError
 from harness.faults import places
 from harness.faults.fault import Job, Train
-from harness.launch import acceptance
 from harness.launch.konduktor.job_file import JobFile
+from harness.launch.workloads import acceptance
 
 SCRIPT_OF_A_MANIFEST = ("spec", "template", "spec", "containers", "0", "args", "0")
 ACCEPT_REPLICAS = 4

@@ -12,8 +12,8 @@ from harness.core.kubernetes import reached
 from harness.evidence.schema.bundle import Expected, Launch
 from harness.launch.names import EXPECT_RANKS
 from harness.launch.prepare import netcheck_first
-from harness.launch.training import Training
-from harness.launch.workload import Workload
+from harness.launch.workloads.base import Workload
+from harness.launch.workloads.training import Training
 from harness.provision.cluster import Ready
 from harness.provision.placement import require_node
 from harness.settings import Settings

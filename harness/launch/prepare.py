@@ -15,10 +15,11 @@ from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes.kinds import QUEUED
 from harness.evidence.schema.bundle import Expected
-from harness.launch import namespaces, netcheck, recorder, sent, storage
-from harness.launch.launching import Launching
+from harness.launch import namespaces, sent, storage
+from harness.launch.mounts import netcheck, recorder
 from harness.launch.names import NONCE_LABEL, RANKS_PER_POD
-from harness.launch.workload import Surroundings, Workload
+from harness.launch.submission import Launching
+from harness.launch.workloads.base import Surroundings, Workload
 from harness.provision import preflight
 from harness.provision.cluster import Ready
 from harness.provision.controllers import queues

@@ -8,7 +8,7 @@ from harness.core.user_yaml import yaml_documents
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.program import Konduktor
 from harness.launch.konduktor.workload import KonduktorWorkload
-from harness.launch.workload import Workload
+from harness.launch.workloads.base import Workload
 
 
 def load(path: Path, konduktor: Konduktor | None = None) -> Workload:
@@ -20,6 +20,6 @@ def load(path: Path, konduktor: Konduktor | None = None) -> Workload:
     documents = [each for each in yaml_documents(path, "job file", hint=hint) if each is not None]
     if not any(isinstance(each, dict) and "apiVersion" in each and "kind" in each for each in documents):
         return KonduktorWorkload(JobFile.of_documents(documents, str(path)), konduktor=konduktor)
-    from harness.launch.manifests import of_manifest  # seven kinds, of which a job file needs none
+    from harness.launch.workloads.loader import of_manifest  # seven kinds, of which a job file needs none
 
     return of_manifest(documents, str(path))

@@ -23,7 +23,7 @@ from harness.evidence.kubernetes import torchrun_processes
 from harness.evidence.schema.bundle import Asked, Process, RendezvousSnapshot
 
 NETCHECK = "/opt/harness/netcheck"
-"""Where harness/launch/netcheck.py mounts it."""
+"""Where harness/launch/mounts/netcheck.py mounts it."""
 EXEC_SECONDS = 15
 RESOLVE_SECONDS = 6
 ASK_SECONDS = 10

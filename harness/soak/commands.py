@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
-from harness import run as running
+from harness import run
 from harness.context import RunContext
 from harness.core.clock import CLOCK
 from harness.launch.workload_file import load as load_workload
@@ -30,7 +30,7 @@ def soak(
     load_workload(job)
     name = f"soak-{CLOCK.stamp()}-{secrets.token_hex(2)}"
     folder = context.settings.runs_dir.absolute() / name
-    with running.cluster(context) as ready:
+    with run.cluster(context) as ready:
         context.progress(f"ledger {folder / 'ledger.jsonl'}")
         soak = Soak(ready, context.settings, job, folder, parallel)
         result = soak.run(launches, context.progress)

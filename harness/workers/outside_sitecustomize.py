@@ -1,7 +1,7 @@
 """Python imports this as `sitecustomize` when it starts in a rank's container.
 
-The harness mounts it in a folder at the front of PYTHONPATH (harness/launch/recorder.py). It prepares the
-recorder around Pluto's client, leaves sys.path as it would be without it, and runs the image's own
+The harness mounts it in a folder at the front of PYTHONPATH (harness/launch/mounts/recorder.py). It prepares
+the recorder around Pluto's client, leaves sys.path as it would be without it, and runs the image's own
 sitecustomize. Nothing here may end or change a program that Python runs. Standard library only, from 3.9 on.
 """
 

@@ -30,7 +30,7 @@ from harness.evidence.schema.ground_truth import (
     TruthSettings,
     TruthStart,
 )
-from harness.launch import recorder
+from harness.launch.mounts import recorder
 from harness.tracker.audit import EmbeddedAudit, collect
 
 NONCE = "0123abcd"

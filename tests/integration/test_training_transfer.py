@@ -19,7 +19,7 @@ from minio import Minio
 
 from harness.context import RunContext
 from harness.core.errors import UsageError
-from harness.launch import training_transfer
+from harness.launch.workloads import training_transfer
 from harness.settings import load
 from harness.workers.training import checkpoint, object_store
 from harness.workers.training.checkpoint import Manifest

@@ -11,8 +11,8 @@ from harness.evidence.io.reader import Bundle
 from harness.faults.fault import Job
 from harness.faults.matrix import CONTROL, Matrix
 from harness.fixtures.plugin import Launch
-from harness.launch import acceptance
-from harness.launch.acceptance import Asked
+from harness.launch.workloads import acceptance
+from harness.launch.workloads.acceptance import Asked
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 

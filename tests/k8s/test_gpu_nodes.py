@@ -13,9 +13,9 @@ from harness.context import RunContext
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.io.reader import Bundle
-from harness.launch import acceptance
-from harness.launch.acceptance import GPU, Asked
-from harness.launch.plain import PlainWorkload
+from harness.launch.workloads import acceptance
+from harness.launch.workloads.acceptance import GPU, Asked
+from harness.launch.workloads.plain import PlainWorkload
 from harness.provision.cluster import Ready
 from harness.provision.node_marks import LABEL, TAINT, mark, undo
 from harness.report.finalize import Outcome

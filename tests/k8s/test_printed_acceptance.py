@@ -13,9 +13,9 @@ import pytest
 from harness import run as running
 from harness.context import RunContext
 from harness.core.kubernetes import Object, condition
-from harness.launch import acceptance
-from harness.launch.acceptance import GPU, Asked
 from harness.launch.workload_file import load
+from harness.launch.workloads import acceptance
+from harness.launch.workloads.acceptance import GPU, Asked
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 

@@ -33,9 +33,9 @@ from harness.core import processes
 from harness.evidence.io.reader import Bundle
 from harness.evidence.kubernetes.objects import items
 from harness.fixtures.plugin import record
-from harness.launch import acceptance
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.workload import KonduktorWorkload
+from harness.launch.workloads import acceptance
 from harness.provision.cluster import Ready
 from harness.provision.existing import ExistingCluster
 from harness.provision.images import versions

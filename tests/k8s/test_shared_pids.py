@@ -17,8 +17,8 @@ from harness.context import RunContext
 from harness.core import processes
 from harness.evidence.schema.bundle import Verdict
 from harness.fixtures.plugin import Launch
-from harness.launch.manifests import of_manifest
 from harness.launch.workload_file import load
+from harness.launch.workloads.loader import of_manifest
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 

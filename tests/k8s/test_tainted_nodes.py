@@ -12,12 +12,12 @@ from harness import run as running
 from harness.context import RunContext
 from harness.core.kubernetes import Kube
 from harness.evidence.io.reader import Bundle
-from harness.launch import acceptance, training
-from harness.launch.asked_training import Asked
-from harness.launch.netcheck_job import job
-from harness.launch.plain import PlainWorkload
-from harness.launch.pod_options import PodOptions
 from harness.launch.workload_file import load
+from harness.launch.workloads import acceptance, training
+from harness.launch.workloads.asked_training import Asked
+from harness.launch.workloads.netcheck_job import job
+from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.pod_options import PodOptions
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from harness.fixtures.plugin import Launch
-from harness.launch.manifests import of_manifest
+from harness.launch.workloads.loader import of_manifest
 from harness.provision.cluster import Ready
 from harness.torchrun_controller import crd
 

@@ -20,8 +20,8 @@ from harness.context import RunContext
 from harness.core import processes
 from harness.evidence.io.reader import Bundle
 from harness.fixtures.plugin import record
-from harness.launch import claims, training
-from harness.launch.asked_training import Asked
+from harness.launch.workloads import claims, training
+from harness.launch.workloads.asked_training import Asked
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings

@@ -19,8 +19,8 @@ from harness.context import RunContext
 from harness.faults.fault import Train
 from harness.faults.matrix import CONTROL, Matrix
 from harness.faults.variant import TRAINER
-from harness.launch import training
-from harness.launch.asked_training import Asked
+from harness.launch.workloads import training
+from harness.launch.workloads.asked_training import Asked
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings

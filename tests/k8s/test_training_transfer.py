@@ -17,9 +17,9 @@ from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.evidence.io.reader import Bundle
 from harness.fixtures.plugin import progress
-from harness.launch import training
-from harness.launch.asked_training import Asked
 from harness.launch.user_secrets import Wanted
+from harness.launch.workloads import training
+from harness.launch.workloads.asked_training import Asked
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings

@@ -19,9 +19,10 @@ from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
 from harness.evidence.io.reader import Bundle
-from harness.launch import claims, training, workload_file
-from harness.launch.asked_training import TEXTS, Asked
+from harness.launch import workload_file
 from harness.launch.user_secrets import Wanted
+from harness.launch.workloads import claims, training
+from harness.launch.workloads.asked_training import TEXTS, Asked
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.core import processes
-from harness.launch import claims
+from harness.launch.workloads import claims
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 

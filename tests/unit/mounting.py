@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness.launch.mounted import MountedFolder
+from harness.launch.mounts.folder import MountedFolder
 
 
 def lay_out(mounted: MountedFolder, folder: Path) -> Path:

@@ -81,7 +81,7 @@ class Launch(Record):
     held: bool = False
     """Its controller restarts what ends, so containers stay when their command has ended (exits.jsonl)."""
     recorder: bool = False
-    """A recorder around Pluto's client was mounted (harness/launch/recorder.py)."""
+    """A recorder around Pluto's client was mounted (harness/launch/mounts/recorder.py)."""
     accounts: list[str] = []
     """What the recorder closes accounts of: "keys". Empty in bundles of an older harness."""
     processes: bool = False

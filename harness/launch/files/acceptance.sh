@@ -1,4 +1,4 @@
-# Run the acceptance tests out of their mount (harness/launch/acceptance.py), with any Python from 3.9 on that has torch.
+# Run the acceptance tests out of their mount (harness/launch/workloads/acceptance.py), with any Python from 3.9 on that has torch.
 # Its arguments are Python's, after -m. The reports go into $ACCEPT_REPORTS.
 cd "${0%/*}" || exit 2
 # The worker image has the same files with their bytecode. Those of a mount would be compiled anew in every pod.

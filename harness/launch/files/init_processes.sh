@@ -21,7 +21,7 @@ wait_for_own() {
     for each in $noted; do while lives "$each"; do sleep 0.1; done; done
   done
 }
-# The recorder around Pluto's client (harness/launch/recorder.py): Python imports it when it starts. Its frames go to
+# The recorder around Pluto's client (harness/launch/mounts/recorder.py): Python imports it when it starts. Its frames go to
 # this shell's stdout, the container's. Process 1 may be another container's.
 if [ -d /opt/harness/recorder ]; then
   export PYTHONPATH="/opt/harness/recorder${PYTHONPATH:+:$PYTHONPATH}" HARNESS_LOG="/proc/$own/fd/1"

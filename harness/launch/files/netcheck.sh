@@ -1,4 +1,4 @@
-# Run netcheck out of its mount (harness/launch/netcheck.py), with any Python from 3.9 on. Its exit code is netcheck's.
+# Run netcheck out of its mount (harness/launch/mounts/netcheck.py), with any Python from 3.9 on. Its exit code is netcheck's.
 # What the harness reads off the workload counts only where the pod itself does not say it.
 cd "${0%/*}" || exit 2
 # The worker image has the same files with their bytecode. Those of a mount would be compiled anew in every pod.

@@ -15,7 +15,7 @@ run() {
   again=$?
   [ $again = 127 ] || code=$again
 }
-# netcheck first, where it is asked for (harness/launch/netcheck.py): when it failed, the command does not run.
+# netcheck first, where it is asked for (harness/launch/mounts/netcheck.py): when it failed, the command does not run.
 code=0
 [ "$HARNESS_NETCHECK" = before ] && run sh /opt/harness/netcheck/netcheck.sh
 case $code in 0 | 3) run "$@" ;; 1 | 2) code=90 ;; esac

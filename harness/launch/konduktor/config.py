@@ -13,7 +13,8 @@ from typing import Any
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
 from harness.core.user_yaml import yaml_document
-from harness.launch import inits, netcheck, recorder
+from harness.launch import inits
+from harness.launch.mounts import netcheck, recorder
 from harness.launch.names import NONCE_LABEL
 from harness.provision.images import scripts
 
@@ -38,9 +39,9 @@ class Submission:
     pull_secret: str | None = None
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False
-    """Whether the recorder around Pluto's client is mounted (harness/launch/recorder.py)."""
+    """Whether the recorder around Pluto's client is mounted (harness/launch/mounts/recorder.py)."""
     netcheck: bool = False
-    """Whether netcheck is mounted (harness/launch/netcheck.py)."""
+    """Whether netcheck is mounted (harness/launch/mounts/netcheck.py)."""
 
 
 def users_config(path: Path | None) -> Object:

@@ -15,9 +15,9 @@ from harness.core.bounds import listed, ranks_problem, shown
 from harness.core.errors import UsageError
 from harness.core.user_yaml import yaml_documents
 from harness.evidence.io.redaction import secret_variable, secrets_in
-from harness.launch import script_ranks
 from harness.launch.konduktor.mistakes import DURATION_LABEL, mistakes
 from harness.launch.names import LOCAL_IMAGE, QUEUE_LABEL
+from harness.launch.workloads import script_ranks
 
 _ONE_THAT_WORKS = "jobs/multinode.yaml is a job file that works"
 

@@ -21,7 +21,7 @@ from harness.launch.konduktor.config import Submission, konduktor_config
 from harness.launch.konduktor.kubeconfig import for_launch
 from harness.launch.konduktor.program import Konduktor
 from harness.launch.names import NONCE_LABEL
-from harness.launch.workload import Handle
+from harness.launch.workloads.base import Handle
 
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"
 CONTAINER = "konduktor-container"

@@ -18,8 +18,8 @@ from harness.launch.konduktor.config import Submission, users_config
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.program import Konduktor
 from harness.launch.konduktor.submit import CONTAINER, KonduktorLauncher
-from harness.launch.plain import take_image
-from harness.launch.workload import Handle, Record, Surroundings, Workload
+from harness.launch.workloads.base import Handle, Record, Surroundings, Workload
+from harness.launch.workloads.plain import take_image
 from harness.provision.konduktor import installed, konduktor_bin
 from harness.settings import Settings
 
@@ -29,7 +29,7 @@ _PLACEMENT = ("nodeSelector", "affinity", "tolerations")
 
 @dataclass(frozen=True)
 class KonduktorWorkload:
-    """See harness.launch.workload.Workload."""
+    """See harness.launch.workloads.base.Workload."""
 
     job: JobFile
     kind: str = "JobSet"

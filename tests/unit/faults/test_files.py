@@ -18,7 +18,7 @@ from harness.faults.inject import begun
 from harness.faults.rows import judge_row
 from harness.faults.variant import variant
 from harness.launch.konduktor.job_file import JobFile
-from harness.launch.manifests import of_manifest
+from harness.launch.workloads.loader import of_manifest
 
 JOB = JobFile.load(Path("jobs/multinode.yaml"))
 FAULT = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness import run as running
+from harness import run
 from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.faults.fault import Fault, catalogue
@@ -27,7 +27,7 @@ def refusal(fault: Fault, folder: Path) -> UsageError:
         path.write_text(variant(JobFile.load(Path("jobs/multinode.yaml")), fault.job))
     settings = load(runs_dir=folder / "runs", state_dir=folder / "state", versions_file=folder / "none.toml")
     with pytest.raises(UsageError) as refused:
-        running.run(load_workload(path), RunContext(settings=settings, progress=lambda _: None))
+        run.run(load_workload(path), RunContext(settings=settings, progress=lambda _: None))
     return refused.value
 
 

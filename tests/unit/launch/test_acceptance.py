@@ -15,10 +15,10 @@ from mounting import lay_out
 
 from harness.core.errors import UsageError
 from harness.evidence.kubernetes.unschedulable import accepts
-from harness.launch import acceptance
-from harness.launch.acceptance import GPU, Asked
-from harness.launch.manifests import of_manifest
 from harness.launch.workload_file import load
+from harness.launch.workloads import acceptance
+from harness.launch.workloads.acceptance import GPU, Asked
+from harness.launch.workloads.loader import of_manifest
 from harness.settings import Settings
 
 CPU = Asked(device="cpu")

@@ -12,10 +12,10 @@ from harness import settings
 from harness.cli import options
 from harness.core.errors import UsageError
 from harness.launch.described import check_ranks_that_log, ranks_in, ranks_that_log
-from harness.launch.manifests import of_manifest
 from harness.launch.names import EXPECT_RANKS
-from harness.launch.workload import Workload
 from harness.launch.workload_file import load
+from harness.launch.workloads.base import Workload
+from harness.launch.workloads.loader import of_manifest
 
 
 def job(said: str | None = None) -> Workload:

@@ -18,11 +18,11 @@ from harness.core.errors import UsageError
 from harness.evidence.kubernetes.unschedulable import accepts
 from harness.launch import inits
 from harness.launch.konduktor.workload import KonduktorWorkload
-from harness.launch.manifests import of_manifest
 from harness.launch.names import NETCHECK, NONCE_LABEL, QUEUE_LABEL
-from harness.launch.plain import PlainWorkload
-from harness.launch.workload import Surroundings
 from harness.launch.workload_file import load
+from harness.launch.workloads.base import Surroundings
+from harness.launch.workloads.loader import of_manifest
+from harness.launch.workloads.plain import PlainWorkload
 
 ROOT = Path(__file__).parents[3]
 QUEUED = {QUEUE_LABEL: "user-queue"}

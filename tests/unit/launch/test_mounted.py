@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from mounting import lay_out
 
-from harness.launch import netcheck, recorder
-from harness.launch.mounted import MountedFolder
+from harness.launch.mounts import netcheck, recorder
+from harness.launch.mounts.folder import MountedFolder
 
 
 @pytest.mark.parametrize("mounted", [netcheck.MOUNTED, recorder.MOUNTED], ids=lambda one: one.name)

@@ -13,11 +13,12 @@ from mounting import lay_out
 
 from harness.core.errors import UsageError
 from harness.evidence.schema.netcheck import NetcheckDiagnosis
-from harness.launch import inits, netcheck
+from harness.launch import inits
 from harness.launch.konduktor.config import Submission, konduktor_config
-from harness.launch.manifests import of_manifest
-from harness.launch.netcheck_job import job
+from harness.launch.mounts import netcheck
 from harness.launch.workload_file import load
+from harness.launch.workloads.loader import of_manifest
+from harness.launch.workloads.netcheck_job import job
 from harness.settings import Settings
 from harness.workers.netcheck import frames
 

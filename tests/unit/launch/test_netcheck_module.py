@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.launch.netcheck_module import single_file
+from harness.launch.mounts.netcheck_module import single_file
 from harness.workers import netcheck
 
 BARE = getattr(sys, "_base_executable", sys.executable)

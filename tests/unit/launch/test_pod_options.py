@@ -14,20 +14,19 @@ from harness.cli.main import main
 from harness.core.deadlines import Budget
 from harness.core.errors import UsageError
 from harness.evidence.schema.bundle import Expected
-from harness.launch import acceptance, training
-from harness.launch import asked_training as asked_for
-from harness.launch.acceptance import Asked
-from harness.launch.netcheck_job import job
-from harness.launch.plain import PlainWorkload
-from harness.launch.pod_options import TAKEN, TAKEN_PREFIXES, PodOptions, variables
 from harness.launch.prepare import environment
+from harness.launch.workloads import acceptance, asked_training, training
+from harness.launch.workloads.acceptance import Asked
+from harness.launch.workloads.netcheck_job import job
+from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.pod_options import TAKEN, TAKEN_PREFIXES, PodOptions, variables
 
 CPU = Asked(device="cpu")
 TAINT = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 WORKLOADS: dict[str, Callable[[], PlainWorkload]] = {
     "accept": lambda: acceptance.nodes(CPU),
     "netcheck": lambda: job(2),
-    "trainer": lambda: training.workload(asked_for.Asked()),
+    "trainer": lambda: training.workload(asked_training.Asked()),
 }
 
 
@@ -162,10 +161,12 @@ def test_variables_reach_the_ranks_as_they_were_written() -> None:
 def test_a_secret_is_no_text_of_the_workload() -> None:
     """Contract: it goes into the launch's Secret, is redacted, and is not printed."""
     secret, url = "hf_Aq3$x9ZZ", "https://me:s3cret-value@host"
-    made = PodOptions(env={"HF_TOKEN": secret, "TRACKING": url}).applied(training.workload(asked_for.Asked()))
+    made = PodOptions(env={"HF_TOKEN": secret, "TRACKING": url}).applied(
+        training.workload(asked_training.Asked())
+    )
     assert made.secret_envs == {"HF_TOKEN": secret, "TRACKING": url}
     assert secret in made.secrets
-    printed = training.manifests(asked_for.Asked(), PodOptions(env={"HF_TOKEN": secret}))
+    printed = training.manifests(asked_training.Asked(), PodOptions(env={"HF_TOKEN": secret}))
     assert secret not in printed
     assert printed.startswith("# The pods read HF_TOKEN from the Secret train-llm-env.")
     printed = acceptance.manifests(PodOptions(env={"HF_TOKEN": secret}).applied(acceptance.nodes(CPU)))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.core.errors import UsageError
-from harness.launch import pod_references
+from harness.launch.pods import references
 
 CONFIG = """
 apiVersion: v1
@@ -56,7 +56,7 @@ def cluster(tmp_path: Path) -> Any:
     ],
 )
 def test_what_the_cluster_or_the_file_has_is_taken(cluster: Any, pod: dict[str, Any]) -> None:
-    pod_references.check(cluster, pod, [{"kind": "ServiceAccount", "metadata": {"name": "trainer"}}])
+    references.check(cluster, pod, [{"kind": "ServiceAccount", "metadata": {"name": "trainer"}}])
 
 
 @pytest.mark.parametrize(
@@ -73,14 +73,14 @@ def test_what_the_cluster_or_the_file_has_is_taken(cluster: Any, pod: dict[str, 
 def test_what_the_cluster_lacks_is_refused(cluster: Any, pod: dict[str, Any], message: str) -> None:
     """Contract: the error names the field, what was found, and what the cluster has."""
     with pytest.raises(UsageError, match=message):
-        pod_references.check(cluster, pod, [])
+        references.check(cluster, pod, [])
 
 
 def test_a_pull_secret_is_copied_from_the_namespace_of_the_kubeconfig(cluster: Any) -> None:
     """Contract: with its type, and its value in no text. The launch's own Secrets are not looked up."""
     named = {"imagePullSecrets": [{"name": "regcred"}, {"name": "ours"}, {"name": "beside"}]}
     beside = [{"kind": "Secret", "metadata": {"name": "beside"}}]
-    (found,) = pod_references.pull_secrets(cluster, named, beside, None, "ours")
+    (found,) = references.pull_secrets(cluster, named, beside, None, "ours")
     copied = found.copy("e2e-1")
     assert copied["metadata"] == {"name": "regcred", "namespace": "e2e-1"}
     assert (copied["type"], copied["data"]) == ("kubernetes.io/dockerconfigjson", {".dockerconfigjson": DATA})
@@ -91,4 +91,4 @@ def test_a_pull_secret_is_copied_from_the_namespace_of_the_kubeconfig(cluster: A
 def test_a_pull_secret_that_is_not_there_is_refused(cluster: Any) -> None:
     named = {"imagePullSecrets": [{"name": "other"}]}
     with pytest.raises(UsageError, match="imagePullSecrets other: namespace team has no Secret"):
-        pod_references.pull_secrets(cluster, named, [], None, None)
+        references.pull_secrets(cluster, named, [], None, None)

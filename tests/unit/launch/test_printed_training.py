@@ -9,11 +9,12 @@ import pytest
 import yaml
 
 from harness.core.errors import UsageError
-from harness.launch import claims, training, workload_file
-from harness.launch.asked_training import Asked
+from harness.launch import workload_file
 from harness.launch.described import launch_of
-from harness.launch.printed_training import PrintedTraining
 from harness.launch.user_secrets import Wanted
+from harness.launch.workloads import claims, training
+from harness.launch.workloads.asked_training import Asked
+from harness.launch.workloads.printed_training import PrintedTraining
 from harness.settings import load
 
 

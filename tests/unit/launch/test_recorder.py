@@ -14,8 +14,9 @@ import pytest
 from mounting import lay_out
 
 from harness.evidence.schema.processes import decode
-from harness.launch import inits, recorder
+from harness.launch import inits
 from harness.launch.konduktor.config import Submission, konduktor_config
+from harness.launch.mounts import recorder
 from harness.provision.images import scripts
 
 PRINTED = "import os, sys; print(os.environ.get('PYTHONPATH'), os.environ.get('HARNESS_LOG'))"

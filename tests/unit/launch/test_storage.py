@@ -1,6 +1,6 @@
 """The limit of what a rank may write."""
 
-from harness.launch.storage import limit_range
+from harness.launch.apply import limit_range
 
 
 def test_a_limit_asks_for_nothing():

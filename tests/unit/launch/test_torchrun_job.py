@@ -10,9 +10,9 @@ import yaml
 
 from harness.core.errors import UsageError
 from harness.launch.names import NONCE_LABEL
-from harness.launch.torchrun_job import TorchrunJobWorkload
-from harness.launch.workload import Surroundings
 from harness.launch.workload_file import load
+from harness.launch.workloads.base import Surroundings
+from harness.launch.workloads.torchrun_job import TorchrunJobWorkload
 
 Object = dict[str, Any]
 

@@ -14,10 +14,10 @@ import yaml
 
 from harness.cli.main import main
 from harness.core.errors import HarnessError, UsageError
-from harness.launch import asked_training, claims, training
-from harness.launch.asked_training import Asked
 from harness.launch.names import RESTARTS
-from harness.launch.pod_options import PodOptions
+from harness.launch.workloads import asked_training, claims, training
+from harness.launch.workloads.asked_training import Asked
+from harness.launch.workloads.pod_options import PodOptions
 from harness.provision.cluster import SharedFolder
 from harness.settings import load
 

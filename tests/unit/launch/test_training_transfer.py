@@ -10,10 +10,10 @@ import pytest
 
 from harness.cli.main import main
 from harness.core.errors import UsageError
-from harness.launch import claims, training, training_audit, training_pod, training_transfer
-from harness.launch.asked_training import Asked
-from harness.launch.training_pod import Program, Volumes
 from harness.launch.user_secrets import HF_KEY, UserSecret, Wanted
+from harness.launch.workloads import claims, training, training_audit, training_pod, training_transfer
+from harness.launch.workloads.asked_training import Asked
+from harness.launch.workloads.training_pod import Program, Volumes
 from harness.settings import load
 
 URL = "s3://runs/llama"

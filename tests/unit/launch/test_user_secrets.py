@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 
 from harness.core.errors import UsageError
-from harness.launch import hub, training, user_secrets
-from harness.launch.asked_training import Asked
+from harness.launch import hub, user_secrets
 from harness.launch.user_secrets import HF_KEY, UserSecret, Wanted
+from harness.launch.workloads import training
+from harness.launch.workloads.asked_training import Asked
 
 TOKEN = "a-token-of-the-hub"
 CONFIG = """

@@ -11,7 +11,7 @@ import pytest
 from harness.core.errors import HarnessError
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.workload import KonduktorWorkload
-from harness.launch.netcheck_job import job
+from harness.launch.workloads.netcheck_job import job
 from harness.provision.placement import eligible_nodes, require_node
 from harness.settings import Settings, load
 

@@ -12,7 +12,7 @@ import pytest
 from mounting import lay_out
 
 from harness.evidence.schema.processes import ProcessEnd, ProcessLine, ProcessStart, decode
-from harness.launch import recorder
+from harness.launch.mounts import recorder
 from harness.workers import outside
 
 NONCE = "0123abcd"

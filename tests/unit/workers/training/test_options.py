@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from harness.launch.asked_training import Asked
+from harness.launch.workloads.asked_training import Asked
 from harness.workers.training import options
 
 TORCHRUN = (

@@ -6,16 +6,16 @@ from typing import Any
 
 from harness.core.bounds import listed
 from harness.core.errors import UsageError
-from harness.launch import printed_training
-from harness.launch.acceptance import DdpWorkload, NodesWorkload
-from harness.launch.daemonset import DaemonSetWorkload
-from harness.launch.indexed_job import IndexedJobWorkload
-from harness.launch.manifest_shape import object_problems, workload_problems
 from harness.launch.names import ACCEPT, NETCHECK, TRAINING
-from harness.launch.netcheck_job import NetcheckJob
-from harness.launch.plain import PlainWorkload
-from harness.launch.statefulset import StatefulSetWorkload
-from harness.launch.torchrun_job import TorchrunJobWorkload
+from harness.launch.workloads import printed_training
+from harness.launch.workloads.acceptance import DdpWorkload, NodesWorkload
+from harness.launch.workloads.daemonset import DaemonSetWorkload
+from harness.launch.workloads.indexed_job import IndexedJobWorkload
+from harness.launch.workloads.manifest_shape import object_problems, workload_problems
+from harness.launch.workloads.netcheck_job import NetcheckJob
+from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.statefulset import StatefulSetWorkload
+from harness.launch.workloads.torchrun_job import TorchrunJobWorkload
 from harness.torchrun_controller.names import API, JOB_KIND
 
 PLAIN: dict[tuple[str, str], type[PlainWorkload]] = {

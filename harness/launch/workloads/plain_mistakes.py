@@ -8,8 +8,8 @@ from collections.abc import Iterable, Sequence
 
 from harness.core.bounds import ranks_problem, shown
 from harness.core.kubernetes import Object
-from harness.launch import script_ranks
 from harness.launch.names import QUEUE_LABEL
+from harness.launch.workloads import script_ranks
 
 BESIDE = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim"}
 """Kinds of objects that a manifest may bring beside its workload."""

@@ -10,9 +10,9 @@ from typing import Literal, NoReturn
 from kubernetes.utils.quantity import parse_quantity
 
 from harness.core.errors import UsageError
-from harness.launch import claims
 from harness.launch.names import LOCAL_IMAGE
 from harness.launch.user_secrets import Wanted
+from harness.launch.workloads import claims
 from harness.workers.training import options, texts
 from harness.workers.training.object_store import located
 

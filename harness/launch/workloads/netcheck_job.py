@@ -8,7 +8,7 @@ from typing import ClassVar
 import yaml
 
 from harness.evidence.schema.bundle import Purpose
-from harness.launch.indexed_job import IndexedJobWorkload
+from harness.launch.workloads.indexed_job import IndexedJobWorkload
 
 _SOURCE = Path(__file__).parent / "files" / "netcheck.yaml"
 

@@ -17,9 +17,9 @@ from harness.evidence.io.writer import BundleWriter
 from harness.evidence.schema.bundle import Expected
 from harness.evidence.schema.tracker import TrackerSummary
 from harness.evidence.schema.training import UPLOAD
-from harness.launch.training import Training
-from harness.launch.training_audit import FILE, audit
-from harness.launch.workload import Handle, Surroundings, Workload
+from harness.launch.workloads.base import Handle, Surroundings, Workload
+from harness.launch.workloads.training import Training
+from harness.launch.workloads.training_audit import FILE, audit
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers.readiness import explain, is_transient
 from harness.tracker.audit import AuditReader, collect

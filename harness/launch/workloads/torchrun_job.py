@@ -15,11 +15,11 @@ from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes import kinds
-from harness.launch import netcheck, recorder
-from harness.launch.applying import apply
+from harness.launch.apply import apply
+from harness.launch.mounts import netcheck, recorder
 from harness.launch.names import NONCE_LABEL
-from harness.launch.plain import PlainWorkload, take_image
-from harness.launch.workload import Handle, Record, Surroundings
+from harness.launch.workloads.base import Handle, Record, Surroundings
+from harness.launch.workloads.plain import PlainWorkload, take_image
 from harness.provision.controllers import torchrun
 from harness.provision.images import scripts
 from harness.provision.images.build import build_controller

@@ -15,14 +15,21 @@ from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes.objects import items, mapping
-from harness.launch import claims
-from harness.launch.asked_training import Asked
-from harness.launch.indexed_job import IndexedJobWorkload
-from harness.launch.plain import PlainWorkload
-from harness.launch.statefulset import StatefulSetWorkload
-from harness.launch.training import ETCD, Shared, Training, check_tracking, on_one_node, shared_folder
 from harness.launch.user_secrets import HF_TOKEN, Wanted
-from harness.launch.workload import Surroundings
+from harness.launch.workloads import claims
+from harness.launch.workloads.asked_training import Asked
+from harness.launch.workloads.base import Surroundings
+from harness.launch.workloads.indexed_job import IndexedJobWorkload
+from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.statefulset import StatefulSetWorkload
+from harness.launch.workloads.training import (
+    ETCD,
+    Shared,
+    Training,
+    check_tracking,
+    on_one_node,
+    shared_folder,
+)
 from harness.settings import Settings
 
 _CLAIM = "PersistentVolumeClaim"

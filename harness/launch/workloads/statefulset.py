@@ -9,8 +9,8 @@ from harness.core.bounds import MAX_NODES, count_problem
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes import kinds
 from harness.evidence.kubernetes.members import POD_INDEX
-from harness.launch.plain import PlainWorkload
-from harness.launch.workload import Surroundings
+from harness.launch.workloads.base import Surroundings
+from harness.launch.workloads.plain import PlainWorkload
 
 
 class StatefulSetWorkload(PlainWorkload):

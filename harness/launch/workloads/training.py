@@ -22,17 +22,18 @@ from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.runs.folder import opened
 from harness.evidence.schema.training import RESUMED_FROM
-from harness.launch import claims, hub, training_transfer, user_secrets
-from harness.launch.applying import apply
-from harness.launch.asked_training import PORT, Asked
-from harness.launch.indexed_job import IndexedJobWorkload
+from harness.launch import hub, user_secrets
+from harness.launch.apply import apply
 from harness.launch.names import RESTARTS, TRAINING
-from harness.launch.plain import PlainWorkload
-from harness.launch.pod_options import PodOptions, by_reference
-from harness.launch.statefulset import StatefulSetWorkload
-from harness.launch.training_pod import Volumes
 from harness.launch.user_secrets import HF_KEY, HF_TOKEN, UserSecret
-from harness.launch.workload import Handle, Record, Surroundings
+from harness.launch.workloads import claims, training_transfer
+from harness.launch.workloads.asked_training import PORT, Asked
+from harness.launch.workloads.base import Handle, Record, Surroundings
+from harness.launch.workloads.indexed_job import IndexedJobWorkload
+from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.pod_options import PodOptions, by_reference
+from harness.launch.workloads.statefulset import StatefulSetWorkload
+from harness.launch.workloads.training_pod import Volumes
 from harness.provision.cluster import SharedFolder
 from harness.provision.images.etcd import etcd_image
 from harness.provision.source.programs import pinned

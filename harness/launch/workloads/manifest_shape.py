@@ -21,7 +21,7 @@ from harness.core.bounds import (
     shown,
     text_problem,
 )
-from harness.launch import pod_fields
+from harness.launch.pods import fields as pod_fields
 
 _Key = Annotated[str, Field(max_length=317)]
 _LabelValue = Annotated[str, Field(max_length=63)]

@@ -18,8 +18,8 @@ from harness.core.bounds import environment_problems, listed
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
 from harness.evidence.io.redaction import secret_variable, secrets_in
-from harness.launch import pod_merge
-from harness.launch.plain import PlainWorkload
+from harness.launch.pods import merge
+from harness.launch.workloads.plain import PlainWorkload
 from harness.settings import Settings
 
 TAKEN_PREFIXES = ("HARNESS_", "PLUTO_URL_", "PLUTO_API_", "KONDUKTOR_")
@@ -44,8 +44,8 @@ class PodOptions:
         document = copy.deepcopy(workload.document)
         template = document["spec"]["template"]
         if self.file is not None:
-            pod_merge.check(self.file, workload.container)
-            template = pod_merge.merged(template, self.file, self.kubectl)
+            merge.check(self.file, workload.container)
+            template = merge.merged(template, self.file, self.kubectl)
             document["spec"]["template"] = template
             _check_host_network(template["spec"], workload, self.file)
         container = template["spec"]["containers"][0]

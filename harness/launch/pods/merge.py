@@ -17,7 +17,7 @@ from harness.core.bounds import listed, shown
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
 from harness.core.user_yaml import yaml_document
-from harness.launch import pod_fields
+from harness.launch.pods import fields as pod_fields
 
 EXAMPLE = "metadata and spec of a pod are expected, as in `spec: {tolerations: [{operator: Exists}]}`"
 GPU = "nvidia.com/gpu"

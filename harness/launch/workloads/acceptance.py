@@ -21,13 +21,13 @@ from harness.core.user_files import toml
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.kubernetes.unschedulable import accepts, quantity
 from harness.evidence.schema.bundle import Purpose
-from harness.launch.daemonset import DaemonSetWorkload
-from harness.launch.mounted import MountedFolder, projected
+from harness.launch.mounts.folder import MountedFolder, projected
 from harness.launch.names import LOCAL_IMAGE
-from harness.launch.plain import PlainWorkload
-from harness.launch.pod_options import by_reference
-from harness.launch.statefulset import StatefulSetWorkload
-from harness.launch.workload import Surroundings
+from harness.launch.workloads.base import Surroundings
+from harness.launch.workloads.daemonset import DaemonSetWorkload
+from harness.launch.workloads.plain import PlainWorkload
+from harness.launch.workloads.pod_options import by_reference
+from harness.launch.workloads.statefulset import StatefulSetWorkload
 from harness.settings import Settings
 from harness.workers.acceptance.limits import MAX_BYTES, Limits
 

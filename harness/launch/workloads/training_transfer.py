@@ -22,11 +22,11 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube
 from harness.core.progress import Progress
 from harness.evidence.schema.training import TRANSFER_SECRET
-from harness.launch import training_pod
-from harness.launch.applying import apply
-from harness.launch.training_pod import Program, Volumes
+from harness.launch.apply import apply
 from harness.launch.user_secrets import HF_TOKEN, UserSecret
-from harness.launch.workload import Surroundings
+from harness.launch.workloads import training_pod
+from harness.launch.workloads.base import Surroundings
+from harness.launch.workloads.training_pod import Program, Volumes
 from harness.workers.training import transfer
 from harness.workers.training.object_store import (
     KEY_ID,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from importlib import resources
 from pathlib import Path
 
-from harness.launch.mounted import MountedFolder
+from harness.launch.mounts.folder import MountedFolder
 
 FOLDER = "/opt/harness/recorder"
 """Named by files/init_processes.sh and torchrun_job.py too."""

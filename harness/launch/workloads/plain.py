@@ -26,12 +26,15 @@ from harness.core.kubernetes import Kube, Object
 from harness.evidence.io.redaction import secret_variable, secrets_in
 from harness.evidence.kubernetes import kinds
 from harness.evidence.schema.bundle import Purpose
-from harness.launch import inits, netcheck, pod_references, recorder, script_ranks
-from harness.launch.applying import apply
+from harness.launch import inits
+from harness.launch.apply import apply
+from harness.launch.mounts import netcheck, recorder
 from harness.launch.names import LOCAL_IMAGE, NONCE_LABEL, QUEUE_LABEL
-from harness.launch.plain_mistakes import mistakes_in
+from harness.launch.pods import references
 from harness.launch.user_secrets import UserSecret
-from harness.launch.workload import Handle, Record, Surroundings
+from harness.launch.workloads import script_ranks
+from harness.launch.workloads.base import Handle, Record, Surroundings
+from harness.launch.workloads.plain_mistakes import mistakes_in
 from harness.provision.images import scripts
 from harness.settings import Settings
 
@@ -218,7 +221,7 @@ class PlainWorkload(ABC):
 
     def install(self, kube: Kube, context: RunContext) -> None:
         """Install nothing. Refuse what the pods name and the cluster does not have. Raises UsageError."""
-        pod_references.check(kube, self.template["spec"], self.beside)
+        references.check(kube, self.template["spec"], self.beside)
         self._pull_secrets(kube, context)
 
     def _pull_secrets(self, kube: Kube, context: RunContext) -> list[UserSecret]:
@@ -226,7 +229,7 @@ class PlainWorkload(ABC):
         ours = (context.settings.image_pull_secret or "").rpartition("/")[2] or None
         namespace = self.document["metadata"].get("namespace")
         pod = self.template["spec"]
-        found = pod_references.pull_secrets(kube, pod, self.beside, namespace, ours)
+        found = references.pull_secrets(kube, pod, self.beside, namespace, ours)
         if isinstance(context, RecordedContext):
             for value in (value for one in found for value in one.values):
                 context.writer.redactor.add(value)

@@ -11,7 +11,7 @@ import re
 from importlib import resources
 from pathlib import Path
 
-from harness.launch.mounted import MountedFolder
+from harness.launch.mounts.folder import MountedFolder
 
 FOLDER = "/opt/harness/netcheck"
 """Named by files/netcheck.yaml and the inits too: files/worker_init.sh and files/konduktor_init.sh.

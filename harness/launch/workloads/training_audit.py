@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 
 from harness.core.progress import Progress
-from harness.launch import training_pod
-from harness.launch.training import Training
-from harness.launch.training_pod import Program
-from harness.launch.workload import Surroundings
+from harness.launch.workloads import training_pod
+from harness.launch.workloads.base import Surroundings
+from harness.launch.workloads.training import Training
+from harness.launch.workloads.training_pod import Program
 
 FILE = "training-audit.json"
 NAME = "training-audit"

@@ -20,9 +20,9 @@ from harness.core.kubernetes import Kube, Object
 from harness.core.progress import Progress
 from harness.core.retries import reason_of
 from harness.evidence.kubernetes.objects import items, mapping
-from harness.launch import claims
 from harness.launch.names import NONCE_LABEL
-from harness.launch.workload import Surroundings
+from harness.launch.workloads import claims
+from harness.launch.workloads.base import Surroundings
 from harness.provision.images import scripts
 
 SERVED_SECONDS = 60.0

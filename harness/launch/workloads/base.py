@@ -57,11 +57,11 @@ class Surroundings:
     pull_secret: str | None = None
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False
-    """Whether the recorder around Pluto's client is mounted (harness/launch/recorder.py)."""
+    """Whether the recorder around Pluto's client is mounted (harness/launch/mounts/recorder.py)."""
     shared_folder: SharedFolder | None = None
     """A folder that all nodes share with this machine, where the cluster has one."""
     netcheck: bool = False
-    """Whether netcheck is mounted (harness/launch/netcheck.py), to be run by the init or from outside."""
+    """Whether netcheck is mounted for the init or a call from outside (harness/launch/mounts/netcheck.py)."""
 
 
 class Workload(Protocol):

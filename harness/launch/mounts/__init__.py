@@ -1,0 +1,1 @@
+"""What a launch mounts into the pods of its ranks: the recorder, netcheck, changed scripts."""

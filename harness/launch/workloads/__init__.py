@@ -1,0 +1,1 @@
+"""The kinds of workloads, one module each, behind the protocol of `base`."""
