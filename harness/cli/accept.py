@@ -9,7 +9,7 @@ import typer
 
 from harness.cli import options
 from harness.cli.acceptance import fleet_of, mark_nodes, write_limits
-from harness.cli.lazy import load, run_context, show_verdict, watching
+from harness.cli.view.lazy import load, run_context, show_verdict, watching
 from harness.core.errors import UsageError
 
 REPLICAS, GPUS = 64, 8

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import options
-from harness.cli.lazy import console, load, opened
 from harness.cli.options import dump
+from harness.cli.view.lazy import console, load, opened
 from harness.core.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from harness.cli.lazy import load, opened
 from harness.cli.options import Json, RunsDir, dump
+from harness.cli.view.lazy import load, opened
 from harness.core.errors import UsageError
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from harness.cli import options
-from harness.cli.lazy import load, opened, run_context
 from harness.cli.options import dump, progress
 from harness.cli.stdout import left
+from harness.cli.view.lazy import load, opened, run_context
 
 if TYPE_CHECKING:
     from harness.provision.kind.cluster import KindCluster

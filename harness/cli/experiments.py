@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from harness.cli import options
-from harness.cli.lazy import console, load, run_context
 from harness.cli.options import KEEP_RUNS, dump, progress
+from harness.cli.view.lazy import console, load, run_context
 from harness.core.errors import UsageError
 
 

@@ -6,8 +6,8 @@ from typing import Annotated
 import typer
 
 from harness.cli import options
-from harness.cli.lazy import load, run_context
 from harness.cli.options import progress
+from harness.cli.view.lazy import load, run_context
 
 SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 """Options after the first argument are konduktor's."""

@@ -3,7 +3,7 @@
 Exit codes: 0 PASS, 1 FAIL, 2 UNKNOWN or the harness could not do its work, 64 bad usage.
 `--json` prints one JSON document on stdout and nothing else there; progress goes to stderr.
 
-A command imports what it works with when it is called (harness/cli/lazy.py).
+A command imports what it works with when it is called (harness/cli/view/lazy.py).
 """
 
 import gc
@@ -15,13 +15,13 @@ import typer
 
 from harness.cli import acceptance, bundles, cluster, experiments, konduktor, options, report
 from harness.cli.accept import accept
-from harness.cli.lazy import console, load, opened, run_context, show_verdict, watching
 from harness.cli.netcheck import netcheck
 from harness.cli.options import dump, progress
 from harness.cli.stdout import in_utf8, may_be_left
-from harness.cli.torchrun import torchrun_app
+from harness.cli.torchrun.commands import torchrun_app
 from harness.cli.tracker import tracker_app
 from harness.cli.train import train
+from harness.cli.view.lazy import console, load, opened, run_context, show_verdict, watching
 from harness.core.errors import HarnessError, UsageError
 
 FOLDERS = (
@@ -222,3 +222,8 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> None
         code = 2
     gc.freeze()  # the interpreter's end would look through every object once more
     sys.exit(code)
+
+
+def kubectl_torchrun() -> None:
+    """Run as `kubectl torchrun`: kubectl finds the program kubectl-torchrun on PATH."""
+    main(["torchrun", *sys.argv[1:]], program="kubectl")

@@ -7,8 +7,8 @@ from typing import Annotated
 import typer
 
 from harness.cli import options
-from harness.cli.lazy import load, opened, run_context, show_verdict, watching
 from harness.cli.options import dump, progress
+from harness.cli.view.lazy import load, opened, run_context, show_verdict, watching
 from harness.core.errors import UsageError
 
 

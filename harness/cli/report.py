@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from harness.cli.lazy import opened
 from harness.cli.options import Json, dump
+from harness.cli.view.lazy import opened
 from harness.core.errors import HarnessError
 
 if TYPE_CHECKING:

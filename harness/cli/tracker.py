@@ -10,7 +10,7 @@ from urllib.parse import quote, urlsplit
 import typer
 
 from harness.cli import options
-from harness.cli.lazy import load
+from harness.cli.view.lazy import load
 from harness.core.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli import options
-from harness.cli.lazy import load, run_context, show_verdict, watching
+from harness.cli.view.lazy import load, run_context, show_verdict, watching
 from harness.core.errors import UsageError
 
 

@@ -11,7 +11,7 @@ import process_events
 import pytest
 from rich.console import Console
 
-from harness.cli.live import Live, watching
+from harness.cli.view.live import Live, watching
 from harness.evidence import BundleWriter, Redactor
 from harness.evidence.kubernetes.objects import COMPLETION_INDEX
 from harness.evidence.schema.bundle import Expected, Observation

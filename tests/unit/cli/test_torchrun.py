@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from harness.cli.main import main
-from harness.cli.torchrun_jobs import Jobs, environment, finished, name_of, namespace_of, table
+from harness.cli.torchrun.jobs import Jobs, environment, finished, name_of, namespace_of, table
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube
 from harness.torchrun_controller.models import FINISHED

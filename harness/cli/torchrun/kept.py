@@ -6,7 +6,7 @@ import base64
 import time
 from dataclasses import dataclass
 
-from harness.cli.torchrun_jobs import Jobs, answered
+from harness.cli.torchrun.jobs import Jobs, answered
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Object, condition
 from harness.core.progress import Progress

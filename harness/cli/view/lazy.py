@@ -47,8 +47,8 @@ def opened(path: Path, runs_dir: Path = Path("runs")) -> Bundle:
 
 
 def show_verdict(verdict: Verdict, bundle: Path, as_json: bool) -> int:
-    """Print a verdict and return its exit code (harness/cli/verdict.py)."""
-    from harness.cli.verdict import show
+    """Print a verdict and return its exit code (harness/cli/view/verdict.py)."""
+    from harness.cli.view.verdict import show
 
     return show(verdict, bundle, as_json)
 
@@ -62,8 +62,8 @@ def console() -> Console:
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[tuple[Progress, ProgressListener | None]]:
-    """Yield how to report progress of a launch (harness/cli/live.py)."""
-    from harness.cli.live import watching as live
+    """Yield how to report progress of a launch (harness/cli/view/live.py)."""
+    from harness.cli.view.live import watching as live
 
     with live(quiet) as both:
         yield both

@@ -12,7 +12,7 @@ from harness.cli.options import dump, progress
 from harness.core.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
-    from harness.cli.torchrun_jobs import Jobs
+    from harness.cli.torchrun.jobs import Jobs
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="of the TorchrunJob")]
 Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="of the job (the context's)")]
@@ -25,7 +25,7 @@ torchrun_app = typer.Typer(help="Train with the code of this folder on a cluster
 
 
 def _jobs(namespace: str | None, kubeconfig: Path | None, context: str | None) -> "Jobs":
-    from harness.cli.torchrun_jobs import Jobs, cluster, namespace_of
+    from harness.cli.torchrun.jobs import Jobs, cluster, namespace_of
     from harness.core.kubernetes import reached
 
     kube = cluster(kubeconfig, context)
@@ -89,9 +89,9 @@ def submit(
         raise UsageError("--watch brings code while you stay: leave --detach, --suspend and --no-sync out")
     if (min_nodes is None) != (max_nodes is None):
         raise UsageError("an elastic job needs both --min-nodes and --max-nodes")
-    from harness.cli.torchrun_attached import Attached
-    from harness.cli.torchrun_jobs import PROGRAM, environment, name_of
-    from harness.cli.torchrun_kept import Keeper, take
+    from harness.cli.torchrun.attached import Attached
+    from harness.cli.torchrun.jobs import PROGRAM, environment, name_of
+    from harness.cli.torchrun.kept import Keeper, take
     from harness.torchrun_sync.tree import Walker
 
     spec = _given(
@@ -156,7 +156,7 @@ def _dry_run(
 
     Without a cluster that answers it is printed unchecked, and stderr says so.
     """
-    from harness.cli.torchrun_jobs import Jobs, cluster, namespace_of, refused_by_models, yaml_of
+    from harness.cli.torchrun.jobs import Jobs, cluster, namespace_of, refused_by_models, yaml_of
     from harness.core.kubernetes import reached
 
     if refusal := refused_by_models(spec):
@@ -194,7 +194,7 @@ def list_jobs(
     as_json: options.Json = False,
 ) -> int:
     """List the jobs of a namespace with their phase."""
-    from harness.cli.torchrun_jobs import table
+    from harness.cli.torchrun.jobs import table
 
     found = _jobs(namespace, kubeconfig, context).all()
     dump(found) if as_json else print(table(found) if found else "no TorchrunJobs")
@@ -210,7 +210,7 @@ def status(
     as_json: options.Json = False,
 ) -> int:
     """Show a job's phase, command, conditions and pods. The exit code is that of a job that has ended."""
-    from harness.cli.torchrun_jobs import finished, rank, table
+    from harness.cli.torchrun.jobs import finished, rank, table
 
     jobs = _jobs(namespace, kubeconfig, context)
     job = jobs.get(name)
@@ -240,9 +240,9 @@ def logs(
     context: options.Context = None,
 ) -> int:
     """Print the logs of a job's pods, each line with its node rank."""
-    from harness.cli.torchrun_attached import Attached, show
-    from harness.cli.torchrun_jobs import PROGRAM
-    from harness.cli.torchrun_jobs import rank as rank_of
+    from harness.cli.torchrun.attached import Attached, show
+    from harness.cli.torchrun.jobs import PROGRAM
+    from harness.cli.torchrun.jobs import rank as rank_of
 
     jobs = _jobs(namespace, kubeconfig, context)
     jobs.get(name)
@@ -264,7 +264,7 @@ def suspend(
     context: options.Context = None,
 ) -> int:
     """End the pods of a job, and give its GPUs back. What its claims hold stays."""
-    from harness.cli.torchrun_jobs import PROGRAM
+    from harness.cli.torchrun.jobs import PROGRAM
 
     _jobs(namespace, kubeconfig, context).change(name, suspend=True)
     print(f"{name} is to be suspended; {PROGRAM} resume {name}")
@@ -279,8 +279,8 @@ def resume(
     context: options.Context = None,
 ) -> int:
     """Queue a suspended job again. Its pods start with the code that the cluster keeps."""
-    from harness.cli.torchrun_jobs import PROGRAM
-    from harness.cli.torchrun_kept import is_kept
+    from harness.cli.torchrun.jobs import PROGRAM
+    from harness.cli.torchrun.kept import is_kept
     from harness.torchrun_controller import names
 
     job = _jobs(namespace, kubeconfig, context).change(name, suspend=False)
@@ -318,8 +318,8 @@ def sync(
     Only what changed travels. All pods get it, or none does. With --watch, stay:
     the exit code is the job's then.
     """
-    from harness.cli.torchrun_attached import Attached
-    from harness.cli.torchrun_jobs import PROGRAM
+    from harness.cli.torchrun.attached import Attached
+    from harness.cli.torchrun.jobs import PROGRAM
     from harness.torchrun_controller import names
     from harness.torchrun_sync.tree import Walker
 
@@ -335,10 +335,3 @@ def sync(
         return attached.stay()
     attached.bring(SYNC_SECONDS)
     return 0
-
-
-def main() -> None:
-    """Run as `kubectl torchrun`: kubectl finds the program kubectl-torchrun on PATH."""
-    from harness.cli.main import main as harness
-
-    harness(["torchrun", *sys.argv[1:]], program="kubectl")

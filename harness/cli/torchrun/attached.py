@@ -1,6 +1,6 @@
 """Stay with a job until it ends: bring its code, show its logs, and bring new code while somebody edits.
 
-Leaving never changes the job. Pods that are made again get the code that the cluster keeps (torchrun_kept).
+Leaving never changes the job. Pods that are made again get the code that the cluster keeps (kept.py).
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from harness.cli.torchrun_jobs import PROGRAM, Jobs, finished, phase, rank, reason
-from harness.cli.torchrun_kept import Keeper, generation_of, is_kept, take
+from harness.cli.torchrun.jobs import PROGRAM, Jobs, finished, phase, rank, reason
+from harness.cli.torchrun.kept import Keeper, generation_of, is_kept, take
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Object
 from harness.core.progress import Progress
