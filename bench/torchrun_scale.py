@@ -43,7 +43,7 @@ from harness.core.kubernetes import Kube, Object, condition  # noqa: E402
 from harness.provision.kind.cluster import KindCluster  # noqa: E402
 from harness.provision.source.kwok import kwok  # noqa: E402
 from harness.settings import load  # noqa: E402
-from harness.torchrun_controller import names  # noqa: E402
+from harness.torchrun_controller.api import names  # noqa: E402
 
 NODES, GPUS, SENDERS = 64, 8, 8
 FREQUENT = 12

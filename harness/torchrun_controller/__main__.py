@@ -17,14 +17,14 @@ import yaml
 
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube
-from harness.torchrun_controller import logs
-from harness.torchrun_controller.caches import Caches
-from harness.torchrun_controller.cluster import Cluster
-from harness.torchrun_controller.lease import Lease
-from harness.torchrun_controller.metrics import Metrics
-from harness.torchrun_controller.operator import Operator
-from harness.torchrun_controller.reconcile import Reconciler
-from harness.torchrun_controller.serving import Health, Server
+from harness.torchrun_controller.runtime import logging_setup
+from harness.torchrun_controller.runtime.caches import Caches
+from harness.torchrun_controller.runtime.executor import Cluster
+from harness.torchrun_controller.runtime.http import Health, Server
+from harness.torchrun_controller.runtime.lease import Lease
+from harness.torchrun_controller.runtime.metrics import Metrics
+from harness.torchrun_controller.runtime.operator import Operator
+from harness.torchrun_controller.runtime.reconcile import Reconciler
 
 ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
@@ -76,7 +76,7 @@ def lease_namespace(asked: str | None) -> str:
 def main(arguments: list[str] | None = None) -> int:
     """Run until a signal comes (0), or until leadership is lost (1)."""
     asked = options(sys.argv[1:] if arguments is None else arguments)
-    logs.setup(asked.log_format)
+    logging_setup.setup(asked.log_format)
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

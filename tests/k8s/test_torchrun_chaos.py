@@ -14,7 +14,7 @@ from torchrun_team import Controller, Team
 
 from harness.core.kubernetes import Object
 from harness.provision.cluster import Ready
-from harness.torchrun_controller import names
+from harness.torchrun_controller.api import names
 
 pytestmark = [pytest.mark.controller, pytest.mark.nightly, pytest.mark.timeout(1800)]
 KILLS = 20

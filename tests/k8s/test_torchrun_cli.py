@@ -19,7 +19,7 @@ from torchrun_team import Team, led
 
 from harness.provision.cluster import Ready
 from harness.settings import Settings
-from harness.torchrun_controller import names
+from harness.torchrun_controller.api import names
 
 pytestmark = pytest.mark.controller
 SECONDS = 180.0

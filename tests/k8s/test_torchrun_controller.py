@@ -17,7 +17,7 @@ from torchrun_team import Controller, Team, preempting
 
 from harness.core.kubernetes import Object, condition
 from harness.provision.controllers import queues
-from harness.torchrun_controller import names
+from harness.torchrun_controller.api import names
 
 pytestmark = pytest.mark.controller
 README = Path("tests/unit/torchrun_controller/readme.yaml")

@@ -29,7 +29,8 @@ from harness.provision.cluster import Ready
 from harness.provision.images.build import build_controller
 from harness.provision.images.stack import resolve
 from harness.settings import Settings
-from harness.torchrun_controller import crd, manifests, names
+from harness.torchrun_controller.api import crd, names
+from harness.torchrun_controller.build import manifests
 
 pytestmark = pytest.mark.controller
 MANIFESTS = Path("manifests/torchrun-controller")

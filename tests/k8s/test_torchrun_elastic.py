@@ -15,7 +15,7 @@ from torchrun_team import CODE, Controller, Team
 
 from harness.core.kubernetes import Object
 from harness.provision.cluster import Ready
-from harness.torchrun_controller import names
+from harness.torchrun_controller.api import names
 
 pytestmark = [pytest.mark.controller, pytest.mark.nightly, pytest.mark.timeout(3600)]
 SECONDS = 600.0

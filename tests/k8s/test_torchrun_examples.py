@@ -14,7 +14,7 @@ from torchrun_team import Team, led
 
 from harness.core.kubernetes import Object
 from harness.provision.cluster import Ready
-from harness.torchrun_controller import names
+from harness.torchrun_controller.api import names
 
 pytestmark = [pytest.mark.controller, pytest.mark.nightly]
 EXAMPLES = Path(__file__).parents[2] / "examples/torchrun"

@@ -12,7 +12,7 @@ from torchrun_team import Controller, Team
 from harness.core.kubernetes import Kube, Object
 from harness.provision.cluster import Ready
 from harness.provision.controllers import queues
-from harness.torchrun_controller import names
+from harness.torchrun_controller.api import names
 
 pytestmark = [pytest.mark.controller, pytest.mark.nightly]
 GPU = "nvidia.com/gpu"

@@ -10,7 +10,7 @@ import yaml
 from harness.fixtures.plugin import Launch
 from harness.launch.workloads.loader import of_manifest
 from harness.provision.cluster import Ready
-from harness.torchrun_controller import crd
+from harness.torchrun_controller.api import crd
 
 pytestmark = pytest.mark.controller
 PATH = Path("manifests/torchrun-job.yaml")

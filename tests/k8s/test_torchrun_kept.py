@@ -18,7 +18,7 @@ from torchrun_team import Team, led, preempting
 from harness.core.kubernetes import Object
 from harness.provision.cluster import Ready
 from harness.provision.controllers import queues
-from harness.torchrun_controller import names
+from harness.torchrun_controller.api import names
 
 pytestmark = [pytest.mark.controller, pytest.mark.nightly, pytest.mark.timeout(1800)]
 SECONDS = 90.0

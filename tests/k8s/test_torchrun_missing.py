@@ -14,7 +14,7 @@ import pytest
 from torchrun_team import CODE, Controller, Team
 
 from harness.core.kubernetes import Object, condition
-from harness.torchrun_controller import names
+from harness.torchrun_controller.api import names
 
 pytestmark = [pytest.mark.controller, pytest.mark.nightly]
 SAID_SECONDS = 30.0

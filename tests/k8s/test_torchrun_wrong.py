@@ -19,8 +19,8 @@ from harness.core.kubernetes import Object
 from harness.core.retries import pause
 from harness.provision.cluster import Ready
 from harness.settings import Settings
-from harness.torchrun_controller import names
-from harness.torchrun_controller.cluster import STRICT
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.runtime.executor import STRICT
 
 pytestmark = [pytest.mark.controller, pytest.mark.nightly]
 ANSWERED_SECONDS = 60.0

@@ -20,7 +20,8 @@ from harness.core.deadlines import Deadline
 from harness.core.kubernetes import Kube, Object, condition
 from harness.core.retries import pause
 from harness.provision.controllers import queues
-from harness.torchrun_controller import crd, manifests, names
+from harness.torchrun_controller.api import crd, names
+from harness.torchrun_controller.build import manifests
 
 PROGRAM = """
 import os, sys, time

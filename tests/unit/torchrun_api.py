@@ -13,10 +13,10 @@ from typing import Any
 
 from kubernetes.client.exceptions import ApiException
 
-from harness.torchrun_controller.caches import Caches
-from harness.torchrun_controller.cluster import Cluster
-from harness.torchrun_controller.kinds import OWN, Kind
-from harness.torchrun_controller.reconcile import Key, Reconciler
+from harness.torchrun_controller.runtime.caches import Caches
+from harness.torchrun_controller.runtime.executor import Cluster
+from harness.torchrun_controller.runtime.kinds import OWN, Kind
+from harness.torchrun_controller.runtime.reconcile import Key, Reconciler
 
 Object = dict[str, Any]
 JOB = Key("job", "team", "demo")

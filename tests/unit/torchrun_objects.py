@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.torchrun_controller import names
+from harness.torchrun_controller.api import names
 
 Object = dict[str, Any]
 

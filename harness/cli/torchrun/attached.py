@@ -19,7 +19,7 @@ from harness.cli.torchrun.kept import Keeper, generation_of, is_kept, take
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Object
 from harness.core.progress import Progress
-from harness.torchrun_controller import names
+from harness.torchrun_controller.api import names
 from harness.torchrun_sync.channel import ContainerGone, Cut
 from harness.torchrun_sync.fleet import Fleet, Synced
 from harness.torchrun_sync.pods import TRAINER, Target, target

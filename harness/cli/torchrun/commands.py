@@ -281,7 +281,7 @@ def resume(
     """Queue a suspended job again. Its pods start with the code that the cluster keeps."""
     from harness.cli.torchrun.jobs import PROGRAM
     from harness.cli.torchrun.kept import is_kept
-    from harness.torchrun_controller import names
+    from harness.torchrun_controller.api import names
 
     job = _jobs(namespace, kubeconfig, context).change(name, suspend=False)
     print(f"{name} is queued again")
@@ -320,7 +320,7 @@ def sync(
     """
     from harness.cli.torchrun.attached import Attached
     from harness.cli.torchrun.jobs import PROGRAM
-    from harness.torchrun_controller import names
+    from harness.torchrun_controller.api import names
     from harness.torchrun_sync.tree import Walker
 
     walker = Walker(folder)

@@ -23,11 +23,11 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, reached
 from harness.core.retries import RETRY_SECONDS
 from harness.settings import load
-from harness.torchrun_controller import names
-from harness.torchrun_controller.look import first_error
-from harness.torchrun_controller.models import FINISHED, JobSpec, QueueSpec
-from harness.torchrun_controller.nodes import Refused
-from harness.torchrun_controller.template import resolve
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.models import FINISHED, JobSpec, QueueSpec
+from harness.torchrun_controller.build.template import resolve
+from harness.torchrun_controller.decide.look import first_error
+from harness.torchrun_controller.plan.gpu_layout import Refused
 
 PROGRAM = "kubectl torchrun" if Path(sys.argv[0]).stem == names.PLUGIN else "harness torchrun"
 """How this process was started: what its texts tell people to type."""

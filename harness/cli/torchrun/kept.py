@@ -10,7 +10,7 @@ from harness.cli.torchrun.jobs import Jobs, answered
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Object, condition
 from harness.core.progress import Progress
-from harness.torchrun_controller import names
+from harness.torchrun_controller.api import names
 from harness.torchrun_sync.fleet import LOOKS, Fleet, always_changes
 from harness.torchrun_sync.packing import pack
 from harness.torchrun_sync.pod.kept import split

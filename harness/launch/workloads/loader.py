@@ -16,7 +16,7 @@ from harness.launch.workloads.netcheck_job import NetcheckJob
 from harness.launch.workloads.plain import PlainWorkload
 from harness.launch.workloads.statefulset import StatefulSetWorkload
 from harness.launch.workloads.torchrun_job import TorchrunJobWorkload
-from harness.torchrun_controller.names import API, JOB_KIND
+from harness.torchrun_controller.api.names import API, JOB_KIND
 
 PLAIN: dict[tuple[str, str], type[PlainWorkload]] = {
     ("apps/v1", "StatefulSet"): StatefulSetWorkload,

@@ -25,11 +25,11 @@ from harness.provision.images import scripts
 from harness.provision.images.build import build_controller
 from harness.provision.images.stack import resolve as stack_of
 from harness.settings import Settings
-from harness.torchrun_controller import names
-from harness.torchrun_controller.command import RESERVED
-from harness.torchrun_controller.models import JobSpec, QueueSpec
-from harness.torchrun_controller.nodes import Refused
-from harness.torchrun_controller.template import Resolved, pod, resolve
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.models import JobSpec, QueueSpec
+from harness.torchrun_controller.build.command import RESERVED
+from harness.torchrun_controller.build.template import Resolved, pod, resolve
+from harness.torchrun_controller.plan.gpu_layout import Refused
 
 _Spec = TypeVar("_Spec", bound=BaseModel)
 BESIDE = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim", names.QUEUE_KIND}

@@ -15,7 +15,7 @@ from harness.cli.main import main
 from harness.cli.torchrun.jobs import Jobs, environment, finished, name_of, namespace_of, table
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube
-from harness.torchrun_controller.models import FINISHED
+from harness.torchrun_controller.api.models import FINISHED
 
 KUBECONFIG = {
     "apiVersion": "v1",

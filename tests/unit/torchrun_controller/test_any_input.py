@@ -12,10 +12,12 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 from torchrun_objects import CHECKED, job, queue
 
-from harness.torchrun_controller import desired, probe, queues
-from harness.torchrun_controller.models import QueueSpec
-from harness.torchrun_controller.nodes import Refused
-from harness.torchrun_controller.observed import Seen, SeenQueue
+from harness.torchrun_controller.api.models import QueueSpec
+from harness.torchrun_controller.build import probe
+from harness.torchrun_controller.decide import job as desired
+from harness.torchrun_controller.decide import queue as queues
+from harness.torchrun_controller.decide.decisions import Seen, SeenQueue
+from harness.torchrun_controller.plan.gpu_layout import Refused
 
 Object = dict[str, Any]
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from torchrun_objects import job, queue
 
 from harness.core.kubernetes import Object
-from harness.torchrun_controller.capacity import Capacity, Free, best_fit, fitting
-from harness.torchrun_controller.desired import desired
-from harness.torchrun_controller.kinds import NODES, REQUESTS
-from harness.torchrun_controller.models import QueueSpec
-from harness.torchrun_controller.observed import Create, Decision, Seen
+from harness.torchrun_controller.api.models import QueueSpec
+from harness.torchrun_controller.decide.decisions import Create, Decision, Seen
+from harness.torchrun_controller.decide.job import desired
+from harness.torchrun_controller.plan.capacity import Capacity, Free, best_fit, fitting
+from harness.torchrun_controller.runtime.kinds import NODES, REQUESTS
 
 GPU = "nvidia.com/gpu"
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.torchrun_controller import command, etcd
-from harness.torchrun_controller.models import Distributed, JobSpec, Reliability
-from harness.torchrun_controller.nodes import Plan, Refused
+from harness.torchrun_controller.api.models import Distributed, JobSpec, Reliability
+from harness.torchrun_controller.build import command, etcd
+from harness.torchrun_controller.plan.gpu_layout import Plan, Refused
 
 ONE, TWO, ELASTIC = Plan(1, 1, 0, 2), Plan(2, 2, 8, 8), Plan(4, 2, 0, 1)
 SHOW = "#!/usr/bin/env python3\nimport sys\nprint('\\0'.join(sys.argv[1:]), end='')\n"

@@ -10,8 +10,8 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
-from harness.torchrun_controller import crd
-from harness.torchrun_controller.models import JobSpec, QueueSpec
+from harness.torchrun_controller.api import crd
+from harness.torchrun_controller.api.models import JobSpec, QueueSpec
 
 ROOT = Path(__file__).parents[3]
 QUEUE, JOB = crd.definitions()

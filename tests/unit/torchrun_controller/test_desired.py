@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from torchrun_objects import CREATED, job, jobset, pod, queue
 
-from harness.torchrun_controller import names
-from harness.torchrun_controller.desired import desired
-from harness.torchrun_controller.models import JobStatus
-from harness.torchrun_controller.observed import Create, Decision, Delete, DeleteParts, Seen
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.models import JobStatus
+from harness.torchrun_controller.decide.decisions import Create, Decision, Delete, DeleteParts, Seen
+from harness.torchrun_controller.decide.job import desired
 
 Object = dict[str, Any]
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)

@@ -11,13 +11,13 @@ import pytest
 from events_server import EventsServer
 from torchrun_objects import job, pod, queue
 
-from harness.torchrun_controller.conditions import Condition, stamp
-from harness.torchrun_controller.desired import desired
-from harness.torchrun_controller.events import Event, of_job, of_queue
-from harness.torchrun_controller.metrics import Metrics
-from harness.torchrun_controller.models import JobStatus, QueueStatus
-from harness.torchrun_controller.observed import Create, Seen
-from harness.torchrun_controller.recorder import LATEST, SILENCE_SECONDS, Recorder
+from harness.torchrun_controller.api.conditions import Condition, stamp
+from harness.torchrun_controller.api.models import JobStatus, QueueStatus
+from harness.torchrun_controller.decide.decisions import Create, Seen
+from harness.torchrun_controller.decide.events import Event, of_job, of_queue
+from harness.torchrun_controller.decide.job import desired
+from harness.torchrun_controller.runtime.event_writer import LATEST, SILENCE_SECONDS, Recorder
+from harness.torchrun_controller.runtime.metrics import Metrics
 
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from watch_server import END, WatchServer, item
 
-from harness.torchrun_controller import informer
-from harness.torchrun_controller.informer import Informer
-from harness.torchrun_controller.kinds import PRIORITY_CLASSES, Kind
-from harness.torchrun_controller.store import Change, Store
+from harness.torchrun_controller.runtime import informer
+from harness.torchrun_controller.runtime.informer import Informer
+from harness.torchrun_controller.runtime.kinds import PRIORITY_CLASSES, Kind
+from harness.torchrun_controller.runtime.store import Change, Store
 
 LIMIT = 20.0
 

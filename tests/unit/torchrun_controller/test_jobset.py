@@ -9,11 +9,12 @@ import pytest
 import yaml
 from torchrun_objects import job, queue
 
-from harness.torchrun_controller import command, names
-from harness.torchrun_controller.jobset import claims, jobset
-from harness.torchrun_controller.models import JobSpec, QueueSpec
-from harness.torchrun_controller.nodes import Refused
-from harness.torchrun_controller.template import Resolved, resolve
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.models import JobSpec, QueueSpec
+from harness.torchrun_controller.build import command
+from harness.torchrun_controller.build.jobset import claims, jobset
+from harness.torchrun_controller.build.template import Resolved, resolve
+from harness.torchrun_controller.plan.gpu_layout import Refused
 
 Object = dict[str, Any]
 GPU_NODES = {"gpus": 8, "cpus": 96, "memory": "512Gi", "gpuType": "h100-80gb"}

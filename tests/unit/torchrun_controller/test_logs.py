@@ -7,7 +7,7 @@ import logging
 import subprocess
 import sys
 
-from harness.torchrun_controller.logs import Json, Text, about
+from harness.torchrun_controller.runtime.logging_setup import Json, Text, about
 
 
 def record(message: str, *args: object, **extra: object) -> logging.LogRecord:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import tomllib
 from pathlib import Path
 
-from harness.torchrun_controller import etcd, manifests
-from harness.torchrun_controller.names import PERMITTED
+from harness.torchrun_controller.api.names import PERMITTED
+from harness.torchrun_controller.build import etcd, manifests
 
 FOLDER = Path(__file__).parents[3] / "manifests/torchrun-controller"
 

@@ -13,12 +13,12 @@ from prometheus_client.parser import text_string_to_metric_families
 from torchrun_objects import job
 
 from harness.core.errors import UsageError
-from harness.torchrun_controller import serving
 from harness.torchrun_controller.__main__ import main, serve
-from harness.torchrun_controller.conditions import Condition, stamp
-from harness.torchrun_controller.metrics import Metrics, queue_wait, request_of
-from harness.torchrun_controller.models import JobStatus
-from harness.torchrun_controller.serving import Health, Server
+from harness.torchrun_controller.api.conditions import Condition, stamp
+from harness.torchrun_controller.api.models import JobStatus
+from harness.torchrun_controller.runtime import http as serving
+from harness.torchrun_controller.runtime.http import Health, Server
+from harness.torchrun_controller.runtime.metrics import Metrics, queue_wait, request_of
 
 CREATED = datetime(2026, 11, 23, 10, 0, tzinfo=UTC)
 HOST = "https://10.96.0.1:443"

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.torchrun_controller.models import JobSpec
-from harness.torchrun_controller.nodes import Plan, Refused, distribute
+from harness.torchrun_controller.api.models import JobSpec
+from harness.torchrun_controller.plan.gpu_layout import Plan, Refused, distribute
 
 
 def job(**fields: int) -> JobSpec:

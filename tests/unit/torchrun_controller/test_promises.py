@@ -18,13 +18,14 @@ from torchrun_api import Api, Client, Watching
 from torchrun_objects import job, pod, queue
 from urllib3.exceptions import ProtocolError
 
-from harness.torchrun_controller import kinds, names
-from harness.torchrun_controller.cluster import Cluster
-from harness.torchrun_controller.conditions import parsed
-from harness.torchrun_controller.desired import desired
-from harness.torchrun_controller.models import FINISHED
-from harness.torchrun_controller.observed import Decision
-from harness.torchrun_controller.seeing import see
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.conditions import parsed
+from harness.torchrun_controller.api.models import FINISHED
+from harness.torchrun_controller.decide.decisions import Decision
+from harness.torchrun_controller.decide.job import desired
+from harness.torchrun_controller.runtime import kinds
+from harness.torchrun_controller.runtime.executor import Cluster
+from harness.torchrun_controller.runtime.snapshot import see
 
 Object = dict[str, Any]
 START = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)

@@ -7,9 +7,9 @@ from typing import Any
 
 from torchrun_objects import queue
 
-from harness.torchrun_controller import names
-from harness.torchrun_controller.observed import Create, Delete, Finalizers, QueueDecision, SeenQueue
-from harness.torchrun_controller.queues import desired
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.decide.decisions import Create, Delete, Finalizers, QueueDecision, SeenQueue
+from harness.torchrun_controller.decide.queue import desired
 
 Object = dict[str, Any]
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)

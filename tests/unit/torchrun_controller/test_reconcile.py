@@ -10,8 +10,8 @@ from torchrun_api import Api, Watching
 from torchrun_objects import job, pod, queue
 from urllib3.exceptions import ProtocolError
 
-from harness.torchrun_controller import names
-from harness.torchrun_controller.kinds import JOBS
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.runtime.kinds import JOBS
 
 Object = dict[str, Any]
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)

@@ -12,8 +12,8 @@ from kubernetes.client.exceptions import ApiException
 from torchrun_api import Api, Watching
 from torchrun_objects import job, queue
 
-from harness.torchrun_controller import names
-from harness.torchrun_controller.reconcile import Key
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.runtime.reconcile import Key
 
 Object = dict[str, Any]
 START = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)

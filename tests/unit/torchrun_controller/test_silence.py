@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torchrun_objects import pod
 
-from harness.torchrun_controller.conditions import stamp
-from harness.torchrun_controller.silence import ASK, QUIET, Silence, sentence
+from harness.torchrun_controller.api.conditions import stamp
+from harness.torchrun_controller.decide.silence import ASK, QUIET, Silence, sentence
 
 START = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)
 SECOND = timedelta(seconds=1)

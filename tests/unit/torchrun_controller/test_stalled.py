@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from torchrun_objects import CREATED, job, jobset, pod
 
-from harness.torchrun_controller.desired import desired
-from harness.torchrun_controller.observed import Decision, Seen
-from harness.torchrun_controller.stalled import Warnings
+from harness.torchrun_controller.decide.decisions import Decision, Seen
+from harness.torchrun_controller.decide.job import desired
+from harness.torchrun_controller.runtime.event_cache import Warnings
 
 Object = dict[str, Any]
 NOW = datetime(2026, 11, 23, 12, 0, tzinfo=UTC)

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from harness.torchrun_controller.kinds import JOBSETS, PODS
-from harness.torchrun_controller.store import Change, Store
+from harness.torchrun_controller.runtime.kinds import JOBSETS, PODS
+from harness.torchrun_controller.runtime.store import Change, Store
 
 Object = dict[str, Any]
 

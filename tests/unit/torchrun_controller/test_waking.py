@@ -13,12 +13,12 @@ import pytest
 from torchrun_api import Api, Watching
 from torchrun_objects import job, jobset, pod
 
-from harness.torchrun_controller import waking
-from harness.torchrun_controller.kinds import JOBS, JOBSETS, PODS, Kind
-from harness.torchrun_controller.operator import Operator
-from harness.torchrun_controller.reconcile import Key
-from harness.torchrun_controller.store import Change
-from harness.torchrun_controller.waking import Waking
+from harness.torchrun_controller.runtime import work_queue
+from harness.torchrun_controller.runtime.kinds import JOBS, JOBSETS, PODS, Kind
+from harness.torchrun_controller.runtime.operator import Operator
+from harness.torchrun_controller.runtime.reconcile import Key
+from harness.torchrun_controller.runtime.store import Change
+from harness.torchrun_controller.runtime.work_queue import Waking
 
 Object = dict[str, Any]
 ONE, TWO = Key("job", "team", "one"), Key("job", "team", "two")
@@ -72,8 +72,8 @@ def test_progress_waits_and_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> No
     """Contract: events that tell of progress lead to one look, later where many objects make progress. What
     else happens to an object does not wait for that.
     """
-    monkeypatch.setattr(waking, "PROGRESS_SECONDS", 0.1)
-    monkeypatch.setattr(waking, "PROGRESS_RATE", 5)
+    monkeypatch.setattr(work_queue, "PROGRESS_SECONDS", 0.1)
+    monkeypatch.setattr(work_queue, "PROGRESS_RATE", 5)
     many = [Key("job", "team", str(number)) for number in range(5)]
     looks: list[tuple[Key, float]] = []
     done = threading.Event()
@@ -99,7 +99,7 @@ def test_progress_waits_and_counts_as_one(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_progress_during_a_look_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waking, "PROGRESS_SECONDS", 0.1)
+    monkeypatch.setattr(work_queue, "PROGRESS_SECONDS", 0.1)
     looks, first, go_on, done = [0], threading.Event(), threading.Event(), threading.Event()
 
     def look(_: Key) -> None:
@@ -163,7 +163,7 @@ def test_time_that_comes() -> None:
 
     asyncio.run(run())
     assert looks == [3]
-    assert waking.LONGEST_PAUSE >= waking.FIRST_PAUSE
+    assert work_queue.LONGEST_PAUSE >= work_queue.FIRST_PAUSE
 
 
 class Noted:

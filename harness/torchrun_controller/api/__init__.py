@@ -1,0 +1,1 @@
+"""The CRDs: the types of their fields, names, labels and conditions. Pure."""

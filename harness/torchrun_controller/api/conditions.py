@@ -1,0 +1,54 @@
+"""Conditions: what is true of an object, since when, and why, in Kubernetes' standard form."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from harness.torchrun_controller.api.fields import Status, Time, Word
+
+Truth = Literal["True", "False", "Unknown"]
+
+
+class Condition(Status):
+    """One condition. `lastTransitionTime` changes with the status alone."""
+
+    type: Word
+    status: Truth
+    reason: Word = ""
+    message: Annotated[str, Field(max_length=32768)] = ""
+    last_transition_time: Time | None = None
+    observed_generation: int | None = None
+
+
+def stamp(now: datetime) -> str:
+    """Return a time as Kubernetes writes it, e.g. 2026-11-23T14:00:00Z."""
+    return now.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def parsed(time: str) -> datetime:
+    """Return the time of a stamp."""
+    return datetime.fromisoformat(time.replace("Z", "+00:00"))
+
+
+def found(conditions: list[Condition], kind: str) -> Condition | None:
+    """Return the condition of this type."""
+    return next((condition for condition in conditions if condition.type == kind), None)
+
+
+def true(conditions: list[Condition], kind: str) -> bool:
+    """Return whether the condition of this type is there and True."""
+    condition = found(conditions, kind)
+    return condition is not None and condition.status == "True"
+
+
+def with_condition(old: list[Condition], new: Condition, now: datetime) -> list[Condition]:
+    """Return `old` with `new` in place of the condition of its type. The others keep their places."""
+    before = found(old, new.type)
+    since = before.last_transition_time if before and before.status == new.status else stamp(now)
+    changed = new.model_copy(update={"last_transition_time": since})
+    if before is None:
+        return [*old, changed]
+    return [changed if condition.type == new.type else condition for condition in old]

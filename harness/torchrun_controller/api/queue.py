@@ -1,0 +1,142 @@
+"""TorchrunQueue: spec and status."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from harness.torchrun_controller.api.conditions import Condition
+from harness.torchrun_controller.api.fields import (
+    Gpus,
+    Labels,
+    Name,
+    Named,
+    Quantity,
+    Spec,
+    Status,
+    Time,
+    Word,
+    rule,
+    rules,
+)
+from harness.torchrun_controller.api.pod_shape import Permitted, PodSpec
+from harness.torchrun_controller.api.shared import (
+    Distributed,
+    PullPolicy,
+    Scheduling,
+    Storage,
+)
+
+Override = Literal["image", "distributed", "scheduling", "storage", "env", "volumes"]
+
+
+class Share(Spec):
+    """What kai-scheduler gives a queue of one resource. -1 means no limit."""
+
+    quota: int = -1
+    limit: int = -1
+    over_quota_weight: int = 1
+
+
+class Shares(Spec):
+    cpu: Share = Field(default_factory=Share)
+    gpu: Share = Field(default_factory=Share)
+    memory: Share = Field(default_factory=Share)
+
+
+class KaiQueue(Spec):
+    """A queue of kai-scheduler, as the original's code names it (`kaiQueue` in its README)."""
+
+    name: Name
+    parent_queue: Name = "default"
+    resources: Shares = Field(default_factory=Shares)
+
+
+class NodeResources(Spec):
+    """What a whole node has. A job that takes half of its GPUs gets half of the rest."""
+
+    gpus: Gpus = 0
+    cpus: Quantity | None = None
+    memory: Quantity | None = None
+    gpu_type: Annotated[str, Field(max_length=63)] | None = None
+
+
+class PodMetadata(Spec):
+    labels: Labels = Field(default_factory=dict)
+    annotations: Labels = Field(default_factory=dict)
+
+
+class PodTemplate(Spec):
+    """The pod of every job of a queue. Its first container is `trainer`."""
+
+    metadata: PodMetadata = Field(default_factory=PodMetadata)
+    spec: PodSpec = Field(default_factory=PodSpec)
+
+
+class ResourceTemplate(Spec):
+    """A further object that comes with a queue, e.g. the claim of its datasets."""
+
+    name: Name
+    name_mode: Literal["exact", "prefix"] = "exact"
+    template: Permitted
+    immutable: bool = False
+
+
+class Overrides(Spec):
+    """What the jobs of a queue may say otherwise than the queue."""
+
+    allowed: Annotated[list[Override], Field(max_length=6)] = Field(
+        default=["image", "distributed", "scheduling", "storage", "env", "volumes"]
+    )
+
+
+class QueueSpec(Spec):
+    model_config = rules(
+        rule(
+            "!(has(self.queue) && has(self.kaiQueue))",
+            "queue and kaiQueue say the same: expected one of them",
+        ),
+        rule(
+            "!(has(self.localQueue) && has(self.clusterQueue))",
+            "localQueue names a queue that is there, clusterQueue lets the controller make one: "
+            "expected one of them",
+        ),
+    )
+
+    queue: KaiQueue | None = None
+    kai_queue: Name | None = None
+    parent_kai_queue: Name | None = None
+    local_queue: Name | None = None
+    cluster_queue: Name | None = None
+    image: Word | None = None
+    image_pull_policy: PullPolicy = "IfNotPresent"
+    working_dir: Word | None = None
+    node_resources: NodeResources = Field(default_factory=NodeResources)
+    distributed: Distributed = Field(default_factory=Distributed)
+    storage: Storage = Field(default_factory=Storage)
+    scheduling: Scheduling = Field(default_factory=Scheduling)
+    pod_template: PodTemplate = Field(default_factory=PodTemplate)
+    service_account_name: Name = "default"
+    distribution: Literal["Packed", "BestFit"] = "Packed"
+    """Packed is the fewest nodes that take equal shares; BestFit the fewest pods that fit on nodes now."""
+    env: Annotated[list[Named], Field(max_length=512)] = Field(default_factory=list)
+    resources: Annotated[list[ResourceTemplate], Field(max_length=64)] = Field(default_factory=list)
+    overrides: Overrides = Field(default_factory=Overrides)
+
+
+class ResourceStatus(Status):
+    name: Word
+    kind: Word
+    ready: bool
+    message: Word = ""
+
+
+class QueueStatus(Status):
+    observed_generation: int | None = None
+    phase: Literal["Active", "Updating", "Terminating"] | None = None
+    conditions: Annotated[list[Condition], Field(max_length=16)] = Field(default_factory=list)
+    local_queue: Word | None = None
+    last_update_time: Time | None = None
+    resources_ready: bool | None = None
+    resource_statuses: Annotated[list[ResourceStatus], Field(max_length=64)] = Field(default_factory=list)

@@ -1,0 +1,1 @@
+"""The objects that are created for a job. Pure."""

@@ -1,0 +1,125 @@
+"""Volumes of a job: workspace, datasets, checkpoints, shared memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from decimal import Decimal
+
+from kubernetes.utils.quantity import parse_quantity
+
+from harness.core.kubernetes import Object
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.models import Claim, Storage, WorkspaceStorage
+from harness.torchrun_controller.plan.gpu_layout import Plan, Refused
+
+WORKSPACE_SIZE = "10Gi"
+
+
+@dataclass(frozen=True)
+class Volume:
+    """A volume of the pods, where it is mounted, and the claim to make for it, if any."""
+
+    name: str
+    source: Object
+    path: str
+    read_only: bool = False
+    claim: Object | None = None
+    ours: bool = False
+    """Whether the claim goes with the job."""
+
+    @property
+    def held(self) -> bool:
+        """Whether the claim is that of a pod which holds the code for the others, and these have a folder."""
+        return self.claim is not None and "emptyDir" in self.source
+
+
+def workspace(
+    job: str, asked: WorkspaceStorage | None, claim: Claim | None, plan: Plan, wanted: bool
+) -> Volume | None:
+    """Return the volume of the code, or None for a job without one.
+
+    One pod: a claim of its own. Several: that claim if it can be mounted everywhere, else a folder in each
+    pod, because a ReadWriteOnce claim would hold the pods on one node. `wanted`: the code is uploaded; then
+    a claim that is asked for is that of the pod which holds it.
+    """
+    enabled = claim is not None and claim.enabled
+    if asked is None and not enabled and not wanted:
+        return None
+    storage = asked or WorkspaceStorage()
+    path = storage.mount_path if asked else (claim and claim.mount_path) or storage.mount_path
+    existing = storage.claim_name if storage.source == "existing" else claim and claim.claim_name
+    if existing:
+        return Volume("workspace", _claimed(existing), path)
+    mode = storage.access_mode or (claim and claim.access_mode)
+    apart = plan.nodes > 1 and mode != "ReadWriteMany"
+    if apart and not (wanted and enabled):
+        return Volume("workspace", {"emptyDir": {}}, path)
+    made = claim or Claim()
+    sized = Claim(
+        size_per_gpu=storage.size if asked else (made.size_per_gpu or made.size or WORKSPACE_SIZE),
+        storage_class=storage.storage_class or made.storage_class,
+        access_mode=mode,
+    )
+    name = names.workspace_claim(job)
+    if apart:
+        alone = _claim(name, sized, plan, mode or "ReadWriteOnce")
+        return Volume("workspace", {"emptyDir": {}}, path, claim=alone, ours=True)
+    return Volume("workspace", _claimed(name), path, claim=_claim(name, sized, plan), ours=True)
+
+
+def lasting(job: str, queue: str, storage: Storage, plan: Plan) -> list[Volume]:
+    """Return datasets (of the queue, read only) and checkpoints (of the job's name). Both outlive the job."""
+    found = []
+    for kind, claim, default, read_only in (
+        ("datasets", storage.datasets, f"{queue}-datasets", True),
+        ("checkpoints", storage.checkpoints, f"{job}-checkpoints", False),
+    ):
+        if claim is None or not (claim.enabled or claim.claim_name):
+            continue
+        name = claim.claim_name or default
+        made = None if claim.claim_name else _claim(name, claim, plan)
+        found.append(Volume(kind, _claimed(name), claim.mount_path or f"/{kind}", read_only, made))
+    return found
+
+
+def shared_memory(storage: Storage, plan: Plan) -> Volume | None:
+    """Return /dev/shm, as large as the pod's GPUs (or the node, without GPUs) want."""
+    if storage.shm_size_per_gpu is None:
+        return None
+    size = bytes_of(storage.shm_size_per_gpu, max(plan.gpus, 1))
+    return Volume("dshm", {"emptyDir": {"medium": "Memory", "sizeLimit": size}}, "/dev/shm")  # noqa: S108
+
+
+def bytes_of(quantity: str | int, times: int) -> str:
+    """Return a quantity many times over, in whole bytes or mebibytes."""
+    amount = parse_quantity(quantity) * times
+    return f"{int(amount / 2**20)}Mi" if amount % 2**20 == 0 else str(int(amount.to_integral_value()))
+
+
+def _claimed(name: str) -> Object:
+    return {"persistentVolumeClaim": {"claimName": name}}
+
+
+def _claim(name: str, claim: Claim, plan: Plan, alone: str | None = None) -> Object:
+    """Return a claim that the job's pods mount, or, with the access mode `alone`, one other pod."""
+    mode = alone or claim.access_mode or ("ReadWriteMany" if plan.nodes > 1 else "ReadWriteOnce")
+    if alone is None and plan.nodes > 1 and mode in ("ReadWriteOnce", "ReadWriteOncePod"):
+        raise Refused(
+            "AccessMode",
+            f"claim {name} is {mode}, which holds {plan.nodes} pods on one node: expected ReadWriteMany",
+        )
+    if claim.size is not None:
+        size = bytes_of(claim.size, 1)
+    elif claim.size_per_gpu is not None:
+        size = bytes_of(claim.size_per_gpu, max(plan.gpus * plan.nodes, 1))
+    else:
+        raise Refused("ClaimSize", f"claim {name} has no size: expected size, sizePerGPU or claimName")
+    if parse_quantity(size) <= Decimal(0):
+        raise Refused("ClaimSize", f"claim {name} has size {size}: expected more than nothing")
+    storage_class = {"storageClassName": claim.storage_class} if claim.storage_class else {}
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": {"name": name},
+        "spec": {"accessModes": [mode], "resources": {"requests": {"storage": size}}, **storage_class},
+    }

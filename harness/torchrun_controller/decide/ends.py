@@ -1,0 +1,97 @@
+"""How a job ends, and what is done after its end."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+from harness.core.kubernetes import Object, condition
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.conditions import parsed, stamp
+from harness.torchrun_controller.api.models import Phase
+from harness.torchrun_controller.decide.decisions import (
+    Action,
+    Decision,
+    DeleteParts,
+    attempt,
+    ending,
+    failure,
+    owned,
+)
+from harness.torchrun_controller.decide.look import Look, delete
+
+
+class Ends(Look):
+    """The ends of a job: what its ranks did, what was asked, what is impossible."""
+
+    def _ended(self) -> Decision | None:
+        """Return the end that the job has come to, or None. What the ranks did comes before what is asked."""
+        if self.ours is not None and not ending(self.ours):
+            over = self._over(self.ours)
+            if over is not None:
+                return over
+        if self.spec.cancel:
+            return self._finish("Cancelled", "Cancelled", "spec.cancel was set")
+        deadline = self._deadline()
+        if deadline is not None and deadline <= self.now and not self.spec.suspend:
+            seconds = self.spec.reliability.active_deadline_seconds
+            return self._finish(
+                "TimedOut", "DeadlineExceeded", f"it ran for {seconds} s, its active deadline"
+            )
+        return None
+
+    def _over(self, jobset: Object) -> Decision | None:
+        """Return the end that the JobSet has come to. Pods alone decide nothing: one rank is not the job."""
+        pods = attempt(self.seen.pods, jobset)
+        self.status.restarts = int((jobset.get("status") or {}).get("restarts") or 0)
+        if condition(jobset, "Completed").get("status") == "True":
+            self._count(pods)
+            return self._finish("Succeeded", "AllRanksSucceeded", "every rank ended with exit code 0")
+        failed = condition(jobset, "Failed")
+        if failed.get("status") != "True":
+            return None
+        self._count(pods)
+        reason, message = str(failed.get("reason")), str(failed.get("message", ""))
+        if "DeadlineExceeded" in message or reason == "DeadlineExceeded":
+            return self._finish("TimedOut", "DeadlineExceeded", message)
+        why = failure(pods)
+        return self._finish("Failed", "RankFailed" if why else reason, f"{why or message}")
+
+    def _finish(self, phase: Phase, reason: str, message: str) -> Decision:
+        """Write the end down. What is done about it is decided by the next look, which reads it there."""
+        self.status.completion_time = stamp(self.now)
+        succeeded = phase == "Succeeded"
+        self._condition("Complete", succeeded, reason, message)
+        self._condition("Failed", not succeeded, reason, message)
+        self._condition("PodsReady", False, "Finished")
+        if self._was("Suspended"):
+            self._condition("Suspended", False, "Finished")
+        return self._say(phase, message, wake=self.now)
+
+    def _refuse(self, reason: str, message: str) -> Decision:
+        return self._finish("Failed", reason, message)
+
+    def _after_the_end(self) -> Decision:
+        """Never start again. Stop what still runs at once, and delete what is left after the TTL, once."""
+        self.status.message = self.old.message
+        ended = parsed(self.old.completion_time) if self.old.completion_time else self.now
+        reliability = (self.job["spec"].get("reliability")) or {}
+        expires = ended + timedelta(seconds=int(reliability.get("ttlSecondsAfterFinished", 3600)))
+        jobset = self.ours
+        expired = expires <= self.now
+        actions: list[Action] = []
+        at_work = jobset is not None and self._runs(jobset)
+        if jobset is not None and (expired or at_work) and not ending(jobset):
+            # One that completes just now has changed: it stays until the TTL.
+            actions.append(delete(jobset, unchanged=not expired))
+        if expired:
+            left = [claim for claim in self.seen.claims if owned(claim, self.uid)]
+            actions += [delete(claim) for claim in left if not ending(claim)]
+            uploaded = names.WORKSPACE_ANNOTATION in (self.job["metadata"].get("annotations") or {})
+            if uploaded and not self._was("CleanedUp"):
+                actions.append(DeleteParts(self.uid))
+            if jobset is None and not left:
+                self._condition("CleanedUp", True, "TTLExpired", "the JobSet and the workspace are deleted")
+        return Decision(self.status, actions, None if expired else expires)
+
+    def _runs(self, jobset: Object) -> bool:
+        return not any(condition(jobset, kind).get("status") == "True" for kind in ("Completed", "Failed"))

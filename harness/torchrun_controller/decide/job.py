@@ -1,0 +1,357 @@
+"""What is to become of a TorchrunJob: a pure function of the job, what the cluster has of it, and the time.
+
+Level-based: it asks what is, never what changed. So a missed event, a restart of the controller and a second
+look at the same state decide the same. The status is written before the actions are done: it holds what must
+not be forgotten (that the job is over; that its JobSet is to go), and the actions can be repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from pydantic import ValidationError
+
+from harness.core.kubernetes import Object, condition
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.conditions import found, parsed, stamp
+from harness.torchrun_controller.api.job import Waiting
+from harness.torchrun_controller.api.models import FINISHED, JobSpec, QueueSpec, Workers
+from harness.torchrun_controller.api.rejected import Rejected
+from harness.torchrun_controller.build import etcd, holder, probe, workspace
+from harness.torchrun_controller.build import jobset as make
+from harness.torchrun_controller.build.template import Resolved, resolve
+from harness.torchrun_controller.build.template import capacity as capacity_of
+from harness.torchrun_controller.decide import stalled
+from harness.torchrun_controller.decide.decisions import (
+    Action,
+    Check,
+    Create,
+    Decision,
+    Seen,
+    attempt,
+    ending,
+    failure,
+    hindrance,
+    lingering,
+    syncing,
+    workspaces,
+)
+from harness.torchrun_controller.decide.ends import Ends
+from harness.torchrun_controller.decide.look import delete, first_error
+from harness.torchrun_controller.decide.queue import template_condition
+from harness.torchrun_controller.decide.silence import sentence
+from harness.torchrun_controller.plan.capacity import Capacity, explained
+from harness.torchrun_controller.plan.gpu_layout import Refused
+
+RENEW = timedelta(seconds=60)
+"""The shortest time between two texts about what is free, in the message of a waiting job."""
+
+ETCD_AGAIN = timedelta(seconds=10)
+"""When to look again for a Service that is not watched."""
+
+STARTS = "the job starts when the API server accepts it"
+
+
+def desired(job: Object, seen: Seen, now: datetime, *, kai: bool = False) -> Decision:
+    """Return the job's status, what is to be done, and when to look again."""
+    return _Job(job, seen, now, kai).decide()
+
+
+class _Job(Ends):
+    """What is decided at one look."""
+
+    def decide(self) -> Decision:
+        if ending(self.job):
+            return self._say("Deleted", "the garbage collector deletes what the job owns")
+        if self.old.phase in FINISHED:
+            return self._after_the_end()
+        try:
+            self.spec = JobSpec.model_validate(self.job["spec"])
+        except ValidationError as error:
+            return self._refuse("InvalidSpec", first_error(error))
+        self.status.queue = self.spec.queue_name
+        return self._ended() or (self._suspend() if self.spec.suspend else self._go_on())
+
+    def _go_on(self) -> Decision:
+        self._condition("Suspended", False, "Resumed" if self._resumed() else "NotSuspended")
+        return self._start() if self.ours is None or ending(self.ours) else self._watch(self.ours)
+
+    # -- not yet, and not now ----------------------------------------------------------------------------
+    def _suspend(self) -> Decision:
+        """Delete the JobSet; claims and place in history stay. A JobSet that ended meanwhile has changed, so
+        that its deletion is refused and the next look finds the end."""
+        self.status.job_id, self.status.start_time = None, None
+        self.status.workers, self.status.workers_status = Workers(), None
+        self._condition("PodsReady", False, "Suspended")
+        gone = self.ours is None
+        message = "no pod runs; set suspend: false to go on" if gone else "its pods are ending"
+        self._condition("Suspended", True, "Suspended" if gone else "Suspending", message)
+        actions: list[Action] = []
+        if self.ours is not None and not ending(self.ours):
+            actions.append(delete(self.ours, unchanged=True))
+        return self._say("Suspended", message, actions)
+
+    def _start(self) -> Decision:
+        self.status.workers = Workers()
+        if self.ours is not None:
+            if self.old.job_id == self.ours["metadata"]["uid"]:
+                return self._finish(
+                    "Failed", "JobSetDeleted", "its JobSet was deleted: make a new TorchrunJob"
+                )
+            return self._say("Pending", "the pods of the time before are ending")
+        if self.old.job_id is not None:
+            # Made again it might train twice into the same checkpoints.
+            return self._finish("Failed", "JobSetDeleted", "its JobSet was deleted: make a new TorchrunJob")
+        if self.seen.jobset is not None:
+            message = f"there is another JobSet {self.job['metadata']['name']}: delete it, or rename the job"
+            return self._say("Pending", message)
+        if self.seen.queue is None or ending(self.seen.queue):
+            return self._wait_for_queue("QueueNotFound", "is not there: the job starts when it comes")
+        return self._make(self.seen.queue)
+
+    def _make(self, queue: Object) -> Decision:
+        try:
+            asked = QueueSpec.model_validate(queue["spec"])
+        except ValidationError as error:
+            return self._wait_for_queue("QueueInvalid", f"is not valid: {first_error(error)}")
+        checked = template_condition(queue)
+        if checked is None:
+            return self._wait_for_queue("QueueChecking", "is new or has changed, and is being checked")
+        if checked.status != "True":
+            return self._wait_for_queue("QueueInvalid", f"is not ready: {checked.message}")
+        self._condition("QueueReady", True, "QueueFound")
+        return self._make_from(asked)
+
+    def _make_from(self, asked: QueueSpec) -> Decision:
+        metadata = self.job["metadata"]
+        annotations = metadata.get("annotations") or {}
+        try:
+            resolved = self._resolved(asked)
+            document = make.jobset(self.job, resolved, self._local_queue(asked), kai=self.kai)
+            claims = make.claims(self.job, resolved)
+        except Refused as refused:
+            return self._refuse(refused.reason, str(refused))
+        missing = self._missing(resolved)
+        if missing is not None:
+            return missing
+        self._describe(resolved)
+        if self.seen.rejected is not None:
+            return self._rejected(self.seen.rejected)
+        there = {claim["metadata"]["name"] for claim in self.seen.claims}
+        beside = [
+            *(claim for claim in claims if claim["metadata"]["name"] not in there),
+            *holder.documents(self.job, resolved),
+        ]
+        creates: list[Action] = [Create(each) for each in beside]
+        if workspace.parts_of(annotations) is None:
+            message = (
+                "its code is not in the cluster yet; if `kubectl torchrun submit` was interrupted, run "
+                f"`kubectl torchrun sync {metadata['name']}`"
+            )
+            to_pod = any(each["kind"] == "StatefulSet" for each in beside)
+            reason = names.UPLOADING_TO_POD if to_pod else names.UPLOADING
+            self._condition("WorkspaceReady", False, reason, message)
+            return self._say("Pending", message, creates)
+        actions: list[Action] = [self._check(asked, resolved), *creates, Create(document)]
+        before = found(self.old.conditions, "Accepted")
+        if before is not None and before.status == "False":
+            return self._say("Pending", f"{before.message}; {STARTS}", actions)  # until something is created
+        return self._say("Pending", "its pods are being made", actions)
+
+    def _check(self, asked: QueueSpec, resolved: Resolved) -> Check:
+        any_name = self._resolved(asked, probe.ANY_NAME)
+        return Check(*(probe.of_job(self.job, each, kai=self.kai) for each in (resolved, any_name)))
+
+    def _missing(self, resolved: Resolved) -> Decision | None:
+        """Wait for what the job needs of the cluster, and the API server does not ask for."""
+        priority = resolved.scheduling.priority_class_name
+        if priority and self.seen.priority_classes is not None and priority not in self.seen.priority_classes:
+            # Without it the API server refuses every pod, and only an event of the Job says so.
+            message = f"PriorityClass {priority} is not there: the job starts when it comes"
+            self._condition("QueueReady", False, "PriorityClassNotFound", message)
+            return self._say("Pending", message)
+        if self.seen.no_etcd:
+            message = (
+                f"rdzvBackend etcd-v2 expects the Service {etcd.NAME} in the namespace {etcd.NAMESPACE}, and "
+                f"it is not there: `{etcd.INSTALL}`, or set rdzvEndpoint, or rdzvBackend: c10d"
+            )
+            self._condition("EtcdReady", False, "ServiceNotFound", message)
+            return self._say("Pending", message, wake=self.now + ETCD_AGAIN)
+        if etcd.ENDPOINT in resolved.torchrun:
+            self._condition("EtcdReady", True, "ServiceFound")
+        return None
+
+    def _rejected(self, rejected: Rejected) -> Decision:
+        """Decide what a refusal by the API server means: the end, or another try as the cluster changes."""
+        if rejected.final:
+            return self._refuse("Rejected", f"{rejected}; change the job, and create it again")
+        self._condition("Accepted", False, rejected.reason, str(rejected))
+        return self._say("Pending", f"{rejected}; {STARTS}")
+
+    def _wait_for_queue(self, reason: str, text: str) -> Decision:
+        message = f"TorchrunQueue {self.spec.queue_name} {text}"
+        self._condition("QueueReady", False, reason, message)
+        return self._say("Pending", message)
+
+    def _resolved(self, queue: QueueSpec, name: str | None = None) -> Resolved:
+        """Return the job as it will run, by its own name or another one. Raises Refused.
+
+        Where the best fit is refused, such as by a claim of one node, the fewest nodes count.
+        """
+        metadata = self.job["metadata"]
+        given = (name or metadata["name"], self.spec, metadata.get("annotations") or {}, queue)
+        try:
+            return resolve(*given, self.seen.capacity)
+        except Refused:
+            return resolve(*given)
+
+    def _local_queue(self, queue: QueueSpec) -> str | None:
+        return None if self.kai else queue.local_queue or self.spec.queue_name
+
+    def _describe(self, resolved: Resolved) -> None:
+        self.status.job_name = resolved.name
+        self.status.num_nodes = resolved.plan.nodes
+        self.status.processes_per_node = resolved.plan.processes
+        self.status.torchrun_command = resolved.torchrun
+
+    # -- it is there -------------------------------------------------------------------------------------
+    def _watch(self, jobset: Object) -> Decision:
+        self.status.job_id = jobset["metadata"]["uid"]
+        if found(self.status.conditions, "Accepted"):
+            self._condition("Accepted", True, "Accepted")
+        pods = attempt(self.seen.pods, jobset)
+        self._count(pods)
+        if jobset["spec"].get("suspend"):
+            return self._queued()
+        admitted = not self.kai
+        if admitted:
+            self._condition("Admitted", True, "Admitted")
+        if self.status.start_time is None:
+            self.status.start_time = stamp(self.now)
+        return self._admitted(pods)
+
+    def _admitted(self, pods: list[Object]) -> Decision:
+        brought = workspaces(pods)
+        if len(set(brought.values())) > 1:
+            each = ", ".join(f"{pod} has {what}" for pod, what in sorted(brought.items()))
+            message = f"the pods brought different code: {each}; name a tag or a commit, which do not move"
+            return self._refuse("WorkspaceDiffers", message)
+        counts, need = self.status.workers, self._least()
+        if counts.failed:
+            why = failure(pods)
+            self._condition("PodsReady", False, "RankFailed", why)
+            elastic = self._least() != self.status.num_nodes
+            if counts.running + counts.succeeded < need or not elastic:
+                then = (
+                    "its pod is made again, and the ranks meet anew"
+                    if elastic
+                    else "the JobSet ends this attempt"
+                )
+                return self._say("Pending", f"{why}; {then}", wake=self._deadline())
+        if counts.running + counts.succeeded >= need:
+            if found(self.status.conditions, "WorkspaceReady"):
+                self._condition("WorkspaceReady", True, "Synced", _brought(brought))
+            ready = counts.ready + counts.succeeded >= need
+            self._condition("PodsReady", ready, "PodsReady" if ready else "PodsNotReady")
+            # All may have succeeded: it is over when the JobSet says so.
+            return self._running(pods)
+        self._condition("PodsReady", False, "PodsNotReady")
+        if syncing(pods):
+            self._condition("WorkspaceReady", False, "Syncing", "pods wait for their workspace")
+            return self._say("Syncing", "pods wait for their workspace", wake=self._deadline())
+        up = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods run"
+        why, again = hindrance(pods, self.now)
+        if not why or stalled.waits_for_claims(pods) or stalled.without_image(pods):
+            return self._explain(up, why, pods, again)
+        said = f"{up}: {why}"
+        if "Unschedulable" in why:
+            said = self._with_capacity(said, self.status.start_time)
+        return self._say("Pending", said, wake=self._first(again))
+
+    def _running(self, pods: list[Object]) -> Decision:
+        since, again = self.seen.silent or (None, None)
+        silent = sentence(since, self.status.workers_status or "") if since else None
+        return self._say("Running", lingering(pods) or silent, wake=self._first(again))
+
+    def _explain(self, up: str, why: str, pods: list[Object], again: datetime | None) -> Decision:
+        """Say why pods are late, by what Events report where `why` is not enough."""
+        since = self._late_since()
+        told = self.seen.warnings
+        if told is not None:
+            nodes = self.status.num_nodes or 1
+            secret = stalled.pull_secret(pods, told)
+            event = stalled.explanation(self.seen, pods, nodes, since, self.now) if not secret else ""
+            why = f"{why}; {secret}" if secret else event or why
+        late = self.now >= since + stalled.LATE
+        wake = self._first(again, self.now + stalled.AGAIN if late else since + stalled.LATE)
+        decision = self._say("Pending", f"{up}: {why}" if why else up, wake=wake)
+        return replace(decision, unexplained=late and told is None)
+
+    def _late_since(self) -> datetime:
+        """Return when the pods that are not ready now began: at the admission, or when they were lost."""
+        pods = found(self.status.conditions, "PodsReady")
+        times = [self.status.start_time, pods.last_transition_time if pods else None]
+        return max((parsed(time) for time in times if time), default=self.now)
+
+    def _first(self, *times: datetime | None) -> datetime | None:
+        return min(filter(None, (*times, self._deadline())), default=None)
+
+    def _with_capacity(self, message: str, since: str | None) -> str:
+        """Return the message of a job that waits, with what is free for its GPUs on nodes now."""
+        pods, share = self.status.num_nodes, self.status.processes_per_node
+        capacity, queue = self.seen.capacity, self.seen.waits_in
+        self.status.waiting = self.old.waiting
+        if capacity is None or queue is None or not pods or not share:
+            return message
+        began = parsed(since) if since else self.now
+        old = self.old.waiting
+        if old is None or self.now - parsed(old.time) >= max(RENEW, parsed(old.time) - began):
+            text = self._capacity(capacity, queue, pods, share)
+            if text and (old is None or text != old.message):
+                self.status.waiting = Waiting(time=stamp(self.now), message=text)
+        waiting = self.status.waiting
+        return f"{message}; at {waiting.time}: {waiting.message}" if waiting else message
+
+    def _capacity(self, capacity: Capacity, queue: Object, pods: int, share: int) -> str:
+        """Return what is free for pods with `share` ranks; "" for a job without GPUs."""
+        try:
+            asked = QueueSpec.model_validate(queue["spec"])
+            whole = capacity_of(asked)
+        except (ValidationError, ValueError):
+            return ""
+        if not whole or self.spec.num_gpus == 0:
+            return ""
+        return explained(capacity, asked, self.spec.scheduling, whole=whole, pods=pods, share=share)
+
+    def _queued(self) -> Decision:
+        """Say what Kueue says. It sets the JobSet's suspend, also when it takes admitted pods back."""
+        self.status.start_time = None
+        workload = self.seen.workload or {}
+        evicted = condition(workload, "Evicted")
+        if evicted.get("status") == "True" and evicted.get("reason") == "Preempted":
+            message = str(evicted.get("message", "")) or "a workload before it took its place"
+            self._condition("Admitted", False, "Preempted", message)
+            return self._say("Preempted", message)
+        reserved = condition(workload, "QuotaReserved")
+        message = str(reserved.get("message", "")) or "waits for Kueue to admit it"
+        self._condition("Admitted", False, str(reserved.get("reason") or "Pending"), message)
+        queued = found(self.status.conditions, "Admitted")
+        message = self._with_capacity(message, queued.last_transition_time if queued else None)
+        if self.seen.workload is None and self.ours is not None:
+            return self._unseen_by_kueue(self.ours, message)
+        return self._say("Queued", message)
+
+    def _unseen_by_kueue(self, jobset: Object, message: str) -> Decision:
+        """Say why Kueue has no Workload for the JobSet, by an Event of it."""
+        created = jobset["metadata"].get("creationTimestamp")
+        since = parsed(created) if created else self.now
+        late, told = self.now >= since + stalled.LATE, self.seen.warnings
+        if told is not None:
+            message = stalled.of_jobset(self.seen, since) or message
+        wake = self.now + stalled.AGAIN if late else since + stalled.LATE
+        return replace(self._say("Queued", message, wake=wake), unexplained=late and told is None)
+
+
+def _brought(found: dict[str, str]) -> str:
+    return next(iter(found.values()), "the workspace is in every pod")

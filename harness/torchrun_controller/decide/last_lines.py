@@ -1,0 +1,57 @@
+"""What the last lines of a trainer's log say about its end: the rank that failed, or the setup.
+
+torchrun ends with exit code 1 whatever its ranks end with, and has no other place for their codes than the
+table it prints last ("Root Cause", torch.distributed.elastic.multiprocessing.errors.ChildFailedError; seen
+with torch 2.6). The kubelet puts the last 2048 bytes of a log into the status of a container that failed
+(terminationMessagePolicy FallbackToLogsOnError), so that no log has to be asked for.
+"""
+
+from __future__ import annotations
+
+import re
+import signal
+
+from harness.torchrun_controller.api import names
+
+LONGEST_LINE = 300
+_RANK = re.compile(r"^ *rank +: (\d+) \(local_rank: \d+\)\n *exitcode +: (-?\d+) \(pid: \d+\)", re.MULTILINE)
+_ERROR = re.compile(
+    r"^ *traceback : Traceback \(most recent call last\):\n(?:.*\n)*?(?=\s*\n|=+)", re.MULTILINE
+)
+_SETUP = re.compile(rf"^{re.escape(names.SETUP_FAILED)} (\d+)$", re.MULTILINE)
+_RULE = re.compile(r"^[=\-*]+$")
+
+
+def explained(code: str, message: str) -> str:
+    """Return how a trainer ended: `code` ("Error, exit code 1"), and what `message` says about its cause.
+
+    `message` is the termination message of its container, which may be empty or a text of the user's own.
+    """
+    setup = _SETUP.search(message)
+    if setup:
+        last = _last_line(message[: setup.start()])
+        return f"setupCommand failed with exit code {setup[1]}" + (f": {last}" if last else "")
+    ranks = _RANK.findall(message)
+    if ranks:  # The root cause is the last one.
+        rank, exit_code = ranks[-1]
+        error = _ERROR.search(message)
+        what = _last_line(error[0]) if error else ""
+        return f"{code} of torchrun, because rank {rank} {_ended(int(exit_code))}" + (
+            f": {what}" if what else ""
+        )
+    last = _last_line(message)
+    return f"{code}: {last}" if last else code
+
+
+def _ended(exit_code: int) -> str:
+    if exit_code >= 0:
+        return f"ended with exit code {exit_code}"
+    try:
+        return f"was ended by signal {-exit_code} ({signal.Signals(-exit_code).name})"
+    except ValueError:
+        return f"was ended by signal {-exit_code}"
+
+
+def _last_line(text: str) -> str:
+    lines = [line.strip() for line in text.splitlines()]
+    return next((line for line in reversed(lines) if line and not _RULE.match(line)), "")[:LONGEST_LINE]

@@ -1,0 +1,95 @@
+"""One look at one job: its status is built step by step, and nothing else changes."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from pydantic import ValidationError
+
+from harness.core.kubernetes import Object
+from harness.torchrun_controller.api.conditions import Condition, found, parsed, true, with_condition
+from harness.torchrun_controller.api.models import JobSpec, JobStatus, Phase
+from harness.torchrun_controller.decide.decisions import Action, Decision, Delete, Seen, counted, owned
+
+MAX_SHOWN = 200
+"""Characters of a wrong value in a message."""
+
+
+class Look:
+    """What was seen, and the status that is to be written. `spec` is there once it was read."""
+
+    spec: JobSpec
+
+    def __init__(self, job: Object, seen: Seen, now: datetime, kai: bool) -> None:
+        self.job, self.seen, self.now, self.kai = job, seen, now, kai
+        self.uid = job["metadata"]["uid"]
+        self.old = JobStatus.model_validate(job.get("status") or {})
+        self.status = self.old.model_copy(
+            update={
+                "observed_generation": job["metadata"].get("generation"),
+                "message": None,
+                "waiting": None,
+            }
+        )
+        if found(self.old.conditions, "Reconciled"):
+            self._condition("Reconciled", True, "Reconciled")
+        self.ours = seen.jobset if seen.jobset is not None and owned(seen.jobset, self.uid) else None
+
+    def _count(self, pods: list[Object]) -> None:
+        self.status.workers = counts = counted(pods)
+        self.status.workers_status = f"{counts.ready + counts.succeeded}/{self.status.num_nodes or 0} ready"
+
+    def _least(self) -> int:
+        return self.spec.min_nodes or self.status.num_nodes or 1
+
+    def _deadline(self) -> datetime | None:
+        """Return when its time is over. It counts from the admission after the last suspension."""
+        seconds = self.spec.reliability.active_deadline_seconds
+        if seconds is None or self.status.start_time is None:
+            return None
+        return parsed(self.status.start_time) + timedelta(seconds=seconds)
+
+    def _resumed(self) -> bool:
+        before = found(self.old.conditions, "Suspended")
+        return before is not None and (before.status == "True" or before.reason == "Resumed")
+
+    def _was(self, kind: str) -> bool:
+        return true(self.old.conditions, kind)
+
+    def _condition(self, kind: str, holds: bool, reason: str, message: str = "") -> None:
+        self.status.conditions = with_condition(
+            self.status.conditions,
+            Condition(
+                type=kind,
+                status="True" if holds else "False",
+                reason=reason,
+                message=message,
+                observed_generation=self.job["metadata"].get("generation"),
+            ),
+            self.now,
+        )
+
+    def _say(
+        self,
+        phase: Phase,
+        message: str | None,
+        actions: list[Action] | None = None,
+        wake: datetime | None = None,
+    ) -> Decision:
+        self.status.phase, self.status.message = phase, message
+        return Decision(self.status, actions or [], wake)
+
+
+def delete(item: Object, *, unchanged: bool = False) -> Delete:
+    """Return the deletion of this very object; `unchanged`: if it is as it was seen."""
+    metadata = item["metadata"]
+    version = metadata.get("resourceVersion") if unchanged else None
+    return Delete(item["apiVersion"], item["kind"], metadata["name"], metadata["uid"], version)
+
+
+def first_error(error: ValidationError) -> str:
+    """Return where a spec is wrong, and how."""
+    first = error.errors()[0]
+    value = repr(first["input"])
+    shown = value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}…"
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}; found {shown}"

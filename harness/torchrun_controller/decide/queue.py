@@ -1,0 +1,251 @@
+"""What is to become of a TorchrunQueue: its LocalQueue or kai-scheduler Queue, and the objects beside it.
+
+Claims and ConfigMaps of a queue have no owner: data outlives the queue. A kai-scheduler Queue has no
+namespace, so it cannot be owned by an object in one (the garbage collector would delete it); a finalizer
+deletes it.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from pydantic import ValidationError
+
+from harness.core.kubernetes import Object, condition
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.conditions import Condition, found, stamp, with_condition
+from harness.torchrun_controller.api.models import QueueSpec, QueueStatus, ResourceStatus, ResourceTemplate
+from harness.torchrun_controller.api.names import PERMITTED
+from harness.torchrun_controller.build.jobset import owner
+from harness.torchrun_controller.build.template import kai_queue
+from harness.torchrun_controller.decide.decisions import (
+    Action,
+    Create,
+    Delete,
+    Finalizers,
+    QueueDecision,
+    SeenQueue,
+    ending,
+)
+from harness.torchrun_controller.decide.look import first_error
+
+
+def desired(
+    queue: Object, seen: SeenQueue, now: datetime, cluster_queue: str, *, kai: bool = False
+) -> QueueDecision:
+    """Return the queue's status and what is to be done. `cluster_queue` is the one of LocalQueues that say
+    nothing else.
+    """
+    old = QueueStatus.model_validate(queue.get("status") or {})
+    status = old.model_copy(update={"observed_generation": queue["metadata"].get("generation")})
+    if found(old.conditions, "Reconciled"):
+        recovered = Condition(type="Reconciled", status="True", reason="Reconciled")
+        status.conditions = with_condition(old.conditions, recovered, now)
+    finalizers = list(queue["metadata"].get("finalizers") or [])
+    if ending(queue):
+        return _end(queue, seen, status, finalizers)
+    try:
+        spec = QueueSpec.model_validate(queue["spec"])
+    except ValidationError as error:
+        return _say(queue, status, now, "SpecInvalid", first_error(error), [])
+    if seen.template is not None:
+        status.conditions = with_condition(status.conditions, _template(queue, seen.template), now)
+    if kai and names.FINALIZER not in finalizers:
+        return QueueDecision(status, [Finalizers([*finalizers, names.FINALIZER])])
+    return _open(queue, spec, seen, status, now, cluster_queue, kai=kai)
+
+
+def _open(
+    queue: Object,
+    spec: QueueSpec,
+    seen: SeenQueue,
+    status: QueueStatus,
+    now: datetime,
+    cluster_queue: str,
+    *,
+    kai: bool,
+) -> QueueDecision:
+    """Return what is missing of a valid queue: where its jobs queue, and the objects that come with it."""
+    actions: list[Action] = []
+    reason, message = "Ready", ""
+    if kai:
+        if seen.kai_queue is None:
+            actions.append(Create(kai_document(queue, spec)))
+    else:
+        status.local_queue = spec.local_queue or queue["metadata"]["name"]
+        reason, message = _local(spec, seen.local_queue)
+        if seen.local_queue is None and spec.local_queue is None:
+            actions.append(Create(_local_document(queue, spec.cluster_queue or cluster_queue)))
+    status.resource_statuses = [_resource(template, seen) for template in spec.resources]
+    status.resources_ready = all(resource.ready for resource in status.resource_statuses)
+    for template, resource in zip(spec.resources, status.resource_statuses, strict=True):
+        if resource.message == MISSING:
+            actions.append(Create(_resource_document(queue, template)))
+    late = next((r for r in status.resource_statuses if not r.ready), None)
+    if reason == "Ready" and late is not None:
+        reason, message = "ResourcesNotReady", f"{late.kind} {late.name}: {late.message}"
+    if seen.rejected is not None:
+        reason, message = "Rejected", f"{seen.rejected}; change the queue, or what the API server asks for"
+        actions = []
+    elif actions and (before := found(status.conditions, "Ready")) and before.reason == "Rejected":
+        reason, message = before.reason, before.message  # the same until something is created
+    return _say(queue, status, now, *_of_template(queue, status, reason, message), actions)
+
+
+def _of_template(queue: Object, status: QueueStatus, reason: str, message: str) -> tuple[str, str]:
+    """Return reason and message of Ready: a pod template that is not valid comes before all else."""
+    checked = _current(status, queue)
+    if checked is None:
+        return ("PodTemplateUnknown", UNCHECKED) if reason == "Ready" else (reason, message)
+    return (reason, message) if checked.status == "True" else ("PodTemplateInvalid", checked.message)
+
+
+def kai_document(queue: Object, spec: QueueSpec) -> Object:
+    """Return the kai-scheduler Queue, with its parent. Its shares are its own scheduler's matter."""
+    given = spec.queue
+    shares = given.resources.model_dump(by_alias=True) if given else {}
+    return {
+        "apiVersion": names.KAI_API,
+        "kind": "Queue",
+        "metadata": {
+            "name": kai_queue(spec) or queue["metadata"]["name"],
+            "labels": {
+                f"{names.GROUP}/queue-namespace": queue["metadata"]["namespace"],
+                names.QUEUE_LABEL: queue["metadata"]["name"][:63],
+            },
+        },
+        "spec": {
+            "parentQueue": spec.parent_kai_queue or (given.parent_queue if given else "default"),
+            "resources": shares or {kind: dict(UNLIMITED) for kind in ("cpu", "gpu", "memory")},
+        },
+    }
+
+
+TEMPLATE = "PodTemplateValid"
+"""The condition of a queue whose pod the API server has checked. It is of one generation."""
+UNCHECKED = "its pod template is being checked"
+
+
+def template_condition(queue: Object) -> Condition | None:
+    """Return the condition PodTemplateValid of a queue as it is now. None: it was not checked yet."""
+    return _current(QueueStatus.model_validate(queue.get("status") or {}), queue)
+
+
+def _current(status: QueueStatus, queue: Object) -> Condition | None:
+    checked = found(status.conditions, TEMPLATE)
+    return checked if checked and checked.observed_generation == queue["metadata"].get("generation") else None
+
+
+def needs_check(queue: Object) -> bool:
+    """Return whether the API server is to be asked about the queue's pod: a new or changed queue, or one
+    whose pod it refused.
+    """
+    checked = template_condition(queue)
+    return not ending(queue) and (checked is None or checked.status != "True")
+
+
+def _template(queue: Object, refusal: str) -> Condition:
+    return Condition(
+        type=TEMPLATE,
+        status="False" if refusal else "True",
+        reason="Rejected" if refusal else "Accepted",
+        message=refusal,
+        observed_generation=queue["metadata"].get("generation"),
+    )
+
+
+UNLIMITED = {"quota": -1, "limit": -1, "overQuotaWeight": 1}
+MISSING = "is being made"
+
+
+def _end(queue: Object, seen: SeenQueue, status: QueueStatus, finalizers: list[str]) -> QueueDecision:
+    status.phase = "Terminating"
+    if names.FINALIZER not in finalizers:
+        return QueueDecision(status)
+    if seen.kai_queue is not None and not ending(seen.kai_queue):
+        kai = seen.kai_queue["metadata"]
+        labels = kai.get("labels") or {}
+        if labels.get(names.QUEUE_LABEL) == queue["metadata"]["name"][:63]:
+            return QueueDecision(status, [Delete(names.KAI_API, "Queue", kai["name"], kai["uid"])])
+    return QueueDecision(status, [Finalizers([name for name in finalizers if name != names.FINALIZER])])
+
+
+def _local(spec: QueueSpec, local_queue: Object | None) -> tuple[str, str]:
+    if local_queue is None:
+        if spec.local_queue is None:
+            return "LocalQueueNotReady", "its LocalQueue is being made"
+        return (
+            "LocalQueueNotFound",
+            f"LocalQueue {spec.local_queue} is not there: create it, or leave localQueue out",
+        )
+    active = condition(local_queue, "Active")
+    if active.get("status") == "True":
+        return "Ready", ""
+    if not active.get("message"):
+        return "LocalQueueNotReady", "Kueue has not seen its LocalQueue yet"
+    of = (local_queue.get("spec") or {}).get("clusterQueue")
+    return "LocalQueueNotReady", f"ClusterQueue {of}: {active.get('reason')}: {active['message']}"
+
+
+def _local_document(queue: Object, cluster_queue: str) -> Object:
+    return {
+        "apiVersion": names.KUEUE_API,
+        "kind": "LocalQueue",
+        "metadata": {
+            "name": queue["metadata"]["name"],
+            "namespace": queue["metadata"]["namespace"],
+            "ownerReferences": [owner(queue)],
+        },
+        "spec": {"clusterQueue": cluster_queue},
+    }
+
+
+def resource_name(queue: str, template: ResourceTemplate) -> str:
+    """Return the name of a queue's further object: as it is (`exact`), or with the queue's before it."""
+    name = str((template.template.get("metadata") or {}).get("name") or template.name)
+    return f"{queue}-{name}" if template.name_mode == "prefix" else name
+
+
+def _resource_document(queue: Object, template: ResourceTemplate) -> Object:
+    metadata = queue["metadata"]
+    asked: Object = dict(template.template.get("metadata") or {})
+    labels = {**(asked.get("labels") or {}), names.QUEUE_LABEL: metadata["name"][:63]}
+    name = resource_name(metadata["name"], template)
+    placed = {**asked, "labels": labels, "name": name, "namespace": metadata["namespace"]}
+    return {**template.template, "metadata": placed}
+
+
+def _resource(template: ResourceTemplate, seen: SeenQueue) -> ResourceStatus:
+    kind = str(template.template.get("kind", "?"))
+    version = template.template.get("apiVersion")
+    made = next(
+        (item for (of, key), item in seen.resources.items() if (of, key) == (kind, template.name)), None
+    )
+    if PERMITTED.get(kind) != version:
+        allowed = ", ".join(PERMITTED)
+        return ResourceStatus(
+            name=template.name, kind=kind, ready=False, message=f"expected one of {allowed}, of version v1"
+        )
+    return ResourceStatus(
+        name=template.name, kind=kind, ready=made is not None, message="" if made is not None else MISSING
+    )
+
+
+def _say(
+    queue: Object, status: QueueStatus, now: datetime, reason: str, message: str, actions: list[Action]
+) -> QueueDecision:
+    ready = reason == "Ready"
+    status.phase = "Active" if ready else "Updating"
+    new = Condition(
+        type="Ready",
+        status="True" if ready else "False",
+        reason=reason,
+        message=message,
+        observed_generation=queue["metadata"].get("generation"),
+    )
+    status.conditions = with_condition(status.conditions, new, now)
+    before = queue.get("status") or {}
+    after = status.model_dump(by_alias=True, exclude_none=True, mode="json")
+    if {**after, "lastUpdateTime": None} != {**before, "lastUpdateTime": None}:
+        status.last_update_time = stamp(now)
+    return QueueDecision(status, actions)

@@ -1,0 +1,1 @@
+"""How the GPUs of a job are divided over nodes. Pure."""

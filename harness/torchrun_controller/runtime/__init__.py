@@ -1,0 +1,1 @@
+"""Watches, leases, writes: the controller at work."""

@@ -1,0 +1,92 @@
+"""Copies of all kinds that the controller watches. Reading them asks the API server nothing."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable
+
+from harness.core.kubernetes import Kube, Object
+from harness.torchrun_controller.plan.capacity import Capacity
+from harness.torchrun_controller.runtime.informer import Informer, Told
+from harness.torchrun_controller.runtime.kinds import KUEUES, NODES, OWN, PARTS, REQUESTS, Kind
+from harness.torchrun_controller.runtime.store import Change, Store
+
+STOP_SECONDS = 0.1
+CAPACITY_SECONDS = 10.0
+"""How long the first list of nodes and pods is waited for. Without the right to it, everything else works."""
+
+
+class Caches:
+    """A store for each kind. They may be behind, each by itself; none goes back (store.py)."""
+
+    def __init__(self, *, kai: bool = False) -> None:
+        self.parts = PARTS if kai else (*PARTS, *KUEUES)
+        self.stores: dict[Kind, Store] = {kind: Store(kind.label) for kind in (*OWN, *self.parts)}
+        self._capacity = {kind: Store() for kind in (NODES, REQUESTS)}
+        self._capacity_synced: list[threading.Event] = []
+        self._kinds = {(kind.api, kind.kind): kind for kind in self.stores}
+
+    # -- read: harness.torchrun_controller.runtime.snapshot.Source ----------------------------------------
+    def one(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        return self.stores[kind].get(namespace, name)
+
+    def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
+        return self.stores[kind].of(namespace, value)
+
+    def names(self, kind: Kind) -> frozenset[str]:
+        return frozenset(item["metadata"]["name"] for item in self.stores[kind].all())
+
+    def all(self, kind: Kind, namespace: str | None = None) -> list[Object]:
+        return self.stores[kind].all(namespace)
+
+    def capacity(self) -> Capacity | None:
+        """Return the nodes and who uses them; None while that is not known."""
+        if not self._capacity_synced or not all(synced.is_set() for synced in self._capacity_synced):
+            return None
+        return Capacity(*(self._capacity[kind].all() for kind in (NODES, REQUESTS)))
+
+    # -- write -----------------------------------------------------------------------------------------
+    def wrote(self, item: Object) -> None:
+        """Keep the API server's answer to a write, where it is of a kind that is watched."""
+        kind = self._kinds.get((item.get("apiVersion", ""), item.get("kind", "")))
+        if kind is not None:
+            self.stores[kind].wrote(kind.kept(item))
+
+    # -- watch -----------------------------------------------------------------------------------------
+    def follow(self, kube: Kube, namespace: str | None, told: Told, stop: threading.Event) -> bool:
+        """Start to watch, and return when everything is there once; False when stopped before.
+
+        Jobs and queues come first. What is made for them is listed after that, so no job names a JobSet that
+        is not there yet.
+        """
+        for kinds in (OWN, self.parts):
+            started = [Informer(kube, kind, namespace, self.stores[kind], told) for kind in kinds]
+            for informer in started:
+                informer.start()
+            if not _all_synced(started, stop):
+                return False
+        self._follow_capacity(kube)
+        return True
+
+    def _follow_capacity(self, kube: Kube) -> None:
+        """Watch nodes and the pods on them. A change wakes no job: waiting jobs are looked at each round."""
+        started = [Informer(kube, kind, None, store, _unheard) for kind, store in self._capacity.items()]
+        for informer in started:
+            informer.start()
+        self._capacity_synced = [informer.synced for informer in started]
+        until = time.monotonic() + CAPACITY_SECONDS
+        for synced in self._capacity_synced:
+            synced.wait(max(until - time.monotonic(), 0))
+
+
+def _unheard(kind: Kind, change: Change) -> None:
+    del kind, change
+
+
+def _all_synced(informers: Iterable[Informer], stop: threading.Event) -> bool:
+    for informer in informers:
+        while not informer.synced.wait(STOP_SECONDS):
+            if stop.is_set():
+                return False
+    return True

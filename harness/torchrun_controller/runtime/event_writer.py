@@ -1,0 +1,152 @@
+"""Posts Events. One object for each reason of a job or queue: what happens again counts up.
+
+An Event is a courtesy: whatever goes wrong here fails no look.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from datetime import datetime, timedelta
+
+from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic.exceptions import DynamicApiError
+from urllib3.exceptions import HTTPError
+
+from harness.core.kubernetes import Kube, Object
+from harness.core.retries import reason_of
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.conditions import stamp
+from harness.torchrun_controller.decide.events import Event
+from harness.torchrun_controller.runtime.logging_setup import about
+from harness.torchrun_controller.runtime.metrics import Metrics
+
+log = logging.getLogger(__name__)
+FORBIDDEN, GONE, CONFLICT = 403, 404, 409
+ORDER = f"{names.GROUP}/transition"
+"""Annotation: which transition an Event has told last."""
+LATEST = timedelta(minutes=15)
+"""What happened before is not told any more. The API server keeps Events for an hour: none comes twice."""
+SILENCE_SECONDS = 300.0
+"""How long not to try again where Events are forbidden."""
+
+
+class Recorder:
+    """Posts the Events of objects, each once, also beside another controller."""
+
+    def __init__(self, kube: Kube, metrics: Metrics, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self.kube, self.metrics, self.monotonic = kube, metrics, monotonic
+        self._told: dict[tuple[str, str, str], tuple[str, dict[str, int]]] = {}
+        self._silent_until = 0.0
+        self._lock = threading.Lock()
+
+    def forget(self, kind: str, namespace: str, name: str) -> None:
+        """Drop what was told of an object that is gone."""
+        with self._lock:
+            self._told.pop((kind, namespace, name), None)
+
+    def record(self, found: Object, events: list[Event], now: datetime) -> None:
+        """Post those that are not posted yet. Raises nothing."""
+        if self.monotonic() < self._silent_until:
+            return
+        metadata = found["metadata"]
+        told = self._of(found)
+        for event in events:
+            name = event.name(metadata["name"], metadata["uid"])
+            if told.get(name, -1) >= event.order or (event.since and now - event.since > LATEST):
+                continue
+            try:
+                told[name] = self._post(found, name, event, stamp(event.since or now), known=name in told)
+            except (ApiException, DynamicApiError, HTTPError) as error:
+                self._failed(found, event, error)
+                return
+
+    def _of(self, found: Object) -> dict[str, int]:
+        metadata = found["metadata"]
+        key = (str(found["kind"]), metadata["namespace"], metadata["name"])
+        with self._lock:
+            uid, told = self._told.get(key, ("", {}))
+            if uid != metadata["uid"]:
+                uid, told = metadata["uid"], {}
+                self._told[key] = (uid, told)
+        return told
+
+    def _post(self, found: Object, name: str, event: Event, at: str, *, known: bool) -> int:
+        """Return the order of the last transition that the Event has told."""
+        resource, namespace = self.kube.resource("v1", "Event"), found["metadata"]["namespace"]
+        for create in (not known, True, True):
+            if create:
+                try:
+                    resource.create(body=_document(found, name, event, at), namespace=namespace)
+                    return event.order
+                except (ApiException, DynamicApiError) as error:
+                    if error.status != CONFLICT:
+                        raise
+            there = self.kube.get("v1", "Event", name, namespace)
+            if there is None:
+                continue
+            last = int(((there["metadata"].get("annotations") or {}).get(ORDER)) or 0)
+            if last >= event.order:
+                return last
+            try:
+                resource.replace(body=_again(there, event, at), name=name, namespace=namespace)
+                return event.order
+            except (ApiException, DynamicApiError) as error:
+                if error.status not in (CONFLICT, GONE):
+                    raise
+        return -1  # somebody else writes it all the time: the next look tries again
+
+    def _failed(self, found: Object, event: Event, error: ApiException | DynamicApiError | HTTPError) -> None:
+        self.metrics.events_failed.inc()
+        body = str(getattr(error, "body", "") or "")
+        if "NamespaceTerminating" in body or "being terminated" in body:
+            return
+        if getattr(error, "status", None) == FORBIDDEN:
+            self._silent_until = self.monotonic() + SILENCE_SECONDS
+        metadata, kind = found["metadata"], "job" if found["kind"] == names.JOB_KIND else "queue"
+        why = reason_of(error) if isinstance(error, ApiException | HTTPError) else str(error)[:200]
+        log.warning(
+            "no Event %s: %s", event.reason, why, extra=about(kind, metadata["namespace"], metadata["name"])
+        )
+
+
+def _document(found: Object, name: str, event: Event, at: str) -> Object:
+    metadata = found["metadata"]
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {
+            "name": name,
+            "namespace": metadata["namespace"],
+            "annotations": {ORDER: str(event.order)},
+        },
+        "involvedObject": {
+            "apiVersion": names.API,
+            "kind": found["kind"],
+            "name": metadata["name"],
+            "namespace": metadata["namespace"],
+            "uid": metadata["uid"],
+        },
+        "type": "Warning" if event.warning else "Normal",
+        "reason": event.reason,
+        "message": event.message,
+        "source": {"component": names.FIELD_MANAGER},
+        "reportingComponent": names.FIELD_MANAGER,
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }
+
+
+def _again(there: Object, event: Event, at: str) -> Object:
+    metadata = there["metadata"]
+    annotations = {**(metadata.get("annotations") or {}), ORDER: str(event.order)}
+    return {
+        **there,
+        "metadata": {**metadata, "annotations": annotations},
+        "message": event.message,
+        "lastTimestamp": at,
+        "count": int(there.get("count") or 1) + 1,
+    }

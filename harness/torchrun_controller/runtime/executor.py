@@ -1,0 +1,235 @@
+"""Reads a cluster as it is at this moment, and carries out what was decided.
+
+Every write is safe to repeat: an object is made under a fixed name and deleted by its UID, and a status is
+written only over the version that was read. So two controllers make nothing twice, and the one that read old
+state loses. What the API server answers to a write is told on (`wrote`): the next look is to see it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from kubernetes.client.exceptions import ApiException
+from kubernetes.dynamic.exceptions import DynamicApiError
+from pydantic import BaseModel
+from urllib3.exceptions import HTTPError
+
+from harness.core.kubernetes import Kube, Object
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.rejected import Rejected, rejected
+from harness.torchrun_controller.decide.decisions import (
+    Action,
+    Check,
+    Create,
+    Delete,
+    DeleteParts,
+    Finalizers,
+)
+from harness.torchrun_controller.decide.stalled import time_of
+from harness.torchrun_controller.runtime.kinds import Kind
+
+GONE, CONFLICT = 404, 409
+LOG_SECONDS = 5.0
+ACCEPTED_SECONDS = 5.0
+"""How long an accepted pod stands for those that are alike: a burst of jobs is checked once."""
+STRICT = ("fieldValidation", "Strict")
+"""A query parameter: an unknown or duplicate field is refused, not dropped."""
+CHANGES = (GONE, CONFLICT)
+
+
+MAX_EVENTS = 1000
+
+
+@dataclass
+class Cluster:
+    kube: Kube
+    kai: bool = False
+    wrote: Callable[[Object], None] = lambda _: None
+    made: set[str] = field(default_factory=set)
+    """UIDs of JobSets that this process made, and whose job does not name them yet."""
+    monotonic: Callable[[], float] = time.monotonic
+    _accepted: dict[str, float] = field(default_factory=dict)
+    """When pods that are alike were last accepted."""
+
+    # -- read ------------------------------------------------------------------------------------------
+    def one(self, kind: Kind, namespace: str, name: str) -> Object | None:
+        """Return an object as it is now."""
+        item = self.kube.get(kind.api, kind.kind, name, namespace)
+        return kind.kept(item) if item is not None else None
+
+    def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
+        """Return the objects whose label has this value, as they are now."""
+        found = self.kube.objects(kind.api, kind.kind, namespace, f"{kind.label}={value}")
+        return [kind.kept(item) for item in found]
+
+    def names(self, kind: Kind) -> frozenset[str]:
+        """Return the names of all objects of a kind without namespaces, as they are now."""
+        return frozenset(item["metadata"]["name"] for item in self.kube.objects(kind.api, kind.kind))
+
+    def events(self, namespace: str, selector: str) -> list[Object]:
+        """Return the Events of a namespace that a field selector picks, oldest first, at most MAX_EVENTS."""
+        path = f"/api/v1/namespaces/{namespace}/events"
+        query = {"fieldSelector": selector, "limit": str(MAX_EVENTS)}
+        return sorted(self.kube.fetch(path, query).json()["items"], key=time_of)
+
+    def last_line(self, namespace: str, pod: str) -> datetime | None:
+        """Return when a trainer wrote its last line; None where it has not, or the kubelet does not say."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
+        query = {"container": names.TRAINER, "tailLines": "1", "timestamps": "true"}
+        try:
+            text = self.kube.fetch(path, query, seconds=LOG_SECONDS).read().decode(errors="replace")
+            return datetime.fromisoformat(f"{text[:19]}+00:00") if text else None
+        except (ApiException, HTTPError, ValueError):
+            return None
+
+    # -- write -----------------------------------------------------------------------------------------
+    def write_status(self, found: Object, status: BaseModel | Object, *, acting: bool) -> bool:
+        """Write a status that differs from the one in `found`. Return whether `found` is still the newest.
+
+        False means that it changed meanwhile: look again. An object that is gone needs no status. Before an
+        action (`acting`) the same status is written too: that asks whether `found` is old.
+        """
+        document = (
+            status
+            if isinstance(status, dict)
+            else status.model_dump(by_alias=True, exclude_none=True, mode="json")
+        )
+        if document == (found.get("status") or {}) and not acting:
+            return True
+        metadata = found["metadata"]
+        body = {
+            "apiVersion": names.API,
+            "kind": found["kind"],
+            "metadata": {
+                "name": metadata["name"],
+                "namespace": metadata["namespace"],
+                "resourceVersion": metadata["resourceVersion"],
+            },
+            "status": document,
+        }
+        resource = self.kube.resource(names.API, found["kind"])
+        try:
+            answer = resource.status.replace(
+                body=body, name=metadata["name"], namespace=metadata["namespace"]
+            )
+        except (DynamicApiError, ApiException) as error:
+            if error.status in CHANGES:
+                self._renew(found)
+                return False
+            raise
+        self.wrote(answer.to_dict())
+        return True
+
+    def _renew(self, found: Object) -> None:
+        """Read an object again that is older than was believed. One that is gone the watch tells of."""
+        metadata = found["metadata"]
+        newer = self.kube.get(names.API, found["kind"], metadata["name"], metadata["namespace"])
+        if newer is not None:
+            self.wrote(newer)
+
+    def do(self, found: Object, action: Action) -> None:
+        """Carry out an action for a job or a queue. One that was done already is no error.
+
+        Raises Rejected for an object that the API server does not take.
+        """
+        namespace = found["metadata"]["namespace"]
+        match action:
+            case Check(document, alike):
+                self._check_one_of(document, json.dumps(alike, sort_keys=True))
+            case Create(document):
+                self._create(document)
+            case DeleteParts(uid):
+                for api, kind in (("v1", "Secret"), ("apps/v1", "StatefulSet")):
+                    parts = self.kube.resource(api, kind)
+                    parts.delete(namespace=namespace, label_selector=f"{names.PART_LABEL}={uid}")
+            case Delete():
+                self._delete(action, namespace)
+            case Finalizers(wanted):
+                self._finalizers(found, wanted)
+
+    def _check_one_of(self, document: Object, alike: str) -> None:
+        """Check an object, unless one that is alike has just been accepted. Raises Rejected."""
+        now = self.monotonic()
+        if now - self._accepted.get(alike, -ACCEPTED_SECONDS) < ACCEPTED_SECONDS:
+            return
+        self.check(document)
+        kept = {key: at for key, at in [*self._accepted.items()] if now - at < ACCEPTED_SECONDS}
+        self._accepted = {**kept, alike: now}
+
+    def check(self, document: Object) -> None:
+        """Have the API server check an object that is to be created. Nothing is stored.
+
+        Raises Rejected with its sentence. Where a webhook does not support dry runs, nothing is checked.
+        """
+        try:
+            self.kube.resource(document["apiVersion"], document["kind"]).create(
+                body=document,
+                namespace=document["metadata"].get("namespace"),
+                field_manager=names.FIELD_MANAGER,
+                dry_run="All",
+                query_params=[STRICT],
+                serialize=False,
+            )
+        except (DynamicApiError, ApiException) as error:
+            refusal = rejected(document, error)
+            if error.status != CONFLICT and not (isinstance(refusal, Rejected) and refusal.no_dry_run):
+                raise refusal from None
+
+    def _create(self, document: Object) -> None:
+        resource = self.kube.resource(document["apiVersion"], document["kind"])
+        try:
+            answer = resource.create(
+                body=document,
+                namespace=document["metadata"].get("namespace"),
+                field_manager=names.FIELD_MANAGER,
+                query_params=[STRICT],
+            ).to_dict()
+        except (DynamicApiError, ApiException) as error:
+            if error.status != CONFLICT:
+                raise rejected(document, error) from None
+            return
+        if document["kind"] == "JobSet":
+            self.made.add(answer["metadata"]["uid"])
+        self.wrote(answer)
+
+    def _delete(self, action: Delete, namespace: str) -> None:
+        self.made.discard(action.uid)
+        only = {"uid": action.uid}
+        if action.resource_version is not None:
+            only["resourceVersion"] = action.resource_version
+        options = {
+            "apiVersion": "v1",
+            "kind": "DeleteOptions",
+            "preconditions": only,
+            # It stays, with a deletion time, until its pods are gone: so the next one does not meet them.
+            "propagationPolicy": "Foreground",
+        }
+        resource = self.kube.resource(action.api_version, action.kind)
+        try:
+            answer = resource.delete(
+                name=action.name, namespace=namespace if resource.namespaced else None, body=options
+            ).to_dict()
+        except (DynamicApiError, ApiException) as error:
+            if error.status not in CHANGES:
+                raise
+            return
+        if answer.get("kind") == action.kind:  # it stays for a while: with its deletion time
+            self.wrote(answer)
+
+    def _finalizers(self, found: Object, wanted: list[str]) -> None:
+        metadata = found["metadata"]
+        patch = {"metadata": {"finalizers": wanted, "resourceVersion": metadata["resourceVersion"]}}
+        try:
+            self.kube.resource(names.API, found["kind"]).patch(
+                name=metadata["name"],
+                namespace=metadata["namespace"],
+                body=patch,
+                content_type="application/merge-patch+json",
+            )
+        except (DynamicApiError, ApiException) as error:
+            if error.status not in CHANGES:
+                raise

@@ -1,0 +1,148 @@
+"""Keeps a Store as a kind's objects are: one list, then a watch from its version on.
+
+A watch ends by itself, after a time that the server is told, and the next one goes on from there. A version
+that is too old (410), or a watch that fails again and again, leads to a new list; what is not in it is gone.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from kubernetes.client.exceptions import ApiException
+from urllib3 import HTTPResponse
+from urllib3.exceptions import HTTPError, ReadTimeoutError
+
+from harness.core.kubernetes import Kube, Object
+from harness.core.retries import reason_of
+from harness.torchrun_controller.runtime.kinds import Kind
+from harness.torchrun_controller.runtime.store import Change, Store
+
+log = logging.getLogger(__name__)
+SERVER_SECONDS = 600
+"""How long a watch lasts."""
+SILENCE_SECONDS = 120.0
+"""The API server sends a bookmark about once a minute. A connection that is silent for longer is given up:
+without a limit a frozen one is never noticed."""
+LIST_SECONDS = 60.0
+PAGE = 500
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
+EXPIRED = 410
+PATIENCE = 4
+"""So many watches that fail one after the other lead to a new list."""
+Told = Callable[[Kind, Change], None]
+
+
+class Expired(Exception):
+    """The API server does not know this version any more."""
+
+
+class Informer(threading.Thread):
+    """A thread for one kind. `told` is called for each change, in their order, when the store has it."""
+
+    def __init__(self, kube: Kube, kind: Kind, namespace: str | None, store: Store, told: Told) -> None:
+        super().__init__(name=f"watch {kind.plural}", daemon=True)
+        self.kube, self.kind, self.store, self.told = kube, kind, store, told
+        self.path = kind.path(namespace)
+        self.synced = threading.Event()
+        """Set when the first list is in the store."""
+        self.stopped = threading.Event()
+
+    def run(self) -> None:
+        failures, listed = 0, False
+        while not self.stopped.is_set():
+            try:
+                if not listed:
+                    self._list()
+                    listed = True
+                self._watch()
+                failures, pause = 0, FIRST_PAUSE
+            except Expired:
+                listed, pause = False, FIRST_PAUSE
+            except Exception as error:  # a thread that ended would leave the copy as it is, for ever
+                failures += 1
+                listed = listed and failures < PATIENCE
+                pause = min(FIRST_PAUSE * 2**failures, LONGEST_PAUSE)
+                log.warning("watch of %s: %s; again in %.1f s", self.kind.plural, _short(error), pause)
+            self.stopped.wait(pause)
+
+    def _list(self) -> None:
+        """Read all objects, from the API server's store and not from its own cache, which may be behind."""
+        items: list[Object] = []
+        query = {"limit": str(PAGE), **self._selected()}
+        while True:
+            answer = self._ask(query, LIST_SECONDS).json()
+            items += [self.kind.kept(item) for item in answer["items"]]
+            further = answer["metadata"].get("continue")
+            if not further:
+                break
+            query["continue"] = further
+        for change in self.store.replace(items, int(answer["metadata"]["resourceVersion"])):
+            self.told(self.kind, change)
+        self.synced.set()
+
+    def _watch(self) -> None:
+        """Follow the changes until the watch ends, or is silent for too long."""
+        query = {
+            "watch": "true",
+            "allowWatchBookmarks": "true",
+            "resourceVersion": str(self.store.version),
+            "timeoutSeconds": str(SERVER_SECONDS),
+            **self._selected(),
+        }
+        response = self._ask(query, SILENCE_SECONDS)
+        try:
+            for event in _lines(response):
+                self._take(event)
+                if self.stopped.is_set():
+                    break
+        except ReadTimeoutError:
+            return  # nothing may have happened: the next watch goes on where this one was
+        finally:
+            response.close()
+
+    def _take(self, event: dict[str, Any]) -> None:
+        item = event["object"]
+        match event["type"]:
+            case "ADDED" | "MODIFIED":
+                change = self.store.changed(self.kind.kept(item))
+            case "DELETED":
+                change = self.store.deleted(self.kind.kept(item))
+            case "BOOKMARK":
+                self.store.reached(int(item["metadata"]["resourceVersion"]))
+                return
+            case _:  # ERROR: whatever it is, the watch is over, and a list tells the truth
+                raise Expired(str(item)[:200])
+        if change is not None:
+            self.told(self.kind, change)
+
+    def _ask(self, query: dict[str, str], seconds: float) -> HTTPResponse:
+        try:
+            return self.kube.fetch(self.path, query, seconds=seconds)
+        except ApiException as error:
+            if error.status == EXPIRED:
+                raise Expired from None
+            raise
+
+    def _selected(self) -> dict[str, str]:
+        asked = {"labelSelector": self.kind.selector, "fieldSelector": self.kind.fields}
+        return {name: selector for name, selector in asked.items() if selector}
+
+
+def _lines(response: HTTPResponse) -> Iterator[dict[str, Any]]:
+    """Yield the events of a watch. The last line is dropped when it was cut: it comes again."""
+    rest = b""
+    for chunk in response.stream(None, decode_content=True):
+        *lines, rest = (rest + chunk).split(b"\n")
+        for line in lines:
+            if line.strip():
+                yield json.loads(line)
+
+
+def _short(error: Exception) -> str:
+    if isinstance(error, ApiException | HTTPError):
+        return reason_of(error)
+    return f"{type(error).__name__}: {str(error)[:200]}"

@@ -1,0 +1,180 @@
+"""The kinds that the controller watches, and what of each object a decision reads.
+
+Only that is kept: it takes less memory, and a change elsewhere in an object wakes nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from harness.core.kubernetes import Object
+from harness.torchrun_controller.api import names
+
+METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences", "deletionTimestamp")
+CONTAINERS = ("initContainerStatuses", "containerStatuses")
+WORKLOAD_LABEL = "kueue.x-k8s.io/job-uid"
+"""On a Workload: the UID of the JobSet that it is of."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    api: str
+    kind: str
+    plural: str
+    keep: Callable[[Object], Object]
+    label: str | None = None
+    """Objects are asked for by the value of this label."""
+    selector: str = ""
+    """Only these are watched."""
+    fields: str = ""
+    """Only these, by a field selector."""
+    namespaced: bool = True
+
+    def path(self, namespace: str | None) -> str:
+        """Return where the API server lists them."""
+        root = "/api" if "/" not in self.api else "/apis"
+        within = f"/namespaces/{namespace}" if namespace and self.namespaced else ""
+        return f"{root}/{self.api}{within}/{self.plural}"
+
+    def kept(self, item: Mapping[str, object]) -> Object:
+        """Return what is kept of an object. Objects of a list do not say their kind themselves."""
+        return {"apiVersion": self.api, "kind": self.kind, **self.keep(dict(item))}
+
+
+def _part(found: Mapping[str, object] | None, fields: tuple[str, ...]) -> Object:
+    return {field: found[field] for field in fields if field in found} if found else {}
+
+
+def _whole(item: Object) -> Object:
+    return {**item, "metadata": {k: v for k, v in item["metadata"].items() if k != "managedFields"}}
+
+
+def _conditions(status: Object, kinds: tuple[str, ...]) -> list[Object]:
+    return [
+        _part(found, ("type", "status", "reason", "message"))
+        for found in status.get("conditions") or []
+        if found["type"] in kinds
+    ]
+
+
+def _claim(item: Object) -> Object:
+    return {
+        "metadata": _part(item["metadata"], METADATA),
+        "status": _part(item.get("status") or {}, ("phase",)),
+    }
+
+
+def _jobset(item: Object) -> Object:
+    status = item.get("status") or {}
+    return {
+        "metadata": _part(item["metadata"], (*METADATA, "creationTimestamp")),
+        "spec": _part(item["spec"], ("suspend",)),
+        "status": {
+            **_part(status, ("restarts",)),
+            "conditions": _conditions(status, ("Completed", "Failed")),
+        },
+    }
+
+
+def _pod(item: Object) -> Object:
+    status, spec = item.get("status") or {}, item.get("spec") or {}
+    claims = [
+        volume["persistentVolumeClaim"]["claimName"]
+        for volume in spec.get("volumes") or []
+        if "persistentVolumeClaim" in volume
+    ]
+    containers = {
+        field: [_part(container, ("name", "state", "started")) for container in status.get(field) or []]
+        for field in CONTAINERS
+    }
+    initial = spec.get("initContainers") or []
+    return {
+        "metadata": _part(item["metadata"], (*METADATA, "creationTimestamp")),
+        "spec": {
+            "initContainers": [_part(container, ("name", "restartPolicy")) for container in initial],
+            **_part(spec, ("schedulerName", "imagePullSecrets")),
+            **({"claims": claims} if claims else {}),
+        },
+        "status": {
+            **_part(status, ("phase", "reason", "message")),
+            "conditions": _conditions(status, ("Ready", "PodScheduled")),
+            **containers,
+        },
+    }
+
+
+def _node(item: Object) -> Object:
+    return {
+        "metadata": _part(item["metadata"], ("name", "labels", "resourceVersion")),
+        "spec": _part(item.get("spec"), ("unschedulable", "taints")),
+        "status": {
+            **_part(item.get("status"), ("allocatable",)),
+            "conditions": _conditions(item.get("status") or {}, ("Ready",)),
+        },
+    }
+
+
+def _requesting(item: Object) -> Object:
+    containers = item["spec"].get("containers") or []
+    return {
+        "metadata": _part(item["metadata"], ("name", "namespace", "labels", "resourceVersion")),
+        "spec": {
+            "nodeName": item["spec"].get("nodeName"),
+            "containers": [_part(container, ("resources",)) for container in containers],
+        },
+    }
+
+
+def _judged(*kinds: str) -> Callable[[Object], Object]:
+    """Return what keeps an object's metadata, and these of its conditions."""
+
+    def keep(item: Object) -> Object:
+        status = item.get("status") or {}
+        return {
+            "metadata": _part(item["metadata"], METADATA),
+            "status": {"conditions": _conditions(status, kinds)},
+        }
+
+    return keep
+
+
+def _local_queue(item: Object) -> Object:
+    return {**_judged("Active")(item), "spec": _part(item.get("spec") or {}, ("clusterQueue",))}
+
+
+JOBS = Kind(names.API, names.JOB_KIND, "torchrunjobs", _whole)
+QUEUES = Kind(names.API, names.QUEUE_KIND, "torchrunqueues", _whole)
+JOBSETS = Kind(names.JOBSET_API, "JobSet", "jobsets", _jobset)
+"""All of them: one of somebody else's may have a job's name."""
+PODS = Kind("v1", "Pod", "pods", _pod, names.JOBSET_LABEL, names.JOB_LABEL)
+CLAIMS = Kind(
+    "v1", "PersistentVolumeClaim", "persistentvolumeclaims", _claim, names.JOB_LABEL, names.JOB_LABEL
+)
+WORKLOADS = Kind(
+    names.KUEUE_API,
+    "Workload",
+    "workloads",
+    _judged("Evicted", "QuotaReserved"),
+    WORKLOAD_LABEL,
+    WORKLOAD_LABEL,
+)
+LOCAL_QUEUES = Kind(names.KUEUE_API, "LocalQueue", "localqueues", _local_queue)
+PRIORITY_CLASSES = Kind(
+    "scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", _judged(), namespaced=False
+)
+SERVICES = Kind("v1", "Service", "services", _judged())
+"""Not watched: the one of etcd is asked for by jobs that want it, when they start."""
+NODES = Kind("v1", "Node", "nodes", _node, namespaced=False)
+REQUESTS = Kind(
+    "v1",
+    "Pod",
+    "pods",
+    _requesting,
+    fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
+)
+"""Pods of anybody that hold a part of a node."""
+OWN = (JOBS, QUEUES)
+"""Listed first: what is made for them is then known at least as late as they are."""
+PARTS = (JOBSETS, PODS, CLAIMS, PRIORITY_CLASSES)
+KUEUES = (WORKLOADS, LOCAL_QUEUES)

@@ -1,0 +1,139 @@
+"""What Prometheus scrapes: looks, requests to the API server, jobs, waiting times, leadership."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import time
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from datetime import datetime
+from importlib.metadata import version
+from urllib.parse import urlsplit
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, ProcessCollector
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+from harness.core.kubernetes import Object
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.conditions import found, parsed
+from harness.torchrun_controller.api.models import JobStatus
+
+IMAGE = "TORCHRUN_CONTROLLER_IMAGE"
+"""Environment of the image: its own tag."""
+LOOK_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
+WAIT_BUCKETS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400)
+_PATH = re.compile(
+    r"^/(?:api/v1|apis/[^/]+/[^/]+)(?:/namespaces/[^/]+(?=/[^/]))?/(?P<kind>[^/]+)(?:/(?P<name>[^/]+)(?:/(?P<part>[^/]+))?)?$"
+)
+_VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete"}
+
+
+class Metrics:
+    """The metrics of one controller, in a registry of its own."""
+
+    def __init__(self) -> None:
+        own = self.registry = CollectorRegistry()
+        self.looks = Histogram(
+            "torchrun_reconcile_seconds", "Duration of a look", ["kind"], buckets=LOOK_BUCKETS, registry=own
+        )
+        self.errors = Counter("torchrun_reconcile_errors", "Looks that failed", ["kind"], registry=own)
+        self.requests = Counter(
+            "torchrun_api_requests", "Answers of the API server", ["verb", "resource", "code"], registry=own
+        )
+        self.waits = Histogram(
+            "torchrun_queue_wait_seconds",
+            "From the wish to run (created, resumed, queued, preempted) to Kueue's admission",
+            ["namespace", "queue"],
+            buckets=WAIT_BUCKETS,
+            registry=own,
+        )
+        self.leads = False
+        Gauge("torchrun_leader", "1 while this process leads", registry=own).set_function(lambda: self.leads)
+        self.events_failed = Counter("torchrun_events_failed", "Events that were refused", registry=own)
+        Info("torchrun_build", "What runs", registry=own).info(
+            {
+                "image": os.environ.get(IMAGE, ""),
+                "api": names.API,
+                "kubernetes": version("kubernetes"),
+                "python": platform.python_version(),
+            }
+        )
+        self.jobs: Callable[[], Iterable[Object]] = tuple
+        """Returns every job that is watched."""
+        self.registry.register(_Jobs(self))
+        ProcessCollector(registry=self.registry)
+
+    @contextmanager
+    def look(self, kind: str) -> Iterator[None]:
+        """Time a look, and count it where it fails."""
+        started = time.perf_counter()
+        try:
+            yield
+        except Exception:
+            self.errors.labels(kind).inc()
+            raise
+        finally:
+            self.looks.labels(kind).observe(time.perf_counter() - started)
+
+    def answered(self, method: str, url: str, code: int) -> None:
+        """Count an answer of the API server."""
+        self.requests.labels(*request_of(method, url), str(code)).inc()
+
+    def admitted(self, job: Object, before: JobStatus, status: JobStatus) -> None:
+        """Take down how long a job waited that Kueue has just admitted."""
+        waited = queue_wait(job, before, status)
+        if waited is not None:
+            self.waits.labels(job["metadata"]["namespace"], status.queue or "").observe(waited)
+
+
+class _Jobs(Collector):
+    """Counts at each scrape what is known then: a phase without jobs is not there.
+
+    To count along with the watch misses what this process wrote itself, which the watch then finds known.
+    """
+
+    def __init__(self, metrics: Metrics) -> None:
+        self.metrics = metrics
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        family = GaugeMetricFamily("torchrun_jobs", "Jobs by phase", labels=["namespace", "phase"])
+        counted = Counts(
+            (job["metadata"]["namespace"], str((job.get("status") or {}).get("phase") or "Unknown"))
+            for job in self.metrics.jobs()
+        )
+        for labels, number in sorted(counted.items()):
+            family.add_metric(list(labels), number)
+        yield family
+
+
+def request_of(method: str, url: str) -> tuple[str, str]:
+    """Return verb and resource of a request, as RBAC names them. ("get", "") is none of a resource."""
+    parts = urlsplit(url)
+    known = _PATH.match(parts.path)
+    if known is None:
+        return "get", ""
+    kind, name, part = known["kind"], known["name"], known["part"]
+    resource = f"{kind}/{part}" if part else kind
+    if method == "GET":
+        watched = "watch=" in parts.query and "watch=false" not in parts.query.lower()
+        return "watch" if watched else "get" if name else "list", resource
+    if method == "DELETE" and not name:
+        return "deletecollection", resource
+    return _VERBS.get(method, method.lower()), resource
+
+
+def queue_wait(job: Object, before: JobStatus, status: JobStatus) -> float | None:
+    """Return seconds from the last wish to run to the admission that this status is the first to have."""
+    if before.start_time is not None or status.start_time is None:
+        return None
+    since = [parsed(job["metadata"]["creationTimestamp"])]
+    for kind in ("Suspended", "Admitted"):
+        last = found(before.conditions, kind)
+        if last is not None and last.status == "False" and last.last_transition_time:
+            since.append(parsed(last.last_transition_time))
+    started: datetime = parsed(status.start_time)
+    return max(0.0, (started - max(since)).total_seconds())

@@ -1,0 +1,166 @@
+"""The operator: watches wake, and nothing else follows from an event (waking.py)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable
+
+from harness.core.kubernetes import Object
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.models import FINISHED
+from harness.torchrun_controller.decide.decisions import ending
+from harness.torchrun_controller.decide.queue import needs_check
+from harness.torchrun_controller.runtime.kinds import (
+    CLAIMS,
+    JOBS,
+    JOBSETS,
+    LOCAL_QUEUES,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    WORKLOADS,
+    Kind,
+)
+from harness.torchrun_controller.runtime.reconcile import Key, Reconciler
+from harness.torchrun_controller.runtime.store import Change
+from harness.torchrun_controller.runtime.work_queue import Waking
+
+log = logging.getLogger(__name__)
+ROUND_SECONDS = 30
+"""Every job that is open is looked at so often, by what is known, should a wake be lost."""
+MOVE_SECONDS = 5
+
+
+class Operator:
+    """Watches jobs, queues, and what is made for them."""
+
+    def __init__(
+        self,
+        reconciler: Reconciler,
+        namespace: str | None = None,
+        moves: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`moves` is called every few seconds while the event loop turns."""
+        self.reconciler, self.namespace, self.moves = reconciler, namespace, moves
+        self.caches = reconciler.caches
+        self.waking = Waking(reconciler.look)
+
+    async def run(self, stop: threading.Event, ready: threading.Event | None = None) -> None:
+        """Run until `stop` is set. Nothing is looked at before everything is there once."""
+        loop = asyncio.get_running_loop()
+
+        def told(kind: Kind, change: Change) -> None:
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(self._told, kind, change)
+
+        move = asyncio.create_task(self._move())
+        kube = self.reconciler.cluster.kube
+        if await asyncio.to_thread(self.caches.follow, kube, self.namespace, told, stop):
+            if ready is not None:
+                ready.set()
+            await self._until(stop)
+        move.cancel()
+
+    async def _until(self, stop: threading.Event) -> None:
+        own = [asyncio.create_task(each) for each in (self.waking.run(), self._rounds())]
+        asked = asyncio.create_task(asyncio.to_thread(stop.wait))
+        try:
+            done, _ = await asyncio.wait([asked, *own], return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                task.result()  # what should not end by itself says why it did
+        finally:
+            stop.set()
+            for task in own:
+                task.cancel()
+
+    async def _move(self) -> None:
+        while True:
+            self.moves()
+            await asyncio.sleep(MOVE_SECONDS)
+
+    async def _rounds(self) -> None:
+        while True:
+            await asyncio.sleep(ROUND_SECONDS)
+            found = [job["metadata"] for job in self.caches.all(JOBS) if _open(job)]
+            for number, job in enumerate(found):
+                key = Key("job", job["namespace"], job["name"])
+                self.waking.later(key, ROUND_SECONDS * number / len(found))
+
+    # -- what wakes what -------------------------------------------------------------------------------
+    def _told(self, kind: Kind, change: Change) -> None:
+        if kind != JOBS and _same(change):
+            return
+        item = change.after or change.before
+        assert item is not None
+        metadata = item["metadata"]
+        namespace, name = metadata.get("namespace") or "", metadata["name"]
+        if kind in (JOBS, JOBSETS):
+            urgent = _asks(change) if kind == JOBS else _ended(change)
+            (self.waking.wake if urgent else self.waking.progressed)(Key("job", namespace, name))
+        elif kind in (PODS, CLAIMS):
+            # A JobSet that restarts deletes its failed pods, and with them why they failed.
+            failed = (item.get("status") or {}).get("phase") == "Failed"
+            key = Key("job", namespace, metadata["labels"][names.JOB_LABEL])
+            (self.waking.wake if failed else self.waking.progressed)(key)
+        elif kind == WORKLOADS:
+            for owner in metadata.get("ownerReferences") or []:
+                if owner["kind"] == "JobSet":
+                    self.waking.progressed(Key("job", namespace, owner["name"]))
+        elif kind == QUEUES:
+            self.waking.wake(Key("queue", namespace, name))
+            self._wake_jobs(namespace, _waits)
+        elif kind == LOCAL_QUEUES:
+            self._wake_queues(namespace, name)
+        elif kind == PRIORITY_CLASSES:
+            self._wake_jobs(None, _waits)
+            for queue in self.caches.all(QUEUES):
+                if needs_check(queue):
+                    self.waking.wake(Key("queue", queue["metadata"]["namespace"], queue["metadata"]["name"]))
+
+    def _wake_jobs(self, namespace: str | None, which: Callable[[str | None], bool]) -> None:
+        for job in self.caches.all(JOBS, namespace):
+            if which((job.get("status") or {}).get("phase")):
+                metadata = job["metadata"]
+                self.waking.wake(Key("job", metadata["namespace"], metadata["name"]))
+
+    def _wake_queues(self, namespace: str, local_queue: str) -> None:
+        """Look at the queues whose LocalQueue it is: of the same name, or named by them."""
+        for queue in self.caches.all(QUEUES, namespace):
+            name = queue["metadata"]["name"]
+            if local_queue in (name, queue["spec"].get("localQueue")):
+                self.waking.wake(Key("queue", namespace, name))
+
+
+def _asks(change: Change) -> bool:
+    """Return whether a job changed in more than its status, which the controller has just written."""
+    before, after = change.before, change.after
+    if before is None or after is None:
+        return True
+    return {**_content(before), "status": None} != {**_content(after), "status": None}
+
+
+def _ended(change: Change) -> bool:
+    """Return whether a JobSet has ended, or goes."""
+    after = change.after
+    return after is None or ending(after) or bool((after.get("status") or {}).get("conditions"))
+
+
+def _open(job: Object) -> bool:
+    return (job.get("status") or {}).get("phase") not in FINISHED
+
+
+def _waits(phase: str | None) -> bool:
+    return phase in (None, "Pending")
+
+
+def _same(change: Change) -> bool:
+    """Return whether nothing changed that a decision reads (kinds.py)."""
+    if change.before is None or change.after is None:
+        return False
+    return _content(change.before) == _content(change.after)
+
+
+def _content(item: Object) -> Object:
+    return {**item, "metadata": {**item["metadata"], "resourceVersion": None}}

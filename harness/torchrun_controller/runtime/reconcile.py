@@ -1,0 +1,314 @@
+"""One look at one object: read, decide, write the status, act, tell.
+
+It reads the copies that watches keep, which may be behind. What follows from that is bounded: a status is
+written only over the job's newest version, an object is made only where there is none of its name, and what
+cannot be taken back is decided a second time, by what the cluster has at this moment (`grave`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from typing import Literal, NamedTuple
+
+from kubernetes.client.exceptions import ApiException
+from pydantic import ValidationError
+from urllib3.exceptions import HTTPError
+
+from harness.core.kubernetes import Object
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.conditions import Condition, true, with_condition
+from harness.torchrun_controller.api.conditions import found as condition_of
+from harness.torchrun_controller.api.models import FINISHED, JobStatus, QueueSpec
+from harness.torchrun_controller.api.rejected import TRANSIENT, Rejected
+from harness.torchrun_controller.build import etcd, probe
+from harness.torchrun_controller.decide import events
+from harness.torchrun_controller.decide import job as desired
+from harness.torchrun_controller.decide import queue as queues
+from harness.torchrun_controller.decide.decisions import Action, Check, Create, Decision, Seen
+from harness.torchrun_controller.decide.silence import Silence
+from harness.torchrun_controller.plan.gpu_layout import Refused
+from harness.torchrun_controller.runtime.caches import Caches
+from harness.torchrun_controller.runtime.event_cache import Warnings
+from harness.torchrun_controller.runtime.event_writer import Recorder
+from harness.torchrun_controller.runtime.executor import Cluster
+from harness.torchrun_controller.runtime.kinds import JOBS, QUEUES, SERVICES
+from harness.torchrun_controller.runtime.logging_setup import about, short
+from harness.torchrun_controller.runtime.metrics import Metrics
+from harness.torchrun_controller.runtime.snapshot import Source, queue_of, see, see_queue
+
+log = logging.getLogger(__name__)
+Clock = Callable[[], datetime]
+SOON_SECONDS = 10.0
+"""When to look again after an action, should its event not come before."""
+REFUSED_SECONDS = 5.0
+"""How long not to ask the API server again about the same pods."""
+RECHECK_SECONDS = 10.0
+"""When to look again at a queue that is not ready: what it names may come, and not all of it is watched."""
+MEND = "change the queue, or create what it names"
+AGAIN_SECONDS = 0.2
+"""When to look again at what was refused because it is old. A watch that is behind needs a moment."""
+
+
+class Key(NamedTuple):
+    """What is to be looked at."""
+
+    kind: Literal["job", "queue"]
+    namespace: str
+    name: str
+
+
+def clock() -> datetime:
+    """Return the time in whole seconds: a condition's time has no parts of them."""
+    return datetime.now(UTC).replace(microsecond=0)
+
+
+def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
+    """Return whether a decision must not rest on copies that may be behind: an end, a deletion, another
+    JobSet than the job had. Not a JobSet that this process made itself: it is known as it was made. And not
+    the success of all pods that there are: newer ones could say nothing else.
+    """
+    status = decision.status
+    if any(not isinstance(action, Check | Create) for action in decision.actions):
+        return True
+    if status.phase in FINISHED and before.phase not in FINISHED:
+        return status.phase != "Succeeded" or status.workers.succeeded != status.num_nodes
+    if true(status.conditions, "CleanedUp") and not true(before.conditions, "CleanedUp"):
+        return True
+    return status.job_id != before.job_id and status.job_id not in made
+
+
+def _asks_for_etcd(decision: Decision) -> bool:
+    """Return whether a job is about to start that names no etcd of its own."""
+    starts = any(isinstance(each, Create) and each.document["kind"] == "JobSet" for each in decision.actions)
+    return starts and etcd.ENDPOINT in (decision.status.torchrun_command or "")
+
+
+def _seconds_until(wake: datetime | None, now: datetime) -> float | None:
+    return None if wake is None else max(0.0, (wake - now).total_seconds())
+
+
+class Reconciler:
+    """Carries out decisions. Between two looks it remembers what watches told, what it wrote itself, and
+    which Events it has posted. All of that may be lost.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        caches: Caches,
+        cluster_queue: str,
+        now: Clock = clock,
+        metrics: Metrics | None = None,
+    ) -> None:
+        self.cluster, self.caches, self.cluster_queue, self.now = cluster, caches, cluster_queue, now
+        cluster.wrote = caches.wrote
+        self.metrics = metrics or Metrics()
+        self.metrics.jobs = lambda: caches.all(JOBS)
+        self.recorder = Recorder(cluster.kube, self.metrics)
+        self.warnings = Warnings(cluster.events)
+        self.silence = Silence(cluster.last_line)
+        self._refused: dict[Key, datetime] = {}
+        """When the API server last refused pods of a job or queue."""
+
+    def look(self, key: Key) -> float | None:
+        """Return after how many seconds to look again without an event, or None.
+
+        An error that is no passing state of the API server is a condition of the object too, and raises.
+        """
+        with self.metrics.look(key.kind):
+            try:
+                return self._job(key) if key.kind == "job" else self._queue(key)
+            except HTTPError:
+                raise
+            except Exception as error:
+                if not isinstance(error, ApiException) or int(error.status or 0) not in TRANSIENT:
+                    self._failed(key, error)
+                raise
+
+    def _job(self, key: Key) -> float | None:
+        job = self.caches.one(JOBS, key.namespace, key.name)
+        if job is None:
+            self.recorder.forget(names.JOB_KIND, key.namespace, key.name)
+            self._refused.pop(key, None)
+            return None
+        now = self.now()
+        before = JobStatus.model_validate(job.get("status") or {})
+        decision = self._decision(job, before, now)
+        if any(isinstance(action, Check) for action in decision.actions) and self._too_early(key, now):
+            return REFUSED_SECONDS
+        if not self._write(job, before, decision):
+            return AGAIN_SECONDS
+        try:
+            self._act(key, job, decision.actions)
+        except Rejected as rejected:
+            return self._rejected(key, rejected)
+        self.recorder.record(job, events.of_job(before, decision.status), now)
+        if decision.actions:
+            return SOON_SECONDS
+        return _seconds_until(decision.wake, now)
+
+    def _rejected(self, key: Key, rejected: Rejected) -> float | None:
+        """Write into the job's status what the API server refused."""
+        self._refused[key] = self.now()
+        job = self.caches.one(JOBS, key.namespace, key.name)
+        if job is None:
+            return None
+        now, before = self.now(), JobStatus.model_validate(job.get("status") or {})
+        decision = self._decision(job, before, now, rejected)
+        if not self._write(job, before, decision):
+            return AGAIN_SECONDS
+        self.recorder.record(job, events.of_job(before, decision.status), now)
+        return _seconds_until(decision.wake, now)
+
+    def _too_early(self, key: Key, now: datetime) -> bool:
+        """Return whether the API server has just refused this.
+
+        Its answers may differ each time, by a port or a count. Each is a new status, which wakes a look.
+        """
+        at = self._refused.get(key)
+        return at is not None and now - at < timedelta(seconds=REFUSED_SECONDS)
+
+    def _write(self, job: Object, before: JobStatus, decision: Decision) -> bool:
+        """Write the status. Return whether the job is as it was read."""
+        if not self.cluster.write_status(job, decision.status, acting=bool(decision.actions)):
+            return False
+        self.cluster.made.discard(decision.status.job_id or "")
+        self._note(job, before, decision.status)
+        return True
+
+    def _decision(
+        self, job: Object, before: JobStatus, now: datetime, rejected: Rejected | None = None
+    ) -> Decision:
+        decision = self._decided(job, self.caches, now, rejected)
+        if grave(before, decision, self.cluster.made):
+            decision = self._decided(job, self.cluster, now, rejected)
+        return decision
+
+    def _decided(self, job: Object, source: Source, now: datetime, rejected: Rejected | None) -> Decision:
+        """Decide, and once more with the namespace's Events where nothing else explains what is late."""
+        kai = self.cluster.kai
+        seen = replace(self._seen(source, job), rejected=rejected)
+        decision = desired.desired(job, seen, now, kai=kai)
+        if _asks_for_etcd(decision) and self.cluster.one(SERVICES, etcd.NAMESPACE, etcd.NAME) is None:
+            decision = desired.desired(job, replace(seen, no_etcd=True), now, kai=kai)
+        if decision.status.phase == "Running":
+            pods = [pod for pod in seen.pods if (pod.get("status") or {}).get("phase") == "Running"]
+            silent = self.silence.since(job["metadata"]["uid"], pods, now)
+            decision = desired.desired(job, replace(seen, silent=silent), now, kai=kai)
+        if decision.unexplained:
+            told = self.warnings.of(job["metadata"]["namespace"], now)
+            decision = desired.desired(job, replace(seen, warnings=told), now, kai=kai)
+        return decision
+
+    def _seen(self, source: Source, job: Object) -> Seen:
+        """Read what belongs to a job, and the capacity, which is never asked for."""
+        waits_in = queue_of(self.caches, job)
+        return replace(
+            see(source, job, kai=self.cluster.kai), capacity=self.caches.capacity(), waits_in=waits_in
+        )
+
+    def _queue(self, key: Key) -> float | None:
+        queue = self.caches.one(QUEUES, key.namespace, key.name)
+        if queue is None:
+            self.recorder.forget(names.QUEUE_KIND, key.namespace, key.name)
+            self._refused.pop(key, None)
+            return None
+        kai, now = self.cluster.kai, self.now()
+        seen = see_queue(self.caches, self.cluster.kube, queue, kai=kai)
+        changed = queues.template_condition(queue) is None
+        if queues.needs_check(queue) and (changed or not self._too_early(key, now)):
+            seen = replace(seen, template=self._check_template(queue))
+            if seen.template:
+                self._refused[key] = now
+        decision = queues.desired(queue, seen, now, self.cluster_queue, kai=kai)
+        if not self.cluster.write_status(queue, decision.status, acting=bool(decision.actions)):
+            return AGAIN_SECONDS
+        try:
+            self._act(key, queue, decision.actions)
+        except Rejected as rejected:
+            queue = self.caches.one(QUEUES, key.namespace, key.name)
+            if queue is None:
+                return None
+            seen = replace(seen, rejected=rejected)
+            decision = queues.desired(queue, seen, now, self.cluster_queue, kai=kai)
+            if not self.cluster.write_status(queue, decision.status, acting=False):
+                return AGAIN_SECONDS
+        self.recorder.record(queue, events.of_queue(decision.status), now)
+        if decision.actions:
+            return SOON_SECONDS
+        return None if true(decision.status.conditions, "Ready") else RECHECK_SECONDS
+
+    def _check_template(self, queue: Object) -> str | None:
+        """Return why no job of a queue can have pods, "" where it can, None where its spec is not valid."""
+        try:
+            spec = QueueSpec.model_validate(queue["spec"])
+        except ValidationError:
+            return None
+        try:
+            pod = probe.of_queue(queue, spec, kai=self.cluster.kai)
+            for field, name in probe.storage_classes(spec):
+                if self.cluster.kube.get("storage.k8s.io/v1", "StorageClass", name) is None:
+                    return f"StorageClass {name} of {field} is not there: create it, or name another one"
+            self.cluster.check(pod)
+        except Refused as refused:
+            return str(refused)
+        except Rejected as rejected:
+            if rejected.by_quota:
+                return ""  # Pods that end make room. Until then the job says so.
+            return f"the API server refuses its pods: {rejected.sentence}; {MEND}"
+        return ""
+
+    def _failed(self, key: Key, error: Exception) -> None:
+        """Have the object say that the controller failed on it. Raises nothing: `error` is what counts."""
+        kind = JOBS if key.kind == "job" else QUEUES
+        found = self.caches.one(kind, key.namespace, key.name)
+        if found is None:
+            return
+        message = f"the controller failed here and tries again: {short(error)}"
+        status = {**(found.get("status") or {})}
+        condition = Condition(type="Reconciled", status="False", reason=type(error).__name__, message=message)
+        try:
+            old = [Condition.model_validate(each) for each in status.get("conditions") or []]
+            before = condition_of(old, "Reconciled")
+            if before is not None and (before.status, before.reason) == ("False", condition.reason):
+                return  # a text that differs each time would wake the next look at once
+            status["conditions"] = [
+                each.model_dump(by_alias=True, exclude_none=True)
+                for each in with_condition(old, condition, self.now())
+            ]
+            if key.kind == "job" and status.get("phase") not in FINISHED:
+                status["message"] = message
+            if self.cluster.write_status(found, status, acting=False):
+                self.recorder.record(found, [events.of_error(condition, self.now())], self.now())
+        except Exception as further:
+            log.warning("no status: %s", short(further), extra=about(*key))
+
+    def _act(self, key: Key, found: Object, actions: list[Action]) -> None:
+        for action in actions:
+            log.info("%s", _named(action), extra=_whose(key, found))
+            self.cluster.do(found, action)
+
+    def _note(self, job: Object, before: JobStatus, status: JobStatus) -> None:
+        if not self.cluster.kai:
+            self.metrics.admitted(job, before, status)
+        if before.phase != status.phase:
+            key = Key("job", job["metadata"]["namespace"], job["metadata"]["name"])
+            change = f"{before.phase} → {status.phase} ({status.message or ''})"
+            log.info("%s", change, extra=_whose(key, job))
+
+
+def _whose(key: Key, found: Object) -> dict[str, object]:
+    return about(key.kind, key.namespace, key.name, found["metadata"]["uid"])
+
+
+def _named(action: object) -> str:
+    document = getattr(action, "document", None)
+    if document is not None:
+        verb = "check" if isinstance(action, Check) else "create"
+        return f"{verb} {document['kind']} {document['metadata']['name']}"
+    return (
+        f"{type(action).__name__.lower()} {getattr(action, 'kind', '')} {getattr(action, 'name', '')}".strip()
+    )

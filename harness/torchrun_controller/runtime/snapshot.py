@@ -1,0 +1,86 @@
+"""What a decision about a job or a queue reads: from what watches keep, or from the cluster itself."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from pydantic import ValidationError
+
+from harness.core.kubernetes import Kube, Object
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.models import JobSpec, QueueSpec
+from harness.torchrun_controller.api.names import PERMITTED
+from harness.torchrun_controller.build.template import kai_queue
+from harness.torchrun_controller.decide.decisions import Seen, SeenQueue
+from harness.torchrun_controller.decide.queue import resource_name
+from harness.torchrun_controller.runtime.kinds import (
+    CLAIMS,
+    JOBSETS,
+    LOCAL_QUEUES,
+    PODS,
+    PRIORITY_CLASSES,
+    QUEUES,
+    WORKLOADS,
+    Kind,
+)
+
+
+class Source(Protocol):
+    """Where objects are read. What it returns is shared: nothing is changed in it."""
+
+    def one(self, kind: Kind, namespace: str, name: str) -> Object | None: ...
+
+    def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
+        """Return the objects of a namespace whose label (of the kind) has this value."""
+        ...
+
+    def names(self, kind: Kind) -> frozenset[str]: ...
+
+
+def see(source: Source, job: Object, *, kai: bool) -> Seen:
+    """Read what belongs to a job. What cannot matter for the next decision is not asked for."""
+    metadata = job["metadata"]
+    namespace, name = metadata["namespace"], metadata["name"]
+    jobset = source.one(JOBSETS, namespace, name)
+    claims = source.of(CLAIMS, namespace, name)
+    if jobset is None:
+        return Seen(
+            queue=queue_of(source, job), claims=claims, priority_classes=source.names(PRIORITY_CLASSES)
+        )
+    workload = None
+    if jobset["spec"].get("suspend") and not kai:
+        workload = next(iter(source.of(WORKLOADS, namespace, jobset["metadata"]["uid"])), None)
+    pods = source.of(PODS, namespace, name)
+    return Seen(queue=None, jobset=jobset, workload=workload, pods=pods, claims=claims)
+
+
+def queue_of(source: Source, job: Object) -> Object | None:
+    """Return the TorchrunQueue that a job names."""
+    try:
+        name = JobSpec.model_validate(job["spec"]).queue_name
+    except ValidationError:
+        return None  # the decision says why
+    return source.one(QUEUES, job["metadata"]["namespace"], name)
+
+
+def see_queue(source: Source, kube: Kube, queue: Object, *, kai: bool) -> SeenQueue:
+    """Read what belongs to a queue. Objects of its templates may be anybody's: they are not watched."""
+    metadata = queue["metadata"]
+    namespace, name = metadata["namespace"], metadata["name"]
+    try:
+        spec = QueueSpec.model_validate(queue["spec"])
+    except ValidationError:
+        return SeenQueue()
+    kai_one = local = None
+    if kai:
+        kai_one = kube.get(names.KAI_API, "Queue", kai_queue(spec) or name)
+    else:
+        local = source.one(LOCAL_QUEUES, namespace, spec.local_queue or name)
+    resources = {}
+    for template in spec.resources:
+        kind = str(template.template.get("kind"))
+        if kind in PERMITTED:
+            found = kube.get(PERMITTED[kind], kind, resource_name(name, template), namespace)
+            if found is not None:
+                resources[kind, template.name] = found
+    return SeenQueue(local_queue=local, resources=resources, kai_queue=kai_one)

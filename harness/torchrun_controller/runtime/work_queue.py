@@ -1,0 +1,103 @@
+"""Which object is looked at when: an event, a time that comes, a failure, or the round of all that is open.
+
+The same object is never looked at twice at once. Events that come while it waits count as one. Those that
+tell of progress alone wait a second, and longer when many objects have such events: each look at a job writes
+its status, and a burst of jobs would keep the API server busy with steps that nobody reads.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import OrderedDict
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from kubernetes.client.exceptions import ApiException
+from urllib3.exceptions import HTTPError
+
+from harness.torchrun_controller.runtime.logging_setup import about, short
+from harness.torchrun_controller.runtime.reconcile import Key
+
+log = logging.getLogger(__name__)
+Look = Callable[[Key], float | None]
+FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
+PROGRESS_SECONDS = 1.0
+PROGRESS_RATE = 20
+"""Looks a second, at most, at objects that only make progress: each of 100 that do is looked at every 5 s."""
+ACTIVE_SECONDS = 10.0
+"""An object counts as one that makes progress for so long after its last event."""
+
+
+class Waking:
+    """Calls `look` in threads, at most `workers` at once."""
+
+    def __init__(self, look: Look, workers: int = 10) -> None:
+        self.look, self.workers = look, workers
+        self._queue: asyncio.Queue[Key] = asyncio.Queue()
+        self._waiting: set[Key] = set()
+        self._busy: set[Key] = set()
+        self._again: set[Key] = set()
+        self._failures: dict[Key, int] = {}
+        self._timers: dict[Key, asyncio.TimerHandle] = {}
+        self._active: OrderedDict[Key, float] = OrderedDict()
+        """When each object last made progress, the oldest first."""
+
+    def wake(self, key: Key) -> None:
+        """Have an object looked at, soon."""
+        timer = self._timers.pop(key, None)
+        if timer is not None:
+            timer.cancel()
+        if key in self._busy:
+            self._again.add(key)
+        elif key not in self._waiting:
+            self._waiting.add(key)
+            self._queue.put_nowait(key)
+
+    def progressed(self, key: Key) -> None:
+        """Have an object looked at when its share of PROGRESS_RATE comes."""
+        now = asyncio.get_running_loop().time()
+        self._active[key] = now
+        self._active.move_to_end(key)
+        while now - next(iter(self._active.values())) > ACTIVE_SECONDS:
+            self._active.popitem(last=False)
+        if key not in self._waiting:
+            self.later(key, max(PROGRESS_SECONDS, len(self._active) / PROGRESS_RATE))
+
+    async def run(self) -> None:
+        """Look at what is woken, until cancelled."""
+        self._threads = ThreadPoolExecutor(self.workers, "look")
+        async with asyncio.TaskGroup() as group:
+            for _ in range(self.workers):
+                group.create_task(self._work())
+
+    async def _work(self) -> None:
+        while True:
+            key = await self._queue.get()
+            self._waiting.discard(key)
+            self._busy.add(key)
+            try:
+                after = await asyncio.get_running_loop().run_in_executor(self._threads, self.look, key)
+                self._failures.pop(key, None)
+            except Exception as error:
+                failed = self._failures[key] = self._failures.get(key, 0) + 1
+                after = min(FIRST_PAUSE * 2**failed, LONGEST_PAUSE)
+                own = not isinstance(error, ApiException | HTTPError)
+                log.warning("%s; again in %.1f s", short(error), after, extra=about(*key), exc_info=own)
+            finally:
+                self._busy.discard(key)
+            if key in self._again:
+                self._again.discard(key)
+                self.wake(key)
+            elif after is not None:
+                self.later(key, after)
+
+    def later(self, key: Key, seconds: float) -> None:
+        """Wake an object after `seconds`, or earlier if an earlier wake-up is scheduled."""
+        loop = asyncio.get_running_loop()
+        before = self._timers.get(key)
+        if before is not None:
+            if before.when() <= loop.time() + seconds:
+                return
+            before.cancel()
+        self._timers[key] = loop.call_later(seconds, self.wake, key)
