@@ -15,7 +15,8 @@ from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes.kinds import QUEUED
 from harness.evidence.schema.bundle import Expected
-from harness.launch import namespaces, sent, storage
+from harness.launch import namespaces, sent
+from harness.launch.apply import limit
 from harness.launch.mounts import netcheck, recorder
 from harness.launch.names import NONCE_LABEL, RANKS_PER_POD
 from harness.launch.submission import Launching
@@ -69,7 +70,7 @@ def prepare(
     ]
     with ThreadPoolExecutor(AT_ONCE) as pool:
         steps: list[Future[Any]] = [
-            pool.submit(storage.limit, kube, ready.cluster, settings, namespace),
+            pool.submit(limit, kube, ready.cluster, settings, namespace),
             pool.submit(_queue, kube, workload, settings, namespace),
             *(pool.submit(kube.apply, each) for each in given),
         ]

@@ -18,7 +18,7 @@ FOLDER = "/opt/harness/netcheck"
 
 When netcheck failed before the command, these end the container with code 90, and the command does not run.
 """
-_FILES = Path(__file__).parent / "files"
+_FILES = Path(__file__).parents[1] / "files"
 _PACKAGE = Path(str(resources.files("harness"))) / "workers" / "netcheck"
 _SCRIPT = "netcheck.sh"
 MOUNTED = MountedFolder(

@@ -17,7 +17,7 @@ FOLDER = "/opt/harness/recorder"
 """Named by files/init_processes.sh and torchrun_job.py too."""
 PACKAGE = "_harness_recorder"
 _WORKERS = Path(str(resources.files("harness"))) / "workers"
-_FILES = Path(__file__).parent / "files"
+_FILES = Path(__file__).parents[1] / "files"
 _MODULES = (
     "__init__",
     "outside",

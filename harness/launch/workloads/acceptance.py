@@ -76,7 +76,7 @@ _OF_GPU_NODES = (
     "# One pod on each node that GPU feature discovery, node feature discovery, GKE, EKS or AKS labels.\n"
     "# For others: kubectl label node NODE nvidia.com/gpu.present=true, or --selector LABEL=VALUE.\n"
 )
-_FILES = Path(__file__).parent / "files"
+_FILES = Path(__file__).parents[1] / "files"
 _PACKAGE = Path(str(resources.files("harness"))) / "workers" / "acceptance"
 _LIMITS = "limits-of-this-launch.toml"
 

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import ClassVar
-
-import yaml
 
 from harness.core.bounds import MAX_NODES, count_problem, shown
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes import kinds
-from harness.evidence.schema.bundle import Purpose
 from harness.launch.workloads.base import Surroundings
 from harness.launch.workloads.plain import PlainWorkload
 
@@ -54,27 +50,3 @@ class IndexedJobWorkload(PlainWorkload):
                 f"spec.parallelism: {count} is expected, as completions: ranks wait for each other; "
                 f"seen {shown(spec.get('parallelism'))}"
             )
-
-
-_SOURCE = Path(__file__).parent / "files" / "netcheck.yaml"
-
-
-class NetcheckJob(IndexedJobWorkload):
-    """An Indexed Job that runs netcheck alone. It logs nothing with Pluto."""
-
-    purpose: ClassVar[Purpose] = "netcheck"
-
-
-def job(nodes: int, image: str | None = None, bandwidth: bool = False) -> NetcheckJob:
-    """Return the Job of files/netcheck.yaml with `nodes` pods. `image`: the worker image unless given.
-
-    `bandwidth`: netcheck measures what each pair carries, too.
-    """
-    service, document = yaml.safe_load_all(_SOURCE.read_text())
-    spec = document["spec"]
-    spec["completions"] = spec["parallelism"] = spec["maxFailedIndexes"] = nodes
-    container = spec["template"]["spec"]["containers"][0]
-    container["image"] = image or container["image"]
-    container["command"] += ["--bandwidth"] * bandwidth
-    container["env"] += [{"name": name, "value": str(nodes)} for name in ("NNODES", "WORLD_SIZE")]
-    return NetcheckJob(document, (service,), str(_SOURCE))

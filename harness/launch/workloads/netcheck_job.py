@@ -10,7 +10,7 @@ import yaml
 from harness.evidence.schema.bundle import Purpose
 from harness.launch.workloads.indexed_job import IndexedJobWorkload
 
-_SOURCE = Path(__file__).parent / "files" / "netcheck.yaml"
+_SOURCE = Path(__file__).parents[1] / "files" / "netcheck.yaml"
 
 
 class NetcheckJob(IndexedJobWorkload):

@@ -46,7 +46,7 @@ HOST = "kubernetes.io/hostname"
 ETCD = "train-etcd"
 MOST_REPLICAS = 64
 """The most nodes of a printed StatefulSet that says no other number."""
-_FILES = Path(__file__).parent / "files"
+_FILES = Path(__file__).parents[1] / "files"
 
 
 @dataclass(frozen=True)

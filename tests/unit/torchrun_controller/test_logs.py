@@ -53,7 +53,9 @@ def test_text() -> None:
 
 def test_end_of_the_process_is_a_line_too() -> None:
     """Contract: what nobody caught is a JSON line, not a bare traceback."""
-    program = "from harness.torchrun_controller import logs; logs.setup('json'); 1 / 0"
+    program = (
+        "from harness.torchrun_controller.runtime import logging_setup as logs; logs.setup('json'); 1 / 0"
+    )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     document = json.loads(done.stderr)

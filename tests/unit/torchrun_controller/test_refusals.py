@@ -11,7 +11,7 @@ RAISED = re.compile(r'(?:Refused|_refuse)\(\s*"(\w+)"')
 
 def test_every_refusal_is_in_the_docs() -> None:
     """Contract: there is no webhook because nothing is left that it would add: each refusal has its line."""
-    sources = (ROOT / "harness/torchrun_controller").glob("*.py")
+    sources = (ROOT / "harness/torchrun_controller").rglob("*.py")
     raised = {reason for source in sources for reason in RAISED.findall(source.read_text())}
     table = (
         (ROOT / "docs/torchrun-controller.md").read_text().partition("## No webhook")[2].partition("\n## ")[0]

@@ -126,7 +126,7 @@ def test_controller_image_has_what_it_imports() -> None:
     parts |= {
         name
         for name in ("evidence",)
-        if {f"{name}.{file}" for file in ("fitting", "objects")}
+        if {f"{name}.kubernetes{file}" for file in ("", ".objects", ".unschedulable")}
         >= {m.removeprefix("harness.") for m in loaded if m.startswith(f"harness.{name}.")}
     }
     assert {name.split(".")[1] for name in loaded} <= parts
