@@ -1,4 +1,4 @@
-"""The torchrun controller on a real cluster, with JobSet and Kueue: S4's promises, seen from outside.
+"""The torchrun controller on a real cluster, with JobSet and Kueue: what its guide promises.
 
 The controller runs beside the cluster, as a process that the tests can kill.
 """

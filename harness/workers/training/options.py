@@ -10,7 +10,7 @@ from typing import Any
 
 
 def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Return the command's parser. Names and defaults that S2's guide has are its own."""
+    """Return the command's parser. Names and defaults are those of the training guide where it has them."""
     made = kind(
         "python -m training.train_framework",
         description="Train a causal language model from JSONL under DDP. Run it again to go on: it resumes.",

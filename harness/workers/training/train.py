@@ -1,4 +1,4 @@
-"""S2's smoke test: train a small classifier under DDP on data that is made, and say whether it learned.
+"""Train a small classifier on generated data under DDP, as a smoke test: does the loss fall?
 
     torchrun … -m training.train --epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3
 

@@ -1,4 +1,4 @@
-"""S4's promises as invariants, over any order of (edit, pods live and die, Kueue, the controller dies).
+"""What the controller's guide promises, in any order of edits, pod lives, Kueue's acts and crashes.
 
 The API server is a model that refuses what a real one refuses (torchrun_api.py); JobSet, Kueue and the
 kubelet are rules here. The controllers are the real ones, two of them: each knows as much as its watches have
