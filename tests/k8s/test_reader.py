@@ -22,8 +22,8 @@ from tests.reader import Typed
 ROOT = Path(__file__).parents[2]
 TUTORIAL = (ROOT / "docs/tutorial.md").read_text()
 BLOCKS = re.findall(r"^```bash\n(.*?)^```$", TUTORIAL, re.MULTILINE | re.DOTALL)
-MADE = (".git", ".venv", "runs", "build", "*.egg-info", "__pycache__", ".hypothesis", ".*_cache")
-"""Files that are in a working folder and not in a checkout."""
+MADE = (".git", ".venv", "runs", "build", "*.egg-info", ".hypothesis", ".*_cache")
+"""Files that are in a working folder and not in a checkout. Packages may have these names."""
 SECONDS = 600
 
 
@@ -71,12 +71,18 @@ class Reader:
         return sorted((self.checkout / "runs").glob("2*-*"), reverse=True)
 
 
+def not_checked_out(folder: str, names: list[str]) -> set[str]:
+    """Return which names of a folder are not in a checkout, for shutil.copytree."""
+    patterns = ("__pycache__", *MADE) if Path(folder) == ROOT else ("__pycache__",)
+    return shutil.ignore_patterns(*patterns)(folder, names)
+
+
 @pytest.fixture(scope="module")
 def terminal(tmp_path_factory: pytest.TempPathFactory, harness_settings: Settings) -> Iterator[Reader]:
     """A terminal in a copy of this checkout: its own repository, and a cluster with a name of its own."""
     folder = tmp_path_factory.mktemp("reader")
     checkout, home = folder / "checkout", folder / "home"
-    shutil.copytree(ROOT, checkout, symlinks=True, ignore=shutil.ignore_patterns(*MADE))
+    shutil.copytree(ROOT, checkout, symlinks=True, ignore=not_checked_out)
     author = dict.fromkeys(("GIT_AUTHOR_EMAIL", "GIT_COMMITTER_EMAIL"), "reader@localhost")
     author |= dict.fromkeys(("GIT_AUTHOR_NAME", "GIT_COMMITTER_NAME"), "reader")
     for words in (["init", "--quiet"], ["add", "--all"], ["commit", "--quiet", "-m", "as it is"]):
