@@ -14,6 +14,7 @@ import pytest
 from harness.core import disk_use
 from harness.core.errors import HarnessError, UsageError
 from harness.evidence import Bundle, BundleWriter, Redactor
+from harness.evidence.io.latest import name_latest
 from harness.evidence.runs import folder
 from harness.evidence.runs.folder import Keep, prune
 from harness.evidence.schema.bundle import Manifest, Verdict
@@ -37,7 +38,7 @@ def ended(runs: Path, second: int, verdict: Verdict | None = PASS, **changes: st
     if verdict is not None:
         writer.verdict(verdict)
     writer.close()
-    folder.name_latest(path)
+    name_latest(path)
     return path
 
 
@@ -185,7 +186,7 @@ def test_nothing_but_own_bundles_is_removed(tmp_path: Path) -> None:
 def test_what_is_spared_stays_and_latest_may_name_an_older_one(tmp_path: Path) -> None:
     """Contract: of two runs at once, neither removes the other's newest nor its own."""
     first, second, third = (ended(tmp_path, second) for second in (1, 2, 3))
-    folder.name_latest(first)
+    name_latest(first)
     assert [each.bundle for each in prune(tmp_path, Keep(last=0), [second])] == [third]
     assert (tmp_path / "latest").resolve() == first
 
