@@ -29,7 +29,7 @@ PREFIX = "HARNESS_"
 CLUSTER_NAME = r"[a-z0-9]([a-z0-9.-]{0,47}[a-z0-9])?"
 MAX_SECONDS = 365 * 24 * 3600
 KEEP_RUNS = r"all|failed|last:\d{1,6}"
-"""What `keep_runs` can be; harness.evidence.runs.folder says what it means."""
+"""What `keep_runs` can be; harness.evidence.io.folder says what it means."""
 
 
 class Expect(BaseModel):

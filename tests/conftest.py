@@ -68,7 +68,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ClustersApar
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests on clusters, leave out nightly tests that nobody named, and order the rest.
+    """Mark tests on clusters, deselect nightly tests unless -m or a node id selects them, and order the rest.
 
     Tests on clusters come first, because they take longest, but LAST at the end. Of the others, files with
     real servers and browsers come first: a long file at the end has one process wait for the other.

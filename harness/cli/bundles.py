@@ -34,7 +34,7 @@ def runs(
         if last is not None:
             raise UsageError("--prune and --last do not go together", hint=f"--prune last:{last}")
         return _prune(runs_dir, to_keep, as_json)
-    from harness.evidence.runs import folder
+    from harness.evidence.io import folder
     from harness.report.terminal import runs as listing
     from harness.report.terminal.console import wide
 
@@ -81,7 +81,7 @@ def diff(
 
 
 def _prune(runs_dir: Path, to_keep: str, as_json: bool) -> int:
-    from harness.evidence.runs.folder import Keep, prune
+    from harness.evidence.io.folder import Keep, prune
     from harness.report.amounts import amount
 
     keep = Keep.parse(to_keep)

@@ -1,4 +1,7 @@
-"""The registry of checks, read from checks.toml. Its order is the order in which the engine makes them."""
+"""The catalogue of causes, from causes.toml, and the registry of checks, from checks.toml.
+
+Causes are in the order in which things go wrong in a run, checks in the order in which the engine makes them.
+"""
 
 from __future__ import annotations
 

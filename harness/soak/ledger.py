@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from harness.evidence.runs import folder
-from harness.evidence.runs.folder import Keep
+from harness.evidence.io import folder
+from harness.evidence.io.folder import Keep
 from harness.evidence.schema.bundle import Retry
 
 

@@ -14,8 +14,8 @@ from harness.core import processes
 from harness.core.clock import now
 from harness.core.errors import HarnessError
 from harness.core.progress import Progress
+from harness.evidence.io.folder import Keep
 from harness.evidence.io.reader import Bundle
-from harness.evidence.runs.folder import Keep
 from harness.faults.command import Command
 from harness.faults.inject import CPU_REQUEST
 from harness.launch.namespaces import KEPT

@@ -1,4 +1,4 @@
-"""Which tests pytest selects: tests/conftest.py leaves out nightly ones that nobody named."""
+"""Which tests are selected: tests/conftest.py deselects nightly ones unless -m or a node id selects them."""
 
 from __future__ import annotations
 

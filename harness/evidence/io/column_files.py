@@ -200,7 +200,7 @@ def point_record(line: bytes) -> Point | PointColumns:
 
 
 class ColumnFiles:
-    """The column files of one bundle. `damage(ref, reason)` is told what cannot be read."""
+    """The column files of one bundle. `damage(ref, reason)` is called for each record that cannot be read."""
 
     def __init__(self, bundle: Path, damage: Callable[[str, str], None]) -> None:
         self._bundle = bundle

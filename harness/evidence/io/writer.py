@@ -19,7 +19,7 @@ from harness.core.locks import Hold, take
 from harness.evidence.io.column_files import PointWriter, in_columns
 from harness.evidence.io.disk import Disk
 from harness.evidence.io.files import Appender, LogFile, inside, on_disk
-from harness.evidence.io.latest import mend_latest, name_latest
+from harness.evidence.io.folder import mend_latest, name_latest
 from harness.evidence.io.redaction import Redactor
 from harness.evidence.schema.acceptance import AcceptanceRecord
 from harness.evidence.schema.bundle import (

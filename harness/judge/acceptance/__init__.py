@@ -1,1 +1,1 @@
-"""Judge the acceptance tests of nodes: each node by itself, beside its limits, and beside the fleet."""
+"""Judge the acceptance tests of nodes: each node by itself, against limits and against other nodes."""

@@ -19,8 +19,8 @@ import yaml
 from harness.context import RecordedContext, RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
+from harness.evidence.io.folder import opened
 from harness.evidence.kubernetes.objects import mapping
-from harness.evidence.runs.folder import opened
 from harness.evidence.schema.training import RESUMED_FROM
 from harness.launch import hub, user_secrets
 from harness.launch.apply import apply

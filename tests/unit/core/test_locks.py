@@ -57,7 +57,7 @@ def test_many_share_and_the_last_one_out_knows(tmp_path: Path) -> None:
 
 
 def test_a_file_that_its_holder_removes_is_nobodys_lock(tmp_path: Path) -> None:
-    """Contract: whoever waited for a file that was removed has the lock of the one that is there, alone."""
+    """Contract: a process whose awaited lock file was removed gets an exclusive lock on the new file."""
     path = tmp_path / "lock"
     first = take(path)
     waiting, got, ended = threading.Event(), threading.Event(), threading.Event()

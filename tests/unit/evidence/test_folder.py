@@ -14,9 +14,8 @@ import pytest
 from harness.core import disk_use
 from harness.core.errors import HarnessError, UsageError
 from harness.evidence import Bundle, BundleWriter, Redactor
-from harness.evidence.io.latest import name_latest
-from harness.evidence.runs import folder
-from harness.evidence.runs.folder import Keep, prune
+from harness.evidence.io import folder
+from harness.evidence.io.folder import Keep, name_latest, prune
 from harness.evidence.schema.bundle import Manifest, Verdict
 from harness.judge import judge
 

@@ -11,7 +11,7 @@ import pytest
 from rich.console import Console
 
 from harness.evidence import BundleWriter, Redactor
-from harness.evidence.runs import folder
+from harness.evidence.io import folder
 from harness.faults.record import extract
 from harness.judge import judge
 from harness.report.amounts import amount, ranges

@@ -20,12 +20,14 @@ from pydantic import BaseModel
 from harness.core import disk_use
 from harness.core.errors import HarnessError, UsageError
 from harness.core.locks import in_use
-from harness.evidence.io.latest import LATEST, NAME, mend_latest
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Manifest, Verdict
 from harness.settings import KEEP_RUNS
 
+LATEST = "latest"
 State = Literal["judged", "running", "cut off", "damaged", "not judged"]
+NAME = re.compile(r"(\d{8}T\d{6}Z)-(\w+)", re.ASCII)
+"""Names as `BundleWriter.create` gives them: time and nonce."""
 _DOOMED = ".removing-"
 
 
@@ -147,6 +149,28 @@ def sweep(runs_dir: Path) -> None:
             shutil.rmtree(doomed, ignore_errors=True)
 
 
+def name_latest(bundle: Path) -> None:
+    """Point `latest` beside the bundle to it.
+
+    The link is replaced atomically, so it always leads somewhere.
+    """
+    link = bundle.with_name(f".{LATEST}-{bundle.name}")
+    link.unlink(missing_ok=True)
+    link.symlink_to(bundle.name)
+    link.replace(bundle.with_name(LATEST))
+
+
+def mend_latest(runs_dir: Path) -> None:
+    """Point `latest` to the newest bundle when its own is gone. Remove it when no bundle is left."""
+    latest = runs_dir / LATEST
+    if latest.is_symlink() and not latest.exists():
+        others = past(runs_dir)
+        if others:
+            name_latest(others[-1].path)
+        else:
+            latest.unlink(missing_ok=True)
+
+
 def _moment(text: str) -> datetime | None:
     try:
         moment = datetime.fromisoformat(text)
@@ -185,7 +209,7 @@ class Removed:
 
 
 def prune(runs_dir: Path, keep: Keep, spare: Collection[Path] = ()) -> list[Removed]:
-    """Remove what is not to be kept. The bundle that `latest` names and `spare` stay.
+    """Remove bundles beyond those of `keep`. The one that `latest` points to and those in `spare` stay.
 
     Only a bundle that the harness made, judged PASS and no longer written is removed. Bundles that were
     renamed, damaged or cut off, and links, stay. Raises HarnessError where the system does not allow it.

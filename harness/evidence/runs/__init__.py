@@ -1,1 +1,0 @@
-"""The folder of bundles: list, find, keep and remove them."""
