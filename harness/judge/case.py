@@ -357,9 +357,26 @@ class Case:
 
     def last_logged(self, rank: int) -> float:
         """Return when a rank logged its last row by its own clock, in seconds since the epoch, or 0.0."""
+        return max(self._logged_at(rank), default=0.0)
+
+    def first_logged(self, rank: int) -> float:
+        """Return when a rank logged its first row by its own clock, in seconds since the epoch, or 0.0."""
+        return min(self._logged_at(rank), default=0.0)
+
+    def _logged_at(self, rank: int) -> list[float]:
+        """Return the times of a rank's rows, in seconds since the epoch."""
         parts = [line for _, line in self.bundle.truth_parts(rank) if isinstance(line, TruthRow | Columns)]
-        times = (max(part.times) if isinstance(part, Columns) else part.time_ms for part in parts)
-        return max((time / 1000 for time in times), default=0.0)
+        times = (part.times if isinstance(part, Columns) else [part.time_ms] for part in parts)
+        return [time / 1000 for part in times for time in part]
+
+    def container_started(self, index: int) -> float | None:
+        """Return when the rank container of a node started, in seconds since the epoch, if that is recorded."""
+        pod = self.pods.get(index)
+        if pod is None:
+            return None
+        states = [pod.container(self.launch.container, state) for state in ("running", "terminated")]
+        times = [seconds(state[1].get("startedAt")) for state in states if state is not None]
+        return min((time for time in times if time is not None), default=None)
 
     def started(self, index: int) -> bool:
         """Return whether the rank container of a node ever ran."""

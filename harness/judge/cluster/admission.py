@@ -156,7 +156,8 @@ def eviction(case: Case) -> Finding:
         limit, advice = "", list[str]()
         if cause == "admission.max_execution_time":
             limit, advice = _allowed(case, state)
-            advice = _silent(case, seconds(evicted.get("lastTransitionTime")) or 0.0, advice)
+            over = seconds(evicted.get("lastTransitionTime")) or 0.0
+            advice = [*_late(case, over), *_silent(case, over, advice)]
         return found(
             "eviction",
             cause,
@@ -181,6 +182,24 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
         return [f"{told}: what did not end is torchrun, or what follows it in the run script"]
     told = listed([f"{names([rank])} had logged nothing for {over - last[rank]:.0f} s" for rank in quiet])
     return [told, *advice] if told else advice
+
+
+def _late(case: Case, over: float) -> list[str]:
+    """Return a sentence where half of the job's time was over before every rank had logged a row."""
+    admissions = [condition(state, "Admitted") for state in case.workload if _is(state, "Admitted")]
+    begun = min((seconds(one.get("lastTransitionTime")) or over for one in admissions), default=over)
+    logged = [case.first_logged(rank) or over for rank in case.ranks]
+    if max(logged, default=over) - begun <= (over - begun) / 2:
+        return []
+    times = [case.container_started(case.node_of(rank)) or over for rank in case.ranks]
+    late = [rank for rank, time in zip(case.ranks, times, strict=True) if time >= over]
+    if late:
+        return [f"when it was over, the containers of {names(late)} had not started"]
+    started = f"the last container started {max(times) - begun:.0f} s after the job was admitted"
+    silent = [rank for rank, time in zip(case.ranks, logged, strict=True) if time >= over]
+    if silent:
+        return [f"{started}, and {names(silent)} had logged no row when it was over"]
+    return [f"{started}, and the last rank logged its first row after {max(logged) - begun:.0f} s"]
 
 
 def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:

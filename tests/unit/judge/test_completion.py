@@ -337,6 +337,50 @@ def test_a_job_that_had_logged_everything_is_not_told_to_take_longer(judged, ago
     assert ("raise --wait" in verdict.explanation) is longer
 
 
+@pytest.mark.parametrize(
+    ("containers", "rows", "text"),
+    [
+        (2, 5, None),
+        (
+            2,
+            15,
+            "the last container started 2 s after the job was admitted, and the last rank logged its first",
+        ),
+        (
+            2,
+            None,
+            "the last container started 2 s after the job was admitted, and ranks 0 and 1 had logged no",
+        ),
+        (None, None, "the containers of ranks 0 and 1 had not started"),
+    ],
+)
+def test_an_eviction_says_where_the_time_went(judged, containers, rows, text):
+    """Contract: where half of the job's time was over before every rank had logged a row, the verdict says
+    how long the containers and the first rows took.
+    """
+    job = stuck(bundles.healthy(), keep=3 if containers else 2)
+    begun = seconds(cond("Admitted", "True", "Admitted")["lastTransitionTime"]) or 0.0
+    for index in range(2):
+        started = {} if containers is None else {"running": {"startedAt": at(3 + containers)}}
+        job.pod(index, 6, "Pending" if containers is None else "Running", started)
+    job.truth = {
+        rank: [
+            line.model_copy(update={"time_ms": int((begun + rows) * 1000)})
+            if isinstance(line, TruthRow)
+            else line
+            for line in lines
+        ]
+        for rank, lines in (bundles.healthy().truth.items() if rows else ())
+    }
+    over = cond("Evicted", "True", "DeactivatedDueToMaximumExecutionTimeExceeded", "over", 20)
+    job.workload(20, [cond("Admitted", "True", "Admitted"), over], maximumExecutionTimeSeconds=20)
+    job.jobset(21, suspend=True)
+    verdict = judged(job)
+    assert verdict.cause == "admission.max_execution_time"
+    told = verdict.explanation.lower()
+    assert text in told if text else "first row" not in told
+
+
 def test_the_workload_that_took_the_quota_is_named(judged):
     """Contract: Kueue gives its UID, and the verdict adds its name."""
     job = stuck(bundles.healthy(), keep=3)
