@@ -370,7 +370,7 @@ class Case:
         return [time / 1000 for part in times for time in part]
 
     def container_started(self, index: int) -> float | None:
-        """Return when the rank container of a node started, in seconds since the epoch, if that is recorded."""
+        """Return when the rank container of a node started, in seconds since the epoch, if recorded."""
         pod = self.pods.get(index)
         if pod is None:
             return None
