@@ -20,10 +20,10 @@ KIND := $(shell sed -n 's/^kind = "\(v[0-9.]*\)".*/\1/p' harness/versions.toml)
 GO_MISSING := Go 1.26 or newer is needed and not on PATH: HARNESS_IMAGES=source make doctor installs it on Debian as root
 
 .DEFAULT_GOAL := help
-.PHONY: help e2e images test nightly faults programs soak unit lint workflows format reference doctor kind browser pictures recording lock clean
+.PHONY: help e2e images test test-cluster nightly faults programs soak unit lint workflows format reference doctor kind browser pictures recording lock clean
 
 help: ## show this list
-	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 e2e: doctor ## a real multinode job on a real cluster, and its verdict
 	$(BIN)/harness run "$$JOB"
@@ -31,11 +31,14 @@ e2e: doctor ## a real multinode job on a real cluster, and its verdict
 images: doctor ## build or fetch every image into the cache, with progress (from source the first time: 7 to 10 minutes)
 	$(BIN)/harness images build
 
-test: images browser ## unit, integration, e2e on a real cluster, and a fault of each kind (docs/tests.md)
-	$(BIN)/pytest $(BOTH) $(PYTEST_ARGS)
+test: images browser ## unit, integration, and a launch of each kind on a real cluster (docs/tests.md)
+	$(BIN)/pytest $(BOTH) -m "smoke or not cluster" $(PYTEST_ARGS)
+
+test-cluster: images browser ## the other tests on a real cluster, with a fault of each kind
+	$(BIN)/pytest $(BOTH) -m "cluster and not smoke" $(PYTEST_ARGS)
 
 # Its clusters are those that kind creates. Those of `make test` are copies, where there is a template.
-nightly: images browser ## the tests that `make test` leaves out, without the faults; more examples of properties
+nightly: images browser ## the tests that both leave out, without the faults; more examples of properties
 	$(BIN)/pytest tests/unit --hypothesis-profile=nightly
 	HARNESS_FRESH=true $(BIN)/pytest -m "nightly and not faults" $(PYTEST_ARGS)
 

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-settings.register_profile("default", deadline=None)
+settings.register_profile("default", deadline=None, derandomize=True)
 settings.load_profile("default")
-"""No test fails because a machine was busy."""
+"""The same examples each time, and no test fails because a machine was busy."""
 settings.register_profile("nightly", max_examples=500, deadline=None)
-"""`make nightly`; what copies whole bundles has a number of its own (tests/unit/sample_jobs.py)."""
+"""`make nightly` searches new examples. What copies bundles has a number of its own (unit/sample_jobs.py)."""
 
 
 CLUSTERS = Path(__file__).parent / "k8s"
 INTEGRATION = Path(__file__).parent / "integration"
-
+SMOKE = {line for line in (Path(__file__).parent / "smoke.txt").read_text().splitlines() if "::" in line}
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control starts `make test &` so, and every program here would be deaf to Ctrl-C.
@@ -50,14 +50,15 @@ class ClustersApart(LoadScopeScheduling):
 
     Tests on one cluster stay in one process, because some of them stop or fill what others need. Those of
     netcheck and of acceptance come last, for the process that is free: an idle cluster costs a third of a
-    core.
+    core. The tests of `make test` share one cluster.
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
         if not file.startswith("tests/k8s/") or file.endswith(OWN_CLUSTERS):
             return file
-        return "last" if file.endswith(LAST) else "cluster"
+        smoke = "smoke or" in self.config.option.markexpr
+        return "last" if file.endswith(LAST) and not smoke else "cluster"
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -68,7 +69,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> ClustersApar
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark tests on clusters, deselect nightly tests unless -m or a node id selects them, and order the rest.
+    """Mark tests, deselect nightly ones unless -m or a node id selects them, and order the rest.
 
     Tests on clusters come first, because they take longest, but LAST at the end. Of the others, files with
     real servers and browsers come first: a long file at the end has one process wait for the other.
@@ -76,6 +77,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.is_relative_to(CLUSTERS):
             item.add_marker("cluster")
+        if item.nodeid in SMOKE or item.get_closest_marker("e2e"):
+            item.add_marker("smoke")
     named = "nightly" in config.option.markexpr or any("::" in argument for argument in config.args)
     if not named:
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly")])

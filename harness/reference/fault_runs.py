@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from harness.faults.fault import Fault, catalogue
@@ -9,14 +10,22 @@ from harness.faults.rows import expected
 from harness.faults.ways import moment, ways
 from harness.reference.note import WRITTEN
 
-RECORDED = Path(__file__).parents[2] / "tests" / "recorded"
+TESTS = Path(__file__).parents[2] / "tests"
+RECORDED = TESTS / "recorded"
 
 
 def runs(fault: Fault) -> str:
     """The first command that injects it into a real launch."""
     if fault.expect is None:
         return f"nowhere: {fault.cannot}"
-    return "`make faults`" if fault.nightly else "`make test`"
+    if fault.nightly:
+        return "`make faults`"
+    return "`make test`" if fault.name in _smoke() else "`make test-cluster`"
+
+
+def _smoke() -> list[str]:
+    """Return the faults that `make test` injects."""
+    return re.findall(r"^\S+\[([\w-]+)\]$", (TESTS / "smoke.txt").read_text(), re.MULTILINE)
 
 
 def judged(fault: Fault) -> str:
@@ -37,10 +46,11 @@ def markdown() -> str:
         "",
         WRITTEN,
         "",
-        f"{len(faults)} faults. `make test` injects {len(here)} of them into real launches: at least one for",
-        "each target, way of injecting, family of causes and kind of verdict. `make faults`, in the nightly",
-        "workflow, injects all. The bundle that a fault left when it was recorded is judged again in every",
-        "`make test` ([which test runs where](../tests.md), [what came of each](../faults.md)).",
+        f"{len(faults)} faults. `make test` and `make test-cluster` inject {len(here)} of them into real",
+        "launches: at least one for each target, way of injecting, family of causes and kind of verdict.",
+        "`make faults`, in the nightly workflow, injects all. The bundle that a fault left when it was",
+        "recorded is judged again in every `make test` ([which test runs where](../tests.md),",
+        "[what came of each](../faults.md)).",
         "",
         "| fault | injected by | when | expected | judged without a cluster |",
         "| --- | --- | --- | --- | --- |",
@@ -53,7 +63,7 @@ def markdown() -> str:
         "",
         "## Ways of injecting",
         "",
-        "| way | in `make test` | more in `make faults` |",
+        "| way | in `make test` and `make test-cluster` | more in `make faults` |",
         "| --- | --- | --- |",
     ]
     every = sorted({way for fault in faults if fault.expect for way in ways(fault)})

@@ -1,4 +1,4 @@
-"""Which tests are selected: tests/conftest.py deselects nightly ones unless -m or a node id selects them."""
+"""Which tests are selected: nightly ones by -m or a node id, those of `make test` by tests/smoke.txt."""
 
 from __future__ import annotations
 
@@ -37,3 +37,19 @@ def test_a_nightly_test_runs_only_if_it_is_named(default: set[str]) -> None:
 def test_another_marker_does_not_select_nightly_tests(default: set[str]) -> None:
     """Contract: a marker of a family selects what `make test` runs of it."""
     assert collected("-m", "cluster", FILE) == default
+
+
+def test_what_make_test_and_make_test_cluster_run() -> None:
+    """Contract: each test runs in one of them, no entry of tests/smoke.txt is nightly or gone, and `make
+    test` injects at most eight faults.
+    """
+    smoke, others = (
+        collected("-m", "smoke", "tests/k8s"),
+        collected("-m", "cluster and not smoke", "tests/k8s"),
+    )
+    assert smoke | others == collected("-m", "cluster", "tests/k8s")
+    assert not smoke & others
+    named = {line for line in (ROOT / "tests/smoke.txt").read_text().splitlines() if "::" in line}
+    assert named <= smoke
+    assert smoke == named | collected("-m", "e2e", "tests/k8s")
+    assert len([test for test in smoke if "_faults.py" in test]) <= 8
