@@ -40,7 +40,7 @@ from tracker_table import table  # noqa: E402
 from harness.evidence.io.redaction import Redactor  # noqa: E402
 from harness.evidence.io.writer import BundleWriter  # noqa: E402
 from harness.evidence.schema.point_rows import PointRows  # noqa: E402
-from harness.tracker.audit import EmbeddedAudit, collect  # noqa: E402
+from harness.tracker.client.audit import EmbeddedAudit, collect  # noqa: E402
 
 SENDERS, SIZES = (1, 4, 16, 64), (100, 1000)
 GOAL = 200_000

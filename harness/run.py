@@ -34,7 +34,7 @@ from harness.provision.kind.cluster import KindCluster
 from harness.provision.lifecycle import ClusterUse, cluster_of
 from harness.report.finalize import Outcome, finish, prepare_to_finish, tidy
 from harness.settings import Settings
-from harness.tracker.run_id import check_run_id
+from harness.tracker.shared.run_id import check_run_id
 
 
 def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener | None = None) -> Outcome:

@@ -94,7 +94,7 @@ def key(
     """Print the key of a project. It opens that project alone, for clients (PLUTO_API_KEY) and the pages."""
     from harness.provision.controllers import tracker as embedded
     from harness.provision.lifecycle import cluster_of
-    from harness.tracker.keys import PROJECT_MOST, project_key
+    from harness.tracker.shared.keys import PROJECT_MOST, project_key
 
     if not project.strip() or len(project.encode()) > PROJECT_MOST:
         raise UsageError(f"a project has 1 to {PROJECT_MOST} bytes, and is not blank", hint="name one")

@@ -37,10 +37,10 @@ from harness.launch.workloads.base import Surroundings
 from harness.provision.images import scripts
 from harness.provision.images.build import ImageRef
 from harness.settings import Settings
-from harness.tracker.audit import EmbeddedAudit, collect
-from harness.tracker.claiming import claim
-from harness.tracker.keys import launch_key
-from harness.tracker.run_id import make_run_id
+from harness.tracker.client.audit import EmbeddedAudit, collect
+from harness.tracker.client.claim import claim
+from harness.tracker.shared.keys import launch_key
+from harness.tracker.shared.run_id import make_run_id
 
 WAIT_SECONDS = 200.0
 """torchrun waits 300 s at its end for an agent that failed: such a program is judged at its deadline."""

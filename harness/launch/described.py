@@ -17,7 +17,7 @@ from harness.launch.workloads.training import Training
 from harness.provision.cluster import Ready
 from harness.provision.placement import require_node
 from harness.settings import Settings
-from harness.tracker.run_id import make_run_id
+from harness.tracker.shared.run_id import make_run_id
 
 
 def given_run_id(workload: Workload, settings: Settings) -> str | None:

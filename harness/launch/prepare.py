@@ -27,9 +27,9 @@ from harness.provision.controllers import queues
 from harness.provision.controllers import tracker as embedded
 from harness.provision.images import scripts
 from harness.settings import Settings
-from harness.tracker.audit import AuditReader, EmbeddedAudit, HostedAudit
-from harness.tracker.claiming import claim, release
-from harness.tracker.keys import launch_key
+from harness.tracker.client.audit import AuditReader, EmbeddedAudit, HostedAudit
+from harness.tracker.client.claim import claim, release
+from harness.tracker.shared.keys import launch_key
 
 SECRET = "pluto"  # noqa: S105 - the Secret's name
 

@@ -22,7 +22,7 @@ from harness.launch.workloads.training import Training
 from harness.launch.workloads.training_audit import FILE, audit
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers.readiness import explain, is_transient
-from harness.tracker.audit import AuditReader, collect
+from harness.tracker.client.audit import AuditReader, collect
 
 
 @dataclass

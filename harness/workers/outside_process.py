@@ -40,7 +40,7 @@ WORLD = (
 )
 """Variables of a process's environment that say which world it believes in."""
 HEADER = "X-Harness-Process"
-"""The request header that names the process: harness/tracker/http.py."""
+"""The request header that names the process: harness/tracker/api/http.py."""
 MAX_ANCESTORS = 8
 _MEMORY_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 """Of the container, for cgroups of version 2 and 1."""

@@ -8,7 +8,7 @@ import pytest
 from client_values import NAMES, STEPS, VALUES
 from tracker_server import Server, finished
 
-from harness.tracker.audit import EmbeddedAudit
+from harness.tracker.client.audit import EmbeddedAudit
 from harness.workers.client_rules import sent, sent_name
 
 

@@ -31,7 +31,7 @@ from harness.evidence.schema.ground_truth import (
     TruthStart,
 )
 from harness.launch.mounts import recorder
-from harness.tracker.audit import EmbeddedAudit, collect
+from harness.tracker.client.audit import EmbeddedAudit, collect
 
 NONCE = "0123abcd"
 Points = dict[tuple[str, int], str]

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from tracker_server import KEY, Server, finished
 
-from harness.tracker.keys import project_key
+from harness.tracker.shared.keys import project_key
 
 PARENT = {"model": "resnet50", "lr": 0.001, "epochs": 100, "optim": {"name": "sgd", "momentum": 0.9}}
 

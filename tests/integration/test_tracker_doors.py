@@ -12,9 +12,9 @@ import httpx
 import pytest
 from tracker_server import KEY, Server, create, log_metrics
 
-from harness.tracker.keys import launch_key, project_key
 from harness.tracker.pages import routes, sessions
 from harness.tracker.pages.groups import charts, flat
+from harness.tracker.shared.keys import launch_key, project_key
 
 PATHS = {
     "/": "/",

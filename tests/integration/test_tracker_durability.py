@@ -16,9 +16,9 @@ import pytest
 from tracker_server import KEY, Server, create, log_metrics
 
 from harness.core.errors import HarnessError
-from harness.tracker import audit, hosted
-from harness.tracker.asking import ask
-from harness.tracker.audit import EmbeddedAudit, HostedAudit, collect
+from harness.tracker.client import audit, hosted
+from harness.tracker.client.audit import EmbeddedAudit, HostedAudit, collect
+from harness.tracker.client.retry import ask
 
 RANKS = 8
 

@@ -29,9 +29,9 @@ from schemathesis.specs.openapi.checks import (
 from starlette.routing import Route
 from tracker_server import KEY, Server, create, log_metrics
 
-from harness.tracker import openapi
-from harness.tracker.app import Options, build
-from harness.tracker.audit import EmbeddedAudit
+from harness.tracker.api import openapi
+from harness.tracker.client.audit import EmbeddedAudit
+from harness.tracker.server.app import Options, build
 
 CHECKS = [
     not_a_server_error,

@@ -19,8 +19,8 @@ from kubernetes.utils.quantity import parse_quantity
 from tracker_server import KEY, Server, create, log_metrics
 
 from harness.provision.controllers.tracker import MEMORY
-from harness.tracker.audit import EmbeddedAudit
-from harness.tracker.connections import HEAD_SECONDS
+from harness.tracker.client.audit import EmbeddedAudit
+from harness.tracker.server.connections import HEAD_SECONDS
 
 IDS = count()
 HALF = "\ud800"

@@ -12,7 +12,7 @@ import pytest
 from tracker_server import KEY, Server, finished
 
 from harness.evidence.schema.tracker import Attachment, Point, TrackerRun
-from harness.tracker.audit import EmbeddedAudit, HostedAudit, collect
+from harness.tracker.client.audit import EmbeddedAudit, HostedAudit, collect
 
 JOB = {"KONDUKTOR_JOB_NAME": "demo-x1"}
 

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from tracker_server import KEY, Server, create, log_metrics
 
-from harness.tracker.keys import grant_of, launch_key, project_key
+from harness.tracker.shared.keys import grant_of, launch_key, project_key
 
 
 @pytest.fixture(scope="module")

@@ -18,9 +18,9 @@ from tracker_server import KEY, Server, create, finished, log_metrics
 from harness.core.errors import HarnessError
 from harness.evidence.schema.bundle import Check
 from harness.judge import judge
-from harness.tracker.audit import EmbeddedAudit, collect
-from harness.tracker.claiming import claim, release
-from harness.tracker.keys import launch_key
+from harness.tracker.client.audit import EmbeddedAudit, collect
+from harness.tracker.client.claim import claim, release
+from harness.tracker.shared.keys import launch_key
 
 OURS, THEIRS = bundles.NONCE, "0ther"
 IDS = count()

@@ -21,7 +21,7 @@ import training_rank
 from mlflow_server import MlflowServer
 from tracker_server import ROOT, Server
 
-from harness.tracker.audit import EmbeddedAudit
+from harness.tracker.client.audit import EmbeddedAudit
 from harness.workers import truth_frames
 
 RANK = Path(__file__).with_name("training_rank.py")

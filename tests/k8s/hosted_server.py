@@ -14,7 +14,7 @@ from pathlib import Path
 import uvicorn
 from starlette.routing import Route
 
-from harness.tracker.app import Options, build
+from harness.tracker.server.app import Options, build
 
 OWN = ("/api/audit/", "/openapi.json")
 """Paths that hosted Pluto does not serve."""

@@ -30,7 +30,7 @@ from harness.provision.images.build import build_controller
 from harness.provision.images.stack import resolve
 from harness.settings import Settings
 from harness.torchrun_controller.api import crd, names
-from harness.torchrun_controller.build import manifests
+from harness.torchrun_controller.objects import manifests
 
 pytestmark = pytest.mark.controller
 MANIFESTS = Path("manifests/torchrun-controller")

@@ -25,7 +25,7 @@ from harness.provision.images.etcd import etcd_image
 from harness.provision.images.load import load_images
 from harness.settings import Settings
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.build import etcd
+from harness.torchrun_controller.objects import etcd
 from tests.s3_server import s3_server
 
 pytestmark = [pytest.mark.controller, pytest.mark.nightly, pytest.mark.timeout(1200)]

@@ -22,7 +22,7 @@ from harness.context import RunContext
 from harness.provision.images.build import SCRIPTS, build_worker
 from harness.provision.images.stack import resolve
 from harness.settings import Settings
-from harness.tracker.audit import EmbeddedAudit
+from harness.tracker.client.audit import EmbeddedAudit
 from harness.workers.training import checkpoint, source
 
 pytestmark = pytest.mark.training

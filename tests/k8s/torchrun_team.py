@@ -21,7 +21,7 @@ from harness.core.kubernetes import Kube, Object, condition
 from harness.core.retries import pause
 from harness.provision.controllers import queues
 from harness.torchrun_controller.api import crd, names
-from harness.torchrun_controller.build import manifests
+from harness.torchrun_controller.objects import manifests
 
 PROGRAM = """
 import os, sys, time

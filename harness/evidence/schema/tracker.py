@@ -77,7 +77,7 @@ class RunWriter(Record):
     run_id: int
     kind: str
     """attach, metrics, logs, data, files, status, heartbeat, names, tags, config, alert or graph. "claim": a
-    launch said, before it started, that it will write into this run (harness/tracker/claims.py)."""
+    launch said, before it started, that it will write into this run (harness/tracker/storage/claims.py)."""
     launch: str | None = None
     """As in Attachment."""
     sender: str | None = None

@@ -27,8 +27,8 @@ from harness.provision.images.stack import resolve as stack_of
 from harness.settings import Settings
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import JobSpec, QueueSpec
-from harness.torchrun_controller.build.command import RESERVED
-from harness.torchrun_controller.build.template import Resolved, pod, resolve
+from harness.torchrun_controller.objects.command import RESERVED
+from harness.torchrun_controller.objects.template import Resolved, pod, resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 _Spec = TypeVar("_Spec", bound=BaseModel)

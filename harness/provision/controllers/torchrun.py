@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object, condition
 from harness.torchrun_controller.api import crd
-from harness.torchrun_controller.build import manifests
+from harness.torchrun_controller.objects import manifests
 
 SECONDS = 180.0
 _API = "apiextensions.k8s.io/v1"

@@ -18,10 +18,10 @@ from harness.torchrun_controller.api.conditions import found, parsed, stamp
 from harness.torchrun_controller.api.job import Waiting
 from harness.torchrun_controller.api.models import FINISHED, JobSpec, QueueSpec, Workers
 from harness.torchrun_controller.api.rejected import Rejected
-from harness.torchrun_controller.build import etcd, holder, probe, workspace
-from harness.torchrun_controller.build import jobset as make
-from harness.torchrun_controller.build.template import Resolved, resolve
-from harness.torchrun_controller.build.template import capacity as capacity_of
+from harness.torchrun_controller.objects import etcd, holder, probe, workspace
+from harness.torchrun_controller.objects import jobset as make
+from harness.torchrun_controller.objects.template import Resolved, resolve
+from harness.torchrun_controller.objects.template import capacity as capacity_of
 from harness.torchrun_controller.decide import stalled
 from harness.torchrun_controller.decide.decisions import (
     Action,

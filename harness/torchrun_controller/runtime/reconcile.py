@@ -23,7 +23,7 @@ from harness.torchrun_controller.api.conditions import Condition, true, with_con
 from harness.torchrun_controller.api.conditions import found as condition_of
 from harness.torchrun_controller.api.models import FINISHED, JobStatus, QueueSpec
 from harness.torchrun_controller.api.rejected import TRANSIENT, Rejected
-from harness.torchrun_controller.build import etcd, probe
+from harness.torchrun_controller.objects import etcd, probe
 from harness.torchrun_controller.decide import events
 from harness.torchrun_controller.decide import job as desired
 from harness.torchrun_controller.decide import queue as queues

@@ -9,10 +9,11 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from harness.tracker import bodies
-from harness.tracker.http import Json, Refused
+from harness.tracker.api import bodies
+from harness.tracker.api.http import Json
 from harness.tracker.pages import render, sessions, views
 from harness.tracker.pages.sessions import Session
+from harness.tracker.shared.requests import Refused
 
 Handler = Callable[[Request, Session], Awaitable[Response]]
 FORM_MOST = 16 << 10

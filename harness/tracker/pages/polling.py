@@ -8,11 +8,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from harness.tracker import curves, http, lineage, reads
-from harness.tracker.http import Json, Refused
+from harness.tracker.api import http
+from harness.tracker.api.http import Json
 from harness.tracker.pages import reading, views
 from harness.tracker.pages.doors import guarded
 from harness.tracker.pages.sessions import Session
+from harness.tracker.query import curves, lineage, reads
+from harness.tracker.shared.requests import Refused, integer
 
 SERIES_MOST = 64
 BUCKETS = 300
@@ -27,7 +29,7 @@ async def curve_data(request: Request, session: Session) -> Response:
     wanted = [one.partition(":") for one in request.query_params.getlist("series")]
     if not 1 <= len(wanted) <= SERIES_MOST:
         raise Refused(400, f"series: expected 1 to {SERIES_MOST} times RUN:NAME")
-    pairs = [(http.integer(run, "series"), name) for run, _, name in wanted]
+    pairs = [(integer(run, "series"), name) for run, _, name in wanted]
     buckets = http.number(request, "buckets", BUCKETS, curves.MOST_BUCKETS)
     first, until = http.number(request, "first", 0), http.optional_number(request, "last")
     by_time = request.query_params.get("axis") == "time"

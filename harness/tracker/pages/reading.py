@@ -6,8 +6,9 @@ import json
 import sqlite3
 from typing import Any
 
-from harness.tracker import audit_view, claims, curves, reads, series
-from harness.tracker.http import from_ms
+from harness.tracker.query import audit_view, curves, reads, series
+from harness.tracker.shared.requests import from_ms
+from harness.tracker.storage import claims
 
 Found = dict[str, Any]
 LOG_LINES = 500

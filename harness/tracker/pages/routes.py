@@ -9,11 +9,12 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from harness.tracker import http, listing, reads, run_filter
-from harness.tracker.http import Refused
+from harness.tracker.api import http
 from harness.tracker.pages import doors, groups, polling, reading, render, views
 from harness.tracker.pages.doors import guarded
 from harness.tracker.pages.sessions import Session
+from harness.tracker.query import listing, reads, run_filter
+from harness.tracker.shared.requests import Refused, integer
 
 TABS = {"": "Curves", "logs": "Logs", "files": "Files", "data": "Data", "config": "Config", "ranks": "Ranks"}
 
@@ -35,7 +36,7 @@ async def project(request: Request, session: Session) -> Response:
         raise Refused(404, "There is no such project, or your key does not open it.")
     chosen = [part for one in query.getlist("runs") for part in one.split(",") if part]
     if chosen:
-        return await _compare(request, name, [http.integer(one, "runs") for one in chosen])
+        return await _compare(request, name, [integer(one, "runs") for one in chosen])
     status, search, offset = (
         query.get("status", ""),
         query.get("search", ""),
@@ -95,7 +96,7 @@ async def run(request: Request, session: Session) -> Response:
     offset, before = http.number(request, "offset", 0), http.optional_number(request, "before")
 
     def read(db: sqlite3.Connection) -> Response:
-        row = views.run_of(db, name, http.integer(run_id, "run"))
+        row = views.run_of(db, name, integer(run_id, "run"))
         shown = {"run": views.head(db, row), "tab": tab, "tabs": TABS, "pulse": reading.pulse(db, row)}
         if tab == "":
             search = query.get("metrics", "")

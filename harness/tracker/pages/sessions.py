@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 from starlette.requests import Request
 from starlette.responses import Response
 
-from harness.tracker.keys import grant_of
+from harness.tracker.shared.keys import grant_of
 
 SECONDS = 12 * 3600
 LINK_SECONDS = 600

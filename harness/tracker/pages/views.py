@@ -8,9 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
-from harness.tracker import curves, lineage, reads, signed
-from harness.tracker.http import Refused
 from harness.tracker.pages import groups
+from harness.tracker.query import curves, lineage, reads
+from harness.tracker.shared import signed
+from harness.tracker.shared.requests import Refused
 
 Found = dict[str, Any]
 HOME = "/o/harness/projects"

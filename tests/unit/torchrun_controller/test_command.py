@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.torchrun_controller.api.models import Distributed, JobSpec, Reliability
-from harness.torchrun_controller.build import command, etcd
+from harness.torchrun_controller.objects import command, etcd
 from harness.torchrun_controller.plan.gpu_layout import Plan, Refused
 
 ONE, TWO, ELASTIC = Plan(1, 1, 0, 2), Plan(2, 2, 8, 8), Plan(4, 2, 0, 1)

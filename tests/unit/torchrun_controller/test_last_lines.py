@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.torchrun_controller.build import command
+from harness.torchrun_controller.objects import command
 from harness.torchrun_controller.decide.last_lines import explained
 
 LOGS = Path(__file__).parent / "last_lines"

@@ -6,7 +6,7 @@ import tomllib
 from pathlib import Path
 
 from harness.torchrun_controller.api.names import PERMITTED
-from harness.torchrun_controller.build import etcd, manifests
+from harness.torchrun_controller.objects import etcd, manifests
 
 FOLDER = Path(__file__).parents[3] / "manifests/torchrun-controller"
 

@@ -10,9 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.tracker import blocks, curves, ingest, keeping
-from harness.tracker.http import Sender
-from harness.tracker.schema import TABLES
+from harness.tracker.query import curves
+from harness.tracker.shared import blocks
+from harness.tracker.shared.requests import Sender
+from harness.tracker.storage import ingest
+from harness.tracker.storage import writer as keeping
+from harness.tracker.storage.schema import TABLES
 
 STEP = st.one_of(st.integers(0, 60), st.integers(0, 10**15))
 VALUE = st.one_of(st.just(math.nan), st.floats(allow_nan=False))

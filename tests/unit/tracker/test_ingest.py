@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.tracker import ingest
+from harness.tracker.storage import ingest
 
 GOOD = b'{"time": 5, "step": 1, "data": {"a": 1.5}}'
 

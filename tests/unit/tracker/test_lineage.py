@@ -12,10 +12,12 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from harness.tracker import audit_view, ingest, lineage, run_fields, runs, series
-from harness.tracker.http import Sender
-from harness.tracker.keeping import Sent
-from harness.tracker.store import Store
+from harness.tracker.query import audit_view, lineage, series
+from harness.tracker.shared import run_fields
+from harness.tracker.shared.requests import Sender
+from harness.tracker.storage import ingest, runs
+from harness.tracker.storage.store import Store
+from harness.tracker.storage.writer import Sent
 
 STEPS = st.lists(st.integers(0, 12), max_size=8)
 CHAIN = st.lists(st.tuples(STEPS, st.integers(0, 12)), min_size=1, max_size=4)

@@ -10,9 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.tracker import audit_view, migrations, series
-from harness.tracker.schema import BLOCKS, TABLES
-from harness.tracker.store import Store, connect
+from harness.tracker.query import audit_view, series
+from harness.tracker.storage import migrations
+from harness.tracker.storage.schema import BLOCKS, TABLES
+from harness.tracker.storage.store import Store, connect
 
 POINTS = """
 CREATE INDEX requests_points ON requests (last_id) WHERE last_id IS NOT NULL;

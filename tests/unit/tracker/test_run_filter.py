@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.tracker import patterns, run_filter
-from harness.tracker.http import Refused
-from harness.tracker.run_facts import Facts
-from harness.tracker.store import Slow
+from harness.tracker.query import patterns, run_filter
+from harness.tracker.query.run_facts import Facts
+from harness.tracker.shared.requests import Refused
+from harness.tracker.storage.store import Slow
 
 ALPHABET = "ab.-1"
 PIECES = st.sampled_from(["a", "b", ".", "[ab]", "[^a]", r"\d", r"\.", "1", "-"])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pluto.sets import Settings, _classify_run_id
 
 from harness.core.errors import UsageError
-from harness.tracker.run_id import check_run_id, classify_run_id, make_run_id
+from harness.tracker.shared.run_id import check_run_id, classify_run_id, make_run_id
 
 LIKELY = st.from_regex(r"[A-Z0-9]{0,5}-?[0-9]{0,3}\n?", fullmatch=True) | st.text(max_size=8)
 

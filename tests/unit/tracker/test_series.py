@@ -9,7 +9,7 @@ from fractions import Fraction
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from harness.tracker import series
+from harness.tracker.query import series
 
 MOST = sys.float_info.max
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from harness.tracker import silence
-from harness.tracker.schema import TABLES
+from harness.tracker.storage import silence
+from harness.tracker.storage.schema import TABLES
 
 LONG, SHORT, LONGER = 200, 100, 2000
 """Seconds ago: past the limit after a heartbeat, within it, past the limit of a run that never sent one."""

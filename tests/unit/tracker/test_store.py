@@ -16,10 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.tracker import audit_view, ingest, series
-from harness.tracker.http import Sender
-from harness.tracker.keeping import Sent
-from harness.tracker.store import Store
+from harness.tracker.query import audit_view, series
+from harness.tracker.shared.requests import Sender
+from harness.tracker.storage import ingest
+from harness.tracker.storage.store import Store
+from harness.tracker.storage.writer import Sent
 
 RUNS, NAMES = (1, 2), ("a", "b", 'q"\\é\x00', "a/b")
 VALUES = st.floats() | st.integers(-(2**70), 2**70) | st.sampled_from([None, "NaN", "-Infinity"])

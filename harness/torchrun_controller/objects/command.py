@@ -1,0 +1,280 @@
+"""The command of the container `trainer`: set up, wait for names, torchrun. Assembled here alone.
+
+It is shown in the job's status as it runs. The variables in it are those of each pod.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+
+from harness.core.own_processes import OWN_PROCESSES
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.models import Distributed, JobSpec
+from harness.torchrun_controller.objects import etcd
+from harness.torchrun_controller.plan.gpu_layout import Plan, Refused
+
+PORT = 29500
+RUN_ID = "TORCHRUN_RUN_ID"
+"""The UID of the Kubernetes Job: the same in all pods of an attempt, another one after a restart. So an
+attempt never meets what the one before left in etcd."""
+POD_IP = "TORCHRUN_POD_IP"
+"""Ranks meet at rank 0's address: its name may still lead to the pod before it."""
+NAMES_SECONDS = 300
+JOIN_SECONDS = 600
+ASK_SECONDS, SILENT_SECONDS = 15, 90
+"""How often each pod asks the store of a c10d rendezvous, and how long that may go unanswered."""
+SHELL = re.compile(r"[;&|<>$`\n()*?\[\]{}~#!]")
+RESERVED = re.compile(names.RESERVED)
+
+
+PYTHON = """if ! command -v python >/dev/null && command -v python3 >/dev/null; then
+  mkdir -p "${TMPDIR:-/tmp}/torchrun" && ln -sf "$(command -v python3)" "${TMPDIR:-/tmp}/torchrun/python"
+  export PATH="$PATH:${TMPDIR:-/tmp}/torchrun"
+fi"""
+"""Debian's Python is python3 alone."""
+
+
+OWN_STORE = 'export TORCH_DISABLE_SHARE_RDZV_TCP_STORE="${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-1}"'
+"""Since 2.4 torchrun's ranks share a store which the node of global rank 0 starts once, and keep its address.
+When that node was lost, the others met anew and asked a store that was gone, without end (torch 2.6,
+DynamicRendezvousHandler.next_rendezvous: _bootstrap_store_info)."""
+EXIT_AT_SIGTERM = "trap 'exit 143' TERM INT"
+"""As process 1 a shell does not hear SIGTERM without a trap. It has one from its first command on, so that a
+pod which waits for others ends when it is told to. A command of the setup ends first."""
+SETUP_BEGINS = f"""torchrun_setup=begun
+setup_told() {{
+  code=$?
+  [ $torchrun_setup != ended ] || return
+  echo "{names.SETUP_FAILED} $code" >&2
+  [ $code != 0 ] || exit 1
+}}
+trap setup_told EXIT
+# setupCommand"""
+SETUP_ENDED = """
+torchrun_setup=ended"""
+"""A setup that ends the shell, also with `exit 0` or a text that never closes, must not look like a job that
+has run. The empty line ends a last line that goes on."""
+FORWARD_SIGTERM = """child= stopped= told=
+tell() { stopped=1; [ -z "$child" ] || [ -n "$told" ] || { told=1; forward; }; }
+trap tell TERM INT"""
+UNTIL_ENDED = """child=$!
+[ -z "$stopped" ] || tell
+code=0; wait "$child" || code=$?
+while [ -n "$stopped" ]; do stopped=; code=0; wait "$child" || code=$?; done
+exit $code
+"""
+"""As process 1 torchrun would not hear SIGTERM while it still imports torch: the pod took all of its grace
+period to end. A signal interrupts `wait`, so it is asked again, and the exit code is torchrun's. Only the
+first signal is passed on: the kubelet sends two to a pod that is deleted by force. By then torchrun may have
+ended: to signal it must not fail, or `set -e` would end the script with another exit code."""
+FORWARD = """forward() { kill -TERM "$child" 2>/dev/null || true; }"""
+FORWARD_ELASTIC = (
+    OWN_PROCESSES
+    + """started_by_torchrun() {
+  read -r line 2>/dev/null <"/proc/$1/stat" || return 0
+  set -- "$1" ${line##*) }
+  if [ "$3" = "$child" ]; then ranks="$ranks $1"; fi
+}
+forward() {
+  # At SIGTERM torchrun closes the rendezvous, and the nodes that are left could never meet again (torch 2.6,
+  # LocalElasticAgent._shutdown). So its ranks get the signal, and torchrun is gone as with a lost machine.
+  ranks=
+  own_each started_by_torchrun
+  kill -KILL "$child" 2>/dev/null || return 0
+  for rank in $ranks; do kill -TERM "$rank" 2>/dev/null || true; done
+  for rank in $ranks; do while own_runs "$rank"; do sleep 0.1; done; done
+  exit 143
+}"""
+)
+ANSWERS = f"""answers() {{
+  timeout {ASK_SECONDS} bash -c 'exec 3<>"/dev/tcp/$0/$1" || exit 1
+    printf "\\0\\316\\367\\205\\074\\015\\1\\1\\1\\1" >&3
+    IFS= read -r -N 4 got <&3
+    [ "$got" = "$(printf "\\1\\1\\1\\1")" ]' "$1" "$2" 2>/dev/null
+}}"""
+"""A store's VALIDATE and PING (torch/csrc/distributed/c10d/TCPStoreBackend.hpp). 124: no answer in time."""
+ALIVE = """alive="${TMPDIR:-/tmp}/torchrun/alive-until"
+alive_for() {
+  [ "$JOB_COMPLETION_INDEX" != 0 ] || printf '%s\\n' $(($(printf '%(%s)T') + $1)) >"$alive" || true
+} 2>/dev/null
+mkdir -p "${alive%/*}" 2>/dev/null || true"""
+"""Define `alive_for SECONDS`. In node 0 it writes the time until which node 0 counts as alive (Unix time)."""
+ALIVE_AT_FIRST = f"""{ALIVE}
+alive_for {NAMES_SECONDS}"""
+"""The other nodes wait for the store of node 0 for the same time."""
+WATCH_STORE = f"""{ANSWERS}
+watch_store() {{
+  local known='' since='' answer
+  while sleep {ASK_SECONDS} && kill -0 $$; do
+    answer=0; answers "$1" "$2" || answer=$?
+    case $answer,$known in
+      124,1) since=${{since:-$SECONDS}} ;;
+      0,* | 124, | *,1) since='' ; alive_for {SILENT_SECONDS} ;;
+    esac
+    if [ $answer = 0 ]; then known=1; fi
+    if [ -n "$since" ] && [ $((SECONDS - since)) -ge {SILENT_SECONDS} ]; then kill -USR1 $$; return; fi
+  done
+}}
+store_lost() {{
+  kill -KILL "$child" 2>/dev/null || return 0
+  wait "$child" || true
+  echo "the rendezvous at $store has not answered for {SILENT_SECONDS} s: its torchrun hangs" \\
+    "or is cut off" >&2
+  exit 1
+}}
+trap store_lost USR1"""
+"""torchrun waits without end for a store that takes its request and does not answer: when node 0 hangs, or is
+cut off, no other node would ever train again (torch 2.6, TCPStore::doWait). A store that has never answered
+this way is of another version, and is not judged. Until the store listens, watch_store does not extend the
+time for which node 0 counts as alive."""
+LIVES = """[ "$JOB_COMPLETION_INDEX" = 0 ] &&
+  read -r until 2>/dev/null <"${TMPDIR:-/tmp}/torchrun/alive-until" || exit 0
+[ "$(printf '%(%s)T')" -lt "$until" ]"""
+"""The liveness probe. It fails in node 0 after watch_store has stopped, or if the store never listens."""
+
+
+def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
+    """Return the torchrun command as a line of shell. Raises Refused."""
+    parts = ["torchrun", *_group(job, plan, distributed), f"--nproc-per-node={plan.processes}"]
+    # The JobSet restarts a job of fixed size as a whole; an elastic one goes on in the pods that are left.
+    if plan.elastic and spec.reliability.restart_policy != "Never":
+        parts.append(f"--max-restarts={spec.reliability.max_restarts}")
+    return " ".join([*parts, *_program(spec.command)])
+
+
+def _group(job: str, plan: Plan, distributed: Distributed) -> list[str]:
+    backend = distributed.rdzv_backend or "c10d"
+    endpoint, port = distributed.rdzv_endpoint, distributed.port or PORT
+    if plan.elastic and backend == "static":
+        raise Refused("StaticElastic", "a static rendezvous has a fixed size: expected c10d or etcd-v2")
+    nnodes = f"{plan.least}:{plan.nodes}" if plan.elastic else str(plan.nodes)
+    shared = [f"--nnodes={nnodes}"]
+    if backend == "static":
+        host, _, given = (endpoint or names.host(job, 0)).partition(":")
+        return [
+            *shared,
+            "--rdzv-backend=static",
+            '--node-rank="$JOB_COMPLETION_INDEX"',
+            f"--master-addr={shlex.quote(host)}",
+            f"--master-port={given or port}",
+        ]
+    shared += [f'--rdzv-id="${RUN_ID}"', f'--local-addr="${POD_IP}"']
+    if backend == "etcd-v2":
+        return [
+            *shared,
+            "--rdzv-backend=etcd-v2",
+            f"--rdzv-endpoint={shlex.quote(endpoint or etcd.ENDPOINT)}",
+        ]
+    if endpoint:
+        return [*shared, "--rdzv-backend=c10d", f"--rdzv-endpoint={shlex.quote(endpoint)}"]
+    if plan.nodes == 1:
+        return ["--standalone", "--nnodes=1"]
+    # torchrun guesses from names whether it is the host of the store; the index knows.
+    first = '$([ "$JOB_COMPLETION_INDEX" = 0 ] && echo true || echo false)'
+    return [
+        *shared,
+        "--rdzv-backend=c10d",
+        f"--rdzv-endpoint={names.host(job, 0)}:{port}",
+        f'--rdzv-conf="is_host={first},join_timeout={JOIN_SECONDS}"',
+    ]
+
+
+def _program(command: str) -> list[str]:
+    """Return the user's command after torchrun's options. torchrun starts Python itself, and other programs
+    with --no-python. What needs a shell gets one, in each rank.
+    """
+    text = command.strip()
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise Refused("CommandSyntax", f"expected a shell command, seen {text!r}: {error}") from None
+    if not words:
+        raise Refused("CommandSyntax", "expected a command, seen blanks")
+    if words[0] == "torchrun":
+        raise Refused(
+            "NestedTorchrun",
+            "the controller starts torchrun: expected the command of one rank, e.g. python x.py",
+        )
+    if SHELL.search(text) or "=" in words[0]:
+        return ["--no-python", "bash", "-c", shlex.quote(text)]
+    if words[0] in ("python", "python3") and len(words) > 1 and not words[1].startswith("-"):
+        return [shlex.quote(word) for word in words[1:]]
+    if words[0] in ("python", "python3") and len(words) > 2 and words[1] == "-m":
+        return ["-m", *(shlex.quote(word) for word in words[2:])]
+    return ["--no-python", *(shlex.quote(word) for word in words)]
+
+
+def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
+    """Return the script of `bash -c`. The setup runs in the same shell, so that its `cd` counts."""
+    lines = ["set -e", EXIT_AT_SIGTERM, PYTHON]
+    if spec.setup_command:
+        lines += [SETUP_BEGINS, spec.setup_command.rstrip("\n"), SETUP_ENDED]
+    store = _store(job, plan, distributed)
+    if store:
+        lines.append(ALIVE_AT_FIRST)
+    if plan.nodes > 1 and not distributed.rdzv_endpoint and distributed.rdzv_backend != "etcd-v2":
+        lines += _wait_for(names.host(job, 0), distributed.port or PORT)
+    if distributed.rdzv_backend == "etcd-v2":
+        lines += etcd.check(distributed.rdzv_endpoint or etcd.ENDPOINT)
+    lines += [
+        OWN_STORE,
+        FORWARD_ELASTIC if plan.elastic else FORWARD,
+        FORWARD_SIGTERM,
+    ]
+    if store:
+        host, port = store
+        lines += [WATCH_STORE, f"store={shlex.quote(f'{host}:{port}')} host={shlex.quote(host)}"]
+        if not distributed.rdzv_endpoint:
+            lines.append(f'[ "$JOB_COMPLETION_INDEX" != 0 ] || host="${POD_IP}"')
+        lines.append(f'watch_store "$host" {shlex.quote(port)} >/dev/null 2>&1 &')
+    return "\n".join([*lines, f"{torchrun(job, spec, plan, distributed)} &", UNTIL_ENDED])
+
+
+def liveness(job: str, plan: Plan, distributed: Distributed) -> dict[str, object] | None:
+    """Return the liveness probe of a trainer, where node 0 has the store in which the nodes meet; else None.
+
+    The kubelet asks from outside the processes of the container: also where all of them hang.
+    """
+    if distributed.rdzv_endpoint or _store(job, plan, distributed) is None:
+        return None
+    times = {"periodSeconds": SILENT_SECONDS // 3, "timeoutSeconds": ASK_SECONDS, "failureThreshold": 3}
+    return {"exec": {"command": verbatim(["bash", "-c", LIVES])}, **times}
+
+
+def _store(job: str, plan: Plan, distributed: Distributed) -> tuple[str, str] | None:
+    """Return the host and port of the store in which the nodes of a job meet; None without one."""
+    if plan.nodes == 1 or distributed.rdzv_backend not in (None, "c10d"):
+        return None
+    host, _, port = (distributed.rdzv_endpoint or names.host(job, 0)).partition(":")
+    return host, port or str(distributed.port or PORT)
+
+
+def _wait_for(host: str, port: int) -> list[str]:
+    """Return lines that wait for the first pod: it for its own address in DNS, the others until it listens.
+
+    After a restart DNS may have the address of the pod before for half a minute, and torchrun ends when it
+    does not find its host.
+    """
+    return [
+        "found() {",
+        '  if [ "$JOB_COMPLETION_INDEX" = 0 ]; then',
+        f'    getent hosts {host} | grep -qF "${POD_IP} "',
+        "  else",
+        f"    (exec 3<>/dev/tcp/{host}/{port}) 2>/dev/null",
+        "  fi",
+        "}",
+        f"end=$((SECONDS + {NAMES_SECONDS}))",
+        "until found; do",
+        "  if [ $SECONDS -ge $end ]; then",
+        f'    echo "expected {host}:{port} within {NAMES_SECONDS} s: seen $(getent hosts {host})" >&2',
+        "    exit 1",
+        "  fi",
+        "  sleep 0.5",
+        "done",
+    ]
+
+
+def verbatim(words: list[str]) -> list[str]:
+    """Return a command for the kubelet, which takes $(NAME) for a variable, and $$ for one dollar."""
+    return [word.replace("$", "$$") for word in words]

@@ -1,0 +1,82 @@
+"""The pod `<job>-sync-0`, which holds the code of a job of several nodes on the claim `<job>-workspace`.
+
+The pods of the job have folders of their own, because one claim would hold them on one node. Those that come
+later get the code from Secrets while it is small, and from this pod when it is not (pod/kept.py).
+"""
+
+from __future__ import annotations
+
+from harness.core.kubernetes import Object
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.objects import command, template, workspace
+from harness.torchrun_controller.objects.jobset import owner
+from harness.torchrun_controller.objects.template import Resolved
+from harness.torchrun_sync.bundle import held
+from harness.torchrun_sync.pods import STORE, WAITING
+
+TAKEN_OVER = ("imagePullSecrets", "nodeSelector", "securityContext", "serviceAccountName", "tolerations")
+"""Fields of the queue's pod template that say where a pod of this queue may run, and as whom."""
+
+
+def documents(job: Object, resolved: Resolved) -> list[Object]:
+    """Return the Service and the StatefulSet; none for a job whose code is not held."""
+    code = next((volume for volume in resolved.volumes if volume.name == "workspace"), None)
+    if code is None or not code.held or resolved.workspace_digest is None:
+        return []
+    name = names.holder(resolved.name)
+    labels = {names.PART_LABEL: job["metadata"]["uid"], names.QUEUE_LABEL: resolved.queue_name[:63]}
+    metadata = {
+        "name": name,
+        "namespace": job["metadata"]["namespace"],
+        "labels": labels,
+        "ownerReferences": [owner(job)],
+    }
+    service = {
+        "clusterIP": "None",
+        "publishNotReadyAddresses": True,
+        "selector": labels,
+        "ports": [{"name": "code", "port": names.HOLDER_PORT}],
+    }
+    stateful = {
+        "replicas": 1,
+        "serviceName": name,
+        "podManagementPolicy": "Parallel",
+        "selector": {"matchLabels": labels},
+        "template": {"metadata": {"labels": labels}, "spec": _pod(resolved, code.path)},
+    }
+    return [
+        {"apiVersion": "v1", "kind": "Service", "metadata": metadata, "spec": service},
+        {"apiVersion": "apps/v1", "kind": "StatefulSet", "metadata": metadata, "spec": stateful},
+    ]
+
+
+def _pod(resolved: Resolved, path: str) -> Object:
+    whole = template.pod(resolved, kai=False)["spec"]
+    trainer = whole["containers"][0]
+    digest = resolved.workspace_digest or ""
+    words = held(workspace.KEPT_FOLDER, f"{path.rstrip('/')}/{STORE}", digest, names.HOLDER_PORT)
+    small = {"cpu": "50m", "memory": "128Mi"}
+    container = {
+        "name": WAITING,
+        "image": trainer["image"],
+        "imagePullPolicy": trainer["imagePullPolicy"],
+        "command": command.verbatim(words),
+        "workingDir": path,
+        "resources": {"requests": small, "limits": {"memory": "512Mi"}},
+        "volumeMounts": [
+            {"name": "workspace", "mountPath": path},
+            {"name": workspace.KEPT, "mountPath": workspace.KEPT_FOLDER, "readOnly": True},
+        ],
+        **({"securityContext": trainer["securityContext"]} if "securityContext" in trainer else {}),
+    }
+    claimed = {"persistentVolumeClaim": {"claimName": names.workspace_claim(resolved.name)}}
+    return {
+        **{field: whole[field] for field in TAKEN_OVER if field in whole},
+        "automountServiceAccountToken": False,
+        "terminationGracePeriodSeconds": 5,
+        "containers": [container],
+        "volumes": [
+            {"name": "workspace", **claimed},
+            workspace.kept_volume(resolved.name, names.MAX_PARTS),
+        ],
+    }

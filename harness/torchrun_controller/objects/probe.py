@@ -1,0 +1,64 @@
+"""The pods that the API server checks in a dry run: of a job before it starts, and of a queue's template."""
+
+from __future__ import annotations
+
+from harness.core.kubernetes import Object
+from harness.torchrun_controller.api.models import JobSpec, QueueSpec, Storage
+from harness.torchrun_controller.api.names import NODES
+from harness.torchrun_controller.objects import template
+from harness.torchrun_controller.objects.template import Resolved, resolve
+
+ANY_NAME = "job"
+"""Of a job whose pod stands for those of jobs that differ in their names alone."""
+COMMAND = "python train.py"
+IMAGE = "image-of-the-job"
+"""Of a queue without an image, whose jobs name theirs."""
+
+
+def of_job(job: Object, resolved: Resolved, *, kai: bool) -> Object:
+    """Return the pod of node 0 of a job."""
+    name = f"{resolved.name}-{NODES}-0-0"
+    return _pod(name, job["metadata"]["namespace"], template.pod(resolved, kai=kai))
+
+
+def of_queue(queue: Object, spec: QueueSpec, *, kai: bool) -> Object:
+    """Return a pod of a queue: that of a job on one whole node, which overrides nothing.
+
+    Raises Refused for a queue of which no job can run. What each job may say for itself is left out.
+    """
+    allowed = spec.overrides.allowed
+    if "storage" in allowed:
+        spec = spec.model_copy(update={"storage": Storage(shm_size_per_gpu=spec.storage.shm_size_per_gpu)})
+    no_image = not (spec.image or template.trainer_of(spec).get("image"))
+    one = JobSpec(
+        job_queue=queue["metadata"]["name"],
+        command=COMMAND,
+        num_nodes=1,
+        image=IMAGE if no_image and "image" in allowed else None,
+    )
+    resolved = resolve("job", one, {}, spec)
+    name = f"{queue['metadata']['name'][:200]}-pod"
+    return _pod(name, queue["metadata"]["namespace"], template.pod(resolved, kai=kai))
+
+
+def _pod(name: str, namespace: str, of: Object) -> Object:
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**of["metadata"], "name": name, "namespace": namespace},
+        "spec": of["spec"],
+    }
+
+
+def storage_classes(spec: QueueSpec) -> list[tuple[str, str]]:
+    """Return (field, name) of the storage classes that a queue names."""
+    claims = {
+        "workspace": spec.storage.workspace,
+        "datasets": spec.storage.datasets,
+        "checkpoints": spec.storage.checkpoints,
+    }
+    return [
+        (f"spec.storage.{field}.storageClass", claim.storage_class)
+        for field, claim in claims.items()
+        if claim is not None and claim.storage_class
+    ]

@@ -1,0 +1,280 @@
+"""The pod of a job: its queue's template, with what the job says otherwise."""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from decimal import Decimal
+
+from kubernetes.utils.quantity import parse_quantity
+
+from harness.core.kubernetes import Object
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.models import Distributed, JobSpec, QueueSpec, Scheduling, Storage
+from harness.torchrun_controller.objects import command, storage, workspace
+from harness.torchrun_controller.plan.capacity import GPU, Capacity, best_fit
+from harness.torchrun_controller.plan.gpu_layout import Plan, Refused, distribute
+from harness.torchrun_sync.bundle import supervised
+from harness.torchrun_sync.pods import CONTROL, STORE
+
+WHOLE = re.compile("[0-9]{1,6}")
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A job with what it takes from its queue."""
+
+    name: str
+    spec: JobSpec
+    queue_name: str
+    queue: QueueSpec
+    workspace_digest: str | None
+    workspace_parts: int
+    plan: Plan
+    image: str
+    distributed: Distributed
+    scheduling: Scheduling
+    volumes: tuple[storage.Volume, ...]
+    torchrun: str
+
+
+def capacity(queue: QueueSpec) -> int:
+    """Return the GPUs of a whole node: the queue's, or what its template's trainer asks for."""
+    resources = trainer_of(queue).get("resources") or {}
+    asked = (resources.get("limits") or {}).get(GPU) or (resources.get("requests") or {}).get(GPU) or 0
+    if not WHOLE.fullmatch(str(asked)):
+        raise Refused(
+            "TemplateGPUs", f"expected a whole number of {GPU} in the pod template, found {asked!r}"
+        )
+    return queue.node_resources.gpus or int(asked)
+
+
+def resolve(
+    name: str, spec: JobSpec, annotations: Object, queue: QueueSpec, now: Capacity | None = None
+) -> Resolved:
+    """Return the job as it will run, with what is free `now` for a queue of distribution BestFit.
+
+    Raises Refused where it cannot run.
+    """
+    _permitted(spec, queue)
+    whole = capacity(queue)
+
+    def fits(gpus: int) -> int | None:
+        if now is None or queue.distribution != "BestFit":
+            return None
+        free = now.free(queue, spec.scheduling)
+        later = Capacity(now.nodes, []).free(queue, spec.scheduling)
+        return best_fit(gpus, free, queue, whole) or best_fit(gpus, later, queue, whole)
+
+    plan = distribute(spec, whole, fits)
+    distributed = Distributed.model_validate(_over(queue.distributed, spec.distributed))
+    shared = Storage.model_validate(_over(queue.storage, spec.storage))
+    image = spec.image or trainer_of(queue).get("image") or queue.image
+    if not image:
+        raise Refused("NoImage", "expected an image in the job, in its queue, or in the queue's pod template")
+    digest = annotations.get(names.WORKSPACE_ANNOTATION)
+    code = storage.workspace(name, spec.workspace_storage, shared.workspace, plan, digest is not None)
+    memory = storage.shared_memory(shared, plan)
+    volumes = [*filter(None, [code, memory]), *storage.lasting(name, spec.queue_name, shared, plan)]
+    return Resolved(
+        name=name,
+        spec=spec,
+        queue_name=spec.queue_name,
+        queue=queue,
+        workspace_digest=digest,
+        workspace_parts=workspace.parts_of(annotations) or 0,
+        plan=plan,
+        image=image,
+        distributed=distributed,
+        scheduling=Scheduling.model_validate(_over(queue.scheduling, spec.scheduling)),
+        volumes=tuple(volumes),
+        torchrun=command.torchrun(name, spec, plan, distributed),
+    )
+
+
+def _permitted(spec: JobSpec, queue: QueueSpec) -> None:
+    said = {
+        "image": bool(spec.image),
+        "distributed": bool(_said(spec.distributed)),
+        "scheduling": bool(_said(spec.scheduling)),
+        "storage": bool(_said(spec.storage)),
+        "env": bool(spec.env),
+        "volumes": bool(_said(spec.volumes)),
+    }
+    refused = [name for name, is_said in said.items() if is_said and name not in queue.overrides.allowed]
+    if refused:
+        raise Refused(
+            "OverrideNotAllowed",
+            f"the queue allows jobs to say {', '.join(queue.overrides.allowed) or 'nothing'}, but this one "
+            f"says {', '.join(refused)}: leave it out, or change the queue's overrides.allowed",
+        )
+    reserved = [variable["name"] for variable in spec.env if command.RESERVED.fullmatch(variable["name"])]
+    if reserved:
+        raise Refused(
+            "ReservedEnv", f"the controller and torchrun use {', '.join(reserved)}: leave it out of env"
+        )
+
+
+def _said(part: Distributed | Scheduling | Storage | object) -> Object:
+    found: Object = part.model_dump(exclude_none=True, exclude_defaults=True)  # type: ignore[union-attr]
+    return found
+
+
+def _over(queue: Distributed | Scheduling | Storage, job: Distributed | Scheduling | Storage) -> Object:
+    """Return the queue's part with what the job's says; maps are merged."""
+    result = queue.model_dump(exclude_none=True)
+    for name, value in _said(job).items():
+        before = result.get(name)
+        result[name] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+    return result
+
+
+def trainer_of(queue: QueueSpec) -> Object:
+    """Return the container `trainer` of a queue's pod template, {} where it has none."""
+    containers = queue.pod_template.spec.get("containers")
+    return dict(containers[0]) if containers else {}
+
+
+def pod(job: Resolved, *, kai: bool) -> Object:
+    """Return the pod template."""
+    spec: Object = copy.deepcopy(dict(job.queue.pod_template.spec))
+    sidecars = (spec.get("containers") or [{}])[1:]
+    trainer = _container(job)
+    spec["containers"] = [trainer, *map(_with_last_lines, sidecars)]
+    if spec.get("initContainers"):
+        spec["initContainers"] = [*map(_with_last_lines, spec["initContainers"])]
+    if spec.get("hostNetwork"):
+        # With the default policy a pod on its node's network asks the node's DNS, which knows no Service.
+        spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
+    spec["restartPolicy"] = "Never"  # the JobSet restarts all ranks together; a container alone meets nobody
+    spec.setdefault("serviceAccountName", job.queue.service_account_name)
+    added = [{"name": volume.name, **volume.source} for volume in job.volumes]
+    spec["volumes"] = _named([*(spec.get("volumes") or []), *added, *job.spec.volumes.additional_volumes])
+    code = next((volume for volume in job.volumes if volume.name == "workspace"), None)
+    digest, parts = job.workspace_digest, job.workspace_parts
+    waiting = workspace.container(job.spec.workspace_storage, job.name, digest, parts, code, trainer)
+    if waiting:
+        spec["initContainers"] = [*(spec.get("initContainers") or []), waiting]
+        if digest and parts:
+            spec["volumes"].append(workspace.kept_volume(job.name, parts))
+    _schedule(spec, job, kai=kai)
+    metadata = job.queue.pod_template.metadata
+    labels = {**metadata.labels, **job.spec.labels, **labels_of(job)}
+    if kai:
+        labels[names.KAI_QUEUE_LABEL] = kai_queue(job.queue) or job.queue_name
+    return {
+        "metadata": {"labels": labels, "annotations": {**metadata.annotations, **job.spec.annotations}},
+        "spec": spec,
+    }
+
+
+def _with_last_lines(container: Object) -> Object:
+    """Return a container of the template whose pod's status has its last lines when it fails."""
+    return {"terminationMessagePolicy": "FallbackToLogsOnError", **container}
+
+
+def labels_of(job: Resolved) -> dict[str, str]:
+    """Return the labels of everything that is made for a job."""
+    gpu_type = job.queue.node_resources.gpu_type
+    return {
+        names.JOB_LABEL: job.name,
+        names.QUEUE_LABEL: job.queue_name[:63],
+        **({names.GPU_TYPE_LABEL: gpu_type} if gpu_type and job.plan.gpus else {}),
+    }
+
+
+def kai_queue(queue: QueueSpec) -> str | None:
+    """Return the name of its kai-scheduler queue, whichever field has it."""
+    return queue.kai_queue or (queue.queue.name if queue.queue else None)
+
+
+def _container(job: Resolved) -> Object:
+    trainer = trainer_of(job.queue)
+    # What wants /dev/shm twice is refused by the API server: the template's own mount stays.
+    taken = {mount["mountPath"] for mount in trainer.get("volumeMounts") or []}
+    mounts = [
+        {"name": volume.name, "mountPath": volume.path, **({"readOnly": True} if volume.read_only else {})}
+        for volume in job.volumes
+        if volume.path not in taken
+    ]
+    further = [
+        mount.model_dump(by_alias=True, exclude_none=True) for mount in job.spec.volumes.additional_mounts
+    ]
+    code = next((volume for volume in job.volumes if volume.name == "workspace"), None)
+    folder = code.path if code else trainer.get("workingDir") or job.queue.working_dir
+    run_id = {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/controller-uid']"}}
+    ours: list[Object] = [
+        {"name": command.RUN_ID, "valueFrom": run_id},
+        {"name": command.POD_IP, "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}},
+        {"name": "TORCHRUN_JOB", "value": job.name},
+        {
+            "name": "TORCHRUN_BACKEND",
+            "value": job.distributed.backend or ("nccl" if job.plan.gpus else "gloo"),
+        },
+    ]
+    probe = command.liveness(job.name, job.plan, job.distributed)
+    return {
+        **({"livenessProbe": probe} if probe else {}),
+        **_with_last_lines(trainer),
+        "name": names.TRAINER,
+        "image": job.image,
+        "imagePullPolicy": trainer.get("imagePullPolicy") or job.queue.image_pull_policy,
+        "command": _command(job, code),
+        "args": [],
+        "env": _named([*(trainer.get("env") or []), *job.queue.env, *job.spec.env, *ours]),
+        "resources": _resources(trainer.get("resources") or {}, job),
+        "volumeMounts": [*(trainer.get("volumeMounts") or []), *mounts, *further],
+        **({"workingDir": folder} if folder else {}),
+    }
+
+
+def _command(job: Resolved, code: storage.Volume | None) -> list[str]:
+    """Return the trainer's command. With a synced workspace it runs again when new code is switched in."""
+    words = ["bash", "-c", command.script(job.name, job.spec, job.plan, job.distributed)]
+    if code is not None and job.workspace_digest:
+        words = supervised(words, f"{code.path.rstrip('/')}/{STORE}", CONTROL)
+    return command.verbatim(words)
+
+
+def _named(found: Iterable[Object]) -> list[Object]:
+    """Return objects by their name; a later one replaces an earlier one."""
+    return list({item["name"]: item for item in found}.values())
+
+
+def _resources(template: Object, job: Resolved) -> Object:
+    whole, plan = job.queue.node_resources, job.plan
+    share = Decimal(plan.gpus) / Decimal(capacity(job.queue)) if plan.gpus else Decimal(1)
+    amounts: Object = {}
+    if whole.cpus is not None:
+        amounts["cpu"] = f"{int(parse_quantity(whole.cpus) * share * 1000)}m"
+    if whole.memory is not None:
+        amounts["memory"] = str(int(parse_quantity(whole.memory) * share))
+    if plan.gpus:
+        amounts[GPU] = str(plan.gpus)
+    result = copy.deepcopy(template)
+    for kind in ("requests", "limits"):
+        merged = {**(result.get(kind) or {}), **amounts}
+        if not plan.gpus:
+            merged.pop(GPU, None)
+        if merged:
+            result[kind] = merged
+    return result
+
+
+def _schedule(spec: Object, job: Resolved, *, kai: bool) -> None:
+    asked = job.scheduling
+    if asked.node_selector:
+        spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **asked.node_selector}
+    if asked.affinity is not None:
+        spec["affinity"] = asked.affinity
+    if asked.tolerations:
+        spec["tolerations"] = [*(spec.get("tolerations") or []), *asked.tolerations]
+    if asked.priority_class_name:
+        spec["priorityClassName"] = asked.priority_class_name
+    if kai:
+        spec["schedulerName"] = "kai-scheduler"
+    elif asked.scheduler and asked.scheduler != "kai-scheduler":
+        # Kueue stands in for kai-scheduler: a pod for a scheduler that is not there waits for ever.
+        spec["schedulerName"] = asked.scheduler

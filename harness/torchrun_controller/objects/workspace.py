@@ -1,0 +1,126 @@
+"""The container that brings a job's code before the ranks start, or waits until it is there."""
+
+from __future__ import annotations
+
+from harness.core.kubernetes import Object
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.models import WorkspaceStorage
+from harness.torchrun_controller.objects import command, storage
+from harness.torchrun_sync.bundle import kept, s3_fetch
+from harness.torchrun_sync.pods import CONTROL, STORE, WAITING
+
+READY = ".torchrun/ready"
+"""In the workspace: the commit or the digest of what is there, written last."""
+WORKSPACE_SECONDS = 600
+KEPT = "workspace-kept"
+KEPT_FOLDER = "/torchrun-kept"
+"""The volume of the Secrets that keep a job's code, and where the container that brings it sees them."""
+
+SHARED = f"""
+if [ "$SHARED" = true ] && [ "$JOB_COMPLETION_INDEX" != 0 ]; then
+  waited=0
+  until [ -f {READY} ]; do
+    if [ $waited -ge {WORKSPACE_SECONDS} ]; then
+      echo "workspace: expected the pod of node 0 to bring it within {WORKSPACE_SECONDS} s" >&2; exit 1
+    fi
+    sleep 1; waited=$((waited + 1))
+  done
+fi
+"""
+"""All pods have one volume: one of them brings the code, lest they write over each other."""
+GIT = f"""set -e
+if ! command -v git >/dev/null; then
+  echo "workspace: this image has no git; name one that has in workspaceStorage.image" >&2; exit 1
+fi
+mkdir -p .torchrun
+{SHARED}
+if [ ! -f {READY} ]; then
+  fetch() {{
+    timeout {WORKSPACE_SECONDS} git -c safe.directory='*' -c credential.helper= \\
+      -c credential.helper='!f() {{ echo "username=$GIT_USERNAME"; echo "password=$GIT_PASSWORD"; }}; f' "$@"
+  }}
+  export GIT_TERMINAL_PROMPT=0
+  fetch init -q .
+  if fetch fetch -q --depth 1 -- "$URL" "$REF" 2>/tmp/git; then
+    fetch checkout -q --force --detach FETCH_HEAD
+  else
+    # Part of a commit's name, or a server that hands out branches and tags alone.
+    fetch fetch -q -- "$URL" '+refs/heads/*:refs/remotes/origin/*' '+refs/tags/*:refs/tags/*' &&
+      fetch checkout -q --force --detach "$REF" 2>/dev/null || {{ cat /tmp/git >&2; exit 1; }}
+  fi
+  fetch rev-parse HEAD >{READY}.new && mv {READY}.new {READY}
+fi
+cat {READY} | tee /dev/termination-log
+"""
+S3 = f"""set -e
+{SHARED}
+"$@" >/tmp/s3
+tee /dev/termination-log </tmp/s3
+"""
+
+
+def parts_of(annotations: Object) -> int | None:
+    """Return how many Secrets keep a job's code; None while the command line is making them."""
+    said = str(annotations.get(names.PARTS_ANNOTATION, "0"))
+    return min(int(said), names.MAX_PARTS) if said.isdecimal() else None
+
+
+def kept_volume(job: str, parts: int) -> Object:
+    """Return the volume of the Secrets that keep a job's code. One that is not there yet stops no pod."""
+    looked_for = min(parts + names.SPARE_PARTS, names.MAX_PARTS)
+    secrets = [
+        {
+            "name": names.workspace_part(job, index),
+            "optional": True,
+            "items": [{"key": names.PART_KEY, "path": str(index)}],
+        }
+        for index in range(looked_for)
+    ]
+    return {"name": KEPT, "projected": {"sources": [{"secret": each} for each in secrets]}}
+
+
+def container(
+    asked: WorkspaceStorage | None,
+    job: str,
+    digest: str | None,
+    parts: int,
+    code: storage.Volume | None,
+    trainer: Object,
+) -> Object | None:
+    """Return the init container that brings the code, or waits for the sync; None where it is there already.
+
+    `parts`: how many Secrets keep the code that the command line uploaded.
+
+    Its termination message is the commit or digest of what it brought: all pods must have the same.
+    """
+    if code is None:
+        return None
+    shared = {"name": "SHARED", "value": "true" if "persistentVolumeClaim" in code.source else "false"}
+    source = asked.source if asked else "zip"
+    if asked and source == "git":
+        words = ["bash", "-c", GIT]
+        values = [shared, {"name": "URL", "value": asked.url}, {"name": "REF", "value": asked.ref or "HEAD"}]
+    elif asked and source == "s3":
+        fetching = s3_fetch(str(asked.url), code.path, READY, WORKSPACE_SECONDS)
+        words, values = ["bash", "-c", S3, "s3", *fetching], [shared]
+    elif digest:
+        store = f"{code.path.rstrip('/')}/{STORE}"
+        holder = f"{names.holder(job)}-0.{names.holder(job)}:{names.HOLDER_PORT}" if code.held else ""
+        words, values = kept(KEPT_FOLDER, holder, store, CONTROL, digest, WORKSPACE_SECONDS), []
+    else:
+        return None
+    secret = asked.secret_name if asked else None
+    mounts: list[Object] = [{"name": code.name, "mountPath": code.path}]
+    if digest and parts:
+        mounts.append({"name": KEPT, "mountPath": KEPT_FOLDER, "readOnly": True})
+    return {
+        "name": WAITING,
+        "image": (asked and asked.image) or trainer["image"],
+        "imagePullPolicy": asked.image_pull_policy if asked else trainer["imagePullPolicy"],
+        "command": command.verbatim(words),
+        "workingDir": code.path,
+        "env": values,
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        **({"envFrom": [{"secretRef": {"name": secret}}]} if secret else {}),
+        "volumeMounts": mounts,
+    }

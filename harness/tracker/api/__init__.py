@@ -1,0 +1,1 @@
+"""The routes, their types, and how requests are read and answered."""

@@ -1,0 +1,227 @@
+"""GET /openapi.json: the API as an OpenAPI 3.1 document, made of the routes and of api_*.py."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from harness.tracker.api import answer_types as api_answers
+from harness.tracker.api import audit_types as api_audit
+from harness.tracker.api import body_types as api_bodies
+from harness.tracker.api import series_types as api_series
+from harness.tracker.api.http import Json
+
+BINARY: Any = bytes
+"""A body of any bytes."""
+TEXT: Any = str
+"""An answer in plain text."""
+CONVERTER = re.compile(r":\w+(?=})")
+"""What Starlette's routes say of a part of the path: {run_id:int}."""
+ERRORS = {
+    400: "a field is missing or wrong; the text names it",
+    401: "no key, or another one",
+    403: "the key opens another project, or a link is not of this tracker, or its time is over",
+    404: "no such run, file or upload",
+    405: "another method",
+    408: "the body stopped in the middle",
+    409: "the display id is of several projects",
+    413: "the body or a file is too large",
+    422: "a line is wrong; those before it are stored",
+    429: "too much at once: come again after Retry-After seconds",
+    503: "not ready, or the query took too long",
+    507: "no room for more files, or the disk is full",
+}
+READ, WRITE = (400, 401, 403, 405, 503), (400, 401, 403, 404, 405, 408, 413, 429, 507)
+INGEST = (400, 401, 403, 404, 405, 408, 413, 422, 429, 507)
+
+
+@dataclass(frozen=True)
+class Operation:
+    """What a route takes and answers. `query`: its parameters; those that end in "!" are required, and those
+    that end in "#" (before "!") are whole numbers.
+    """
+
+    answer: Any
+    body: Any = None
+    query: str = ""
+    errors: tuple[int, ...] = READ
+    headers: str = ""
+    lines: bool = False
+    """The body is newline-delimited JSON, each line one of `body`."""
+
+
+RUN_OF = "projectName! runId#!"
+WHOSE = "X-Run-Id! X-Project-Name! X-Run-Name"
+OPERATIONS: Mapping[tuple[str, str], Operation] = {
+    ("GET", "/healthz"): Operation(api_answers.Health, errors=(405, 503)),
+    ("GET", "/openapi.json"): Operation(api_bodies.Object, errors=(405,)),
+    ("POST", "/ingest/metrics"): Operation(
+        TEXT, api_bodies.PointLine, errors=INGEST, headers=WHOSE, lines=True
+    ),
+    ("POST", "/ingest/logs"): Operation(TEXT, api_bodies.LogLine, errors=INGEST, headers=WHOSE, lines=True),
+    ("POST", "/ingest/data"): Operation(TEXT, api_bodies.DataLine, errors=INGEST, headers=WHOSE, lines=True),
+    ("POST", "/files"): Operation(api_bodies.Object, api_bodies.NewFiles, errors=WRITE, headers=WHOSE),
+    ("PUT", "/files/put/{token}"): Operation(None, BINARY, errors=(400, 404, 405, 408, 413, 429, 507)),
+    ("GET", "/files/get/{token}/{until}/{seal}"): Operation(BINARY, errors=(400, 403, 404, 405, 503)),
+    ("POST", "/api/slug"): Operation(api_answers.Slug),
+    ("POST", "/api/pages/link"): Operation(api_answers.Link),
+    ("POST", "/api/runs/create"): Operation(api_answers.Attached, api_bodies.Create, errors=WRITE),
+    ("POST", "/api/runs/resume"): Operation(api_answers.Attached, api_bodies.Resume, errors=(*WRITE, 409)),
+    ("POST", "/api/runs/logName/add"): Operation(api_answers.Success, api_bodies.LogNames, errors=WRITE),
+    ("POST", "/api/runs/trigger"): Operation(api_answers.Triggers, api_bodies.OfRun, errors=WRITE),
+    ("POST", "/api/runs/status/update"): Operation(
+        api_answers.Success, api_bodies.StatusReport, errors=WRITE
+    ),
+    ("POST", "/api/runs/tags/update"): Operation(api_answers.Success, api_bodies.NewTags, errors=WRITE),
+    ("POST", "/api/runs/config/update"): Operation(api_answers.Success, api_bodies.NewConfig, errors=WRITE),
+    ("POST", "/api/runs/notes/update"): Operation(api_answers.Success, api_bodies.NewNotes, errors=WRITE),
+    ("POST", "/api/runs/alert"): Operation(api_answers.AlertTaken, api_bodies.Alert, errors=WRITE),
+    ("POST", "/api/runs/modelGraph/create"): Operation(api_answers.Success, api_bodies.Graph, errors=WRITE),
+    ("GET", "/api/runs/projects"): Operation(api_answers.Projects),
+    ("GET", "/api/runs/list"): Operation(
+        api_answers.Runs, query="projectName! search tags sort filter limit# offset#"
+    ),
+    ("GET", "/api/runs/details/{run_id}"): Operation(api_answers.Details, errors=(*READ, 404)),
+    ("GET", "/api/runs/{run_id:int}"): Operation(api_answers.Details, errors=(*READ, 404)),
+    ("GET", "/api/runs/data"): Operation(
+        api_answers.DataRows, query="runId#! logName dataType limit# offset#", errors=(*READ, 404)
+    ),
+    ("GET", "/api/runs/alerts"): Operation(api_answers.Alerts, query="runId#!", errors=(*READ, 404)),
+    ("GET", "/api/runs/modelGraphs"): Operation(api_answers.Graphs, query="runId#!", errors=(*READ, 404)),
+    ("GET", "/api/runs/details/by-display-id/{display_id}"): Operation(
+        api_answers.Details, query="projectName", errors=(*READ, 404, 409)
+    ),
+    ("GET", "/api/runs/status/history"): Operation(
+        api_answers.StatusHistory, query="runId#!", errors=(*READ, 404)
+    ),
+    ("GET", "/api/runs/metric-names"): Operation(
+        api_series.MetricNames, query="projectName! runIds search limit#"
+    ),
+    ("GET", "/api/runs/metrics"): Operation(
+        api_series.Metrics, query=f"{RUN_OF} logName limit# stepMin# stepMax#", errors=(*READ, 404)
+    ),
+    ("GET", "/api/runs/metrics/raw"): Operation(
+        api_series.RawMetrics, query=f"{RUN_OF} logName! limit# stepMin# stepMax#", errors=(*READ, 404)
+    ),
+    ("GET", "/api/runs/statistics"): Operation(
+        api_series.RunStatistics, query=f"{RUN_OF} logName", errors=(*READ, 404)
+    ),
+    ("GET", "/api/runs/compare"): Operation(
+        api_series.Comparison, query="projectName! logName! runIds", errors=(*READ, 404)
+    ),
+    ("GET", "/api/runs/leaderboard"): Operation(
+        api_series.Leaderboard, query="projectName! logName! aggregation direction limit# offset#"
+    ),
+    ("GET", "/api/runs/files"): Operation(api_answers.Files, query="runId#! logName", errors=(*READ, 404)),
+    ("GET", "/api/runs/logs"): Operation(
+        api_answers.Logs, query="runId#! logType limit# offset#", errors=(*READ, 404)
+    ),
+    ("GET", "/api/runs/auth/validate"): Operation(api_answers.KeyIsValid),
+    ("GET", "/api/audit/runs"): Operation(api_audit.AuditedRuns, query="externalId projectName jobName"),
+    ("GET", "/api/audit/attachments"): Operation(api_audit.Attachments, query="runIds"),
+    ("GET", "/api/audit/points"): Operation(api_audit.AuditedPoints, query="runIds! after# limit#"),
+    ("GET", "/api/audit/columns"): Operation(api_audit.AuditedColumns, query="runIds! after# limit#"),
+    ("GET", "/api/audit/writers"): Operation(api_audit.Writers, query="runIds"),
+    ("GET", "/api/audit/failures"): Operation(api_audit.CameToNothing),
+    ("POST", "/api/audit/claims"): Operation(api_audit.Claimed, api_bodies.Claim, errors=WRITE),
+    ("POST", "/api/audit/claims/release"): Operation(api_answers.Success, api_bodies.Release, errors=WRITE),
+}
+
+
+def document(routes: Iterable[Route]) -> dict[str, Any]:
+    """Return the document of those routes that are operations of the API. Pages are not."""
+    types = {one for o in OPERATIONS.values() for one in (o.answer, o.body) if isinstance(one, type)}
+    known = [
+        one for one in (*sorted(types, key=str), api_answers.Error, api_answers.IngestError) if _is_model(one)
+    ]
+    shapes, schemas = msgspec.json.schema_components(known, ref_template="#/components/schemas/{name}")
+    references = dict(zip(known, shapes, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for route in routes:
+        for method in sorted(route.methods or ()):
+            operation = OPERATIONS.get((method, route.path))
+            if operation is not None:
+                path = CONVERTER.sub("", route.path)
+                paths.setdefault(path, {})[method.lower()] = _described(route, operation, references)
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Pluto-compatible tracker", "version": "1"},
+        "paths": paths,
+        "components": {
+            "schemas": schemas,
+            "securitySchemes": {
+                "bearer": {"type": "http", "scheme": "bearer"},
+                "key": {"type": "apiKey", "in": "header", "name": "X-Api-Key"},
+            },
+        },
+    }
+
+
+def _described(route: Route, operation: Operation, references: Mapping[Any, Any]) -> dict[str, Any]:
+    described: dict[str, Any] = {
+        "operationId": route.name,
+        "summary": ((route.endpoint.__doc__ or route.name.replace("_", " ")).strip().splitlines())[0],
+        "parameters": [
+            *(
+                {"name": name, "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+                for name in re.findall(r"{(\w+)", route.path)
+            ),
+            *_parameters(operation.query, "query"),
+            *_parameters(operation.headers, "header"),
+        ],
+        "responses": {"200": {"description": "done", **_content(operation.answer, references)}},
+    }
+    if operation.body is not None:
+        content = _content(operation.body, references)
+        if operation.lines:
+            schema = {"type": "array", "items": content["content"]["application/json"]["schema"]}
+            content = {"content": {"application/x-ndjson": {"schema": schema}}}
+        described["requestBody"] = {"required": True, **content}
+    for status in sorted(operation.errors):
+        error = api_answers.IngestError if route.path.startswith(("/ingest", "/files")) else api_answers.Error
+        described["responses"][f"{status}"] = {"description": ERRORS[status], **_content(error, references)}
+        if status == 429:
+            header = {"description": "seconds", "schema": {"type": "string"}}
+            described["responses"]["429"]["headers"] = {"Retry-After": header}
+    if 401 in operation.errors:
+        described["security"] = [{"bearer": []}, {"key": []}]
+    return described
+
+
+def _parameters(words: str, where: str) -> list[dict[str, Any]]:
+    found = []
+    for word in words.split():
+        whole, required = "#" in word, word.endswith("!")
+        schema = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1} if whole else {"type": "string"}
+        found.append({"name": word.rstrip("#!"), "in": where, "required": required, "schema": schema})
+    return found
+
+
+def _content(of: Any, references: Mapping[Any, Any]) -> dict[str, Any]:
+    if of is None:
+        return {}
+    if of is TEXT:
+        return {"content": {"text/plain": {"schema": {"type": "string"}}}}
+    if of is BINARY:
+        return {"content": {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}}
+    schema = references.get(of, {"type": "object"})
+    return {"content": {"application/json": {"schema": schema}}}
+
+
+def _is_model(of: Any) -> bool:
+    return isinstance(of, type) and issubclass(of, msgspec.Struct)
+
+
+async def answer(request: Request) -> Response:
+    """Answer with this document."""
+    return Json(document(route for route in request.app.routes if isinstance(route, Route)))
+
+
+routes = [Route("/openapi.json", answer, name="openapi")]

@@ -1,0 +1,86 @@
+"""POST /ingest/{metrics,logs,data}: newline-delimited JSON in, committed before the answer."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from harness.tracker.api import bodies, http
+from harness.tracker.shared.requests import Refused, Sender
+from harness.tracker.storage import ingest
+from harness.tracker.storage.writer import Sent
+
+SMALL = 128 << 10
+"""Bytes that are parsed at once: 2 ms of the native parser, 20 ms of the other one."""
+METRICS = "/ingest/metrics"
+T = TypeVar("T")
+Keep = Callable[[sqlite3.Connection, Sender, ingest.Lines], None]
+
+
+def _route(
+    rows_of: Callable[[bytes], list[ingest.Row]], keep: Keep
+) -> Callable[[Request], Awaitable[Response]]:
+    async def handle(request: Request) -> Response:
+        who = _sender(request)
+        async with bodies.body(request) as text:
+            lines = await _parsed(request, text, lambda body: ingest.read(body, rows_of))
+            await http.store(request).write(lambda db: keep(db, who, lines))
+        return _answer(lines.error, lines.lines)
+
+    return handle
+
+
+async def metrics(request: Request) -> Response:
+    who = _sender(request)
+    async with bodies.body(request) as text:
+        points = await _parsed(request, text, ingest.read_points)
+        await http.store(request).keep(Sent(who, points))
+    return _answer(points.error, points.lines)
+
+
+async def _parsed(request: Request, text: bytes, parse: Callable[[bytes], T]) -> T:
+    """Parse a body: in a thread when it is large, so that the event loop stays free for the others."""
+    if len(text) <= SMALL:
+        return parse(text)
+    return await asyncio.get_running_loop().run_in_executor(request.app.state.parsing, parse, text)
+
+
+def _sender(request: Request) -> Sender:
+    who = http.sender(request)
+    if not who.run_header or not who.project:
+        raise Refused(400, "X-Run-Id and X-Project-Name: required")
+    return who
+
+
+def _answer(error: str | None, lines: int) -> Response:
+    if error is not None:
+        raise Refused(422, error)
+    return PlainTextResponse(f"Stream processed successfully: {lines} records")
+
+
+class Straight:
+    """ASGI: leads to `metrics` without the router, which costs as much as reading a request of 100 points."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http" and scope["path"] == METRICS and scope["method"] == "POST":
+            answer = await metrics(Request(scope, receive))
+            await answer(scope, receive, send)
+        else:
+            await self.app(scope, receive, send)
+
+
+routes = [
+    Route(METRICS, metrics, methods=["POST"]),
+    Route("/ingest/logs", _route(ingest.log_rows, ingest.keep_logs), methods=["POST"]),
+    Route("/ingest/data", _route(ingest.data_rows, ingest.keep_data), methods=["POST"]),
+]

@@ -1,0 +1,248 @@
+"""GET /api/runs/…: the reads of `pluto.query`, and those of Pluto's API that it does not wrap."""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from harness.tracker.api import http
+from harness.tracker.api.http import Json, number, optional_number, text
+from harness.tracker.api.routes_runs import ORGANIZATION, run_url
+from harness.tracker.query import lineage, listing, reads, run_filter, series
+from harness.tracker.shared import display_ids, signed
+from harness.tracker.shared.requests import Refused, integer
+
+DISPLAY_ID = re.compile(r"[A-Za-z0-9]+-\d+")
+
+
+async def projects(request: Request) -> Response:
+    only = http.sender(request).only
+    found = await http.store(request).read(reads.projects)
+    return Json({"projects": [one for one in found if only in {None, one["name"]}]})
+
+
+async def runs(request: Request) -> Response:
+    query = request.query_params
+    wanted = listing.Listing(
+        project=text(request, "projectName"),
+        search=query.get("search"),
+        tags=[tag for tag in query.get("tags", "").split(",") if tag],
+        sort=query.get("sort", "-createdAt"),
+        limit=number(request, "limit", 50, 200),
+        offset=number(request, "offset", 0),
+        filter=run_filter.read(query["filter"]) if "filter" in query else None,
+    )
+    found, total = await http.store(request).scan(lambda db: listing.runs(db, wanted))
+    base = http.base_url(request)
+    return Json({"runs": [{**one, "url": run_url(base, one)} for one in found], "total": total})
+
+
+async def details(request: Request) -> Response:
+    run_id = integer(request.path_params["run_id"], "runId")
+    return Json(await http.store(request).read(lambda db: reads.details(db, reads.run(db, run_id))))
+
+
+async def details_by_display_id(request: Request) -> Response:
+    display_id, project = request.path_params["display_id"], request.query_params.get("projectName")
+    if not DISPLAY_ID.fullmatch(display_id):
+        raise Refused(400, "Invalid display ID format. Expected PREFIX-NUMBER")
+    return Json(
+        await http.store(request).read(
+            lambda db: reads.details(db, reads.run(db, display_ids.find(db, display_id, project)["id"]))
+        )
+    )
+
+
+async def alerts(request: Request) -> Response:
+    return await _notes(request, "alert", "alerts")
+
+
+async def model_graphs(request: Request) -> Response:
+    return await _notes(request, "graph", "graphs")
+
+
+async def _notes(request: Request, kind: str, name: str) -> Response:
+    run_id = number(request, "runId")
+    found = await http.store(request).read(lambda db: reads.notes(db, reads.run(db, run_id)["id"], kind))
+    shown = [{**one["content"], "receivedAt": one["receivedAt"]} for one in found]
+    return Json({"runId": run_id, name: shown})
+
+
+async def data(request: Request) -> Response:
+    """Answer with histograms, tables, graphs and strings. `data` is text, as it was sent."""
+    run_id, kind = number(request, "runId"), request.query_params.get("dataType")
+    page = number(request, "limit", 1000, 10000), number(request, "offset", 0)
+    name = _name(request)
+    found, total = await http.store(request).read(lambda db: reads.data(db, run_id, name, kind, *page))
+    return Json({"data": found, "total": total})
+
+
+async def status_history(request: Request) -> Response:
+    run_id = number(request, "runId")
+    events = await http.store(request).read(
+        lambda db: reads.status_events(db, reads.run(db, run_id)["id"], applied_only=True)
+    )
+    return Json({"runId": run_id, "events": events})
+
+
+async def metric_names(request: Request) -> Response:
+    project, ids = text(request, "projectName"), http.numbers(request, "runIds")
+    search, limit = request.query_params.get("search", ""), number(request, "limit", 500, 500)
+    names = await http.store(request).scan(lambda db: series.names(db, project, ids, search, limit))
+    return Json({"projectName": project, "metricNames": names})
+
+
+async def metrics(request: Request) -> Response:
+    text(request, "projectName")
+    run_id, limit, name = number(request, "runId"), number(request, "limit", 2000, 10000), _name(request)
+    window = optional_number(request, "stepMin"), optional_number(request, "stepMax")
+    found = await http.store(request).scan(
+        lambda db: lineage.points(db, run_id, name, max(1, limit), *window)
+    )
+    return Json({"metrics": found})
+
+
+async def metrics_raw(request: Request) -> Response:
+    text(request, "projectName")
+    run_id, limit, name = (
+        number(request, "runId"),
+        number(request, "limit", 50000, 50000),
+        text(request, "logName"),
+    )
+    window = optional_number(request, "stepMin"), optional_number(request, "stepMax")
+    found, truncated = await http.store(request).scan(lambda db: series.raw(db, run_id, name, limit, *window))
+    return Json({"metrics": found, "truncated": truncated})
+
+
+async def statistics(request: Request) -> Response:
+    project, run_id, name = text(request, "projectName"), number(request, "runId"), _name(request)
+
+    def read(db: sqlite3.Connection) -> Response:
+        row = reads.run(db, run_id)
+        names = series.of_run(db, run_id) if name is None else [name]
+        found = [one for one in (series.statistics(db, run_id, each) for each in names) if one is not None]
+        return Json(
+            {
+                "runId": run_id,
+                "runName": row["name"],
+                "projectName": project,
+                "url": run_url(base, row),
+                "metrics": found,
+            }
+        )
+
+    base = http.base_url(request)
+    return await http.store(request).scan(read)
+
+
+async def compare(request: Request) -> Response:
+    project, name, ids = (
+        text(request, "projectName"),
+        text(request, "logName"),
+        http.numbers(request, "runIds"),
+    )
+    base = http.base_url(request)
+
+    def read(db: sqlite3.Connection) -> list[reads.Found]:
+        found = []
+        for row in (reads.run(db, one) for one in ids[:100]):
+            shown = {"runId": row["id"], "runName": row["name"], "url": run_url(base, row)}
+            stats = series.statistics(db, row["id"], name)
+            config = reads.details(db, row)["config"]
+            found.append({**shown, "status": row["status"], "config": config, "stats": stats})
+        return found
+
+    url = f"{base}/o/{ORGANIZATION}/projects/{project}?runs={','.join(map(str, ids))}"
+    found = await http.store(request).scan(read)
+    return Json({"projectName": project, "logName": name, "comparisonUrl": url, "runs": found})
+
+
+async def leaderboard(request: Request) -> Response:
+    project, name = text(request, "projectName"), text(request, "logName")
+    aggregation = request.query_params.get("aggregation", "LAST")
+    direction = request.query_params.get("direction", "ASC")
+    if aggregation not in series.AGGREGATIONS or direction not in {"ASC", "DESC"}:
+        raise Refused(400, f"aggregation: one of {', '.join(series.AGGREGATIONS)}; direction: ASC or DESC")
+    limit, offset, base = (
+        number(request, "limit", 20, 100),
+        number(request, "offset", 0),
+        http.base_url(request),
+    )
+
+    def read(db: sqlite3.Connection) -> Response:
+        ranked = []
+        for row in db.execute("SELECT * FROM seen WHERE project = ?", (project,)).fetchall():
+            stats = series.statistics(db, row["id"], name)
+            if stats is not None:
+                ranked.append((series.aggregate(stats, aggregation), row))
+        ranked.sort(key=lambda pair: pair[0], reverse=direction == "DESC")
+        shown = [
+            {
+                "rank": place,
+                "runId": row["id"],
+                "runName": row["name"],
+                "status": row["status"],
+                "url": run_url(base, row),
+                "value": value,
+                "createdAt": row["created_at"],
+            }
+            for place, (value, row) in enumerate(ranked, 1)
+        ]
+        head = {"projectName": project, "logName": name, "aggregation": aggregation, "direction": direction}
+        return Json({**head, "runs": shown[offset : offset + limit], "total": len(ranked)})
+
+    return await http.store(request).scan(read)
+
+
+async def files(request: Request) -> Response:
+    run_id, name, base = number(request, "runId"), _name(request), http.base_url(request)
+    key: str = request.app.state.key
+
+    def link(token: str) -> str:
+        return f"{base}/files/get/{signed.link(key, token)}"
+
+    return Json({"files": await http.store(request).read(lambda db: reads.files(db, run_id, name, link))})
+
+
+async def logs(request: Request) -> Response:
+    run_id, kind = number(request, "runId"), request.query_params.get("logType")
+    kind = None if kind is None else kind.upper()
+    limit, offset = number(request, "limit", 1000, 10000), number(request, "offset", 0)
+    found, total = await http.store(request).read(lambda db: reads.logs(db, run_id, kind, limit, offset))
+    return Json({"logs": found, "total": total})
+
+
+async def validate_key(_request: Request) -> Response:
+    return Json(
+        {"valid": True, "organization": {"id": ORGANIZATION, "slug": ORGANIZATION}, "user": {"id": "1"}}
+    )
+
+
+def _name(request: Request) -> str | None:
+    return request.query_params.get("logName")
+
+
+routes = [
+    Route("/api/runs/projects", projects),
+    Route("/api/runs/list", runs),
+    Route("/api/runs/details/{run_id}", details),
+    Route("/api/runs/details/by-display-id/{display_id}", details_by_display_id),
+    Route("/api/runs/status/history", status_history),
+    Route("/api/runs/metric-names", metric_names),
+    Route("/api/runs/metrics", metrics),
+    Route("/api/runs/metrics/raw", metrics_raw),
+    Route("/api/runs/statistics", statistics),
+    Route("/api/runs/compare", compare),
+    Route("/api/runs/leaderboard", leaderboard),
+    Route("/api/runs/files", files),
+    Route("/api/runs/logs", logs),
+    Route("/api/runs/data", data),
+    Route("/api/runs/alerts", alerts),
+    Route("/api/runs/modelGraphs", model_graphs),
+    Route("/api/runs/auth/validate", validate_key),
+    Route("/api/runs/{run_id:int}", details),
+]

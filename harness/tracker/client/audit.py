@@ -1,0 +1,242 @@
+"""Read what a tracker has of a launch, as evidence: from our own tracker or from hosted Pluto."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, Protocol
+
+import httpx
+
+from harness.core.clock import now
+from harness.core.errors import HarnessError
+from harness.evidence.io.writer import TrackerKind
+from harness.evidence.schema.point_rows import PointRows, of_points
+from harness.evidence.schema.tracker import (
+    Attachment,
+    Point,
+    RunWriter,
+    TrackerFailure,
+    TrackerRefusal,
+    TrackerRun,
+    TrackerSummary,
+)
+from harness.tracker.client.hosted import HostedAudit
+from harness.tracker.client.retry import ask
+from harness.tracker.shared import blocks
+
+__all__ = ["AuditReader", "EmbeddedAudit", "HostedAudit", "collect"]
+
+Write = Callable[[TrackerKind, TrackerRun | Attachment | RunWriter], None]
+WritePoints = Callable[[PointRows], None]
+PAGE = 10_000
+"""Rows of a page of a tracker that has no columns."""
+COLUMNS_PAGE = 200_000
+"""Most rows of a page in columns: 6 MB."""
+
+
+class AuditReader(Protocol):
+    """Reads a tracker. Every method raises HarnessError (cause tracker.*) without an answer."""
+
+    source: Literal["embedded", "hosted"]
+    names_processes: bool
+    """Set by reading: the tracker keeps the process that a request names."""
+    truncated: bool
+    """Set by reading: the tracker gave only part of its rows."""
+
+    def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
+        """Return the runs with this id, and those that processes of this job attached to."""
+
+    def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
+        """Return every create and resume of these runs, or None when the tracker keeps none."""
+
+    def columns(self, run_ids: Sequence[int]) -> Iterator[PointRows]:
+        """Return every raw row of these runs, in columns."""
+
+    def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
+        """Return who wrote into these runs, or None when the tracker does not tell."""
+
+    def failures(self) -> list[TrackerFailure]:
+        """Return requests that the tracker could not serve, if it keeps them."""
+
+    def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
+        """Return the writes into these runs, and into none, that the tracker refused, if it keeps them."""
+
+
+class EmbeddedAudit:
+    """Reads our own tracker through its audit view.
+
+    `client` has base URL, key and TLS set. It may go through the Kubernetes API server's proxy. `gone` says
+    why no answer can come, if that is known; then nothing waits for one.
+    """
+
+    source: Literal["embedded", "hosted"] = "embedded"
+    truncated = False
+
+    def __init__(
+        self,
+        client: httpx.Client,
+        seconds: float = 30,
+        page: int = PAGE,
+        gone: Callable[[], str | None] = lambda: None,
+    ) -> None:
+        self._client = client
+        self._seconds = seconds
+        self._page = page
+        self._gone = gone
+        self._tells = False
+        """Whether the tracker told that it keeps writers. A tracker of an earlier version does not."""
+        self.names_processes = False
+        """Whether it told that it keeps the process that a request names."""
+        self._packs = False
+        """Whether it told that it gives rows in columns."""
+
+    def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
+        wanted = {"externalId": external_id, "projectName": project, "jobName": job_name}
+        answer = self._ask("api/audit/runs", wanted)
+        self._tells, self._packs = bool(answer.get("writers")), bool(answer.get("columns"))
+        self.names_processes = bool(answer.get("processes"))
+        return [
+            TrackerRun(
+                run_id=run["runId"],
+                external_id=run["externalId"],
+                project=run["project"],
+                name=run["name"],
+                status=run["status"],
+                created_at=run["createdAt"],
+                display_id=run["displayId"],
+                status_history=run["statusHistory"],
+            )
+            for run in answer["runs"]
+        ]
+
+    def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
+        found = self._ask("api/audit/attachments", {"runIds": _joined(run_ids)})
+        return [
+            Attachment(
+                run_id=one["runId"],
+                at=one["at"],
+                resumed=one["resumed"],
+                name=one["name"],
+                hostname=one["hostname"],
+                rank=one["rank"],
+                job_name=one["jobName"],
+                peer=one["peer"],
+                launch=one.get("launch"),
+                process=one.get("process"),
+            )
+            for one in found["attachments"]
+        ]
+
+    def points(self, run_ids: Sequence[int]) -> Iterator[Point]:
+        """Yield every raw row in arrival order, as a record. A million of them take seconds; `columns` is
+        faster.
+        """
+        for some in self.columns(run_ids):
+            yield from some.records()
+
+    def columns(self, run_ids: Sequence[int]) -> Iterator[PointRows]:
+        """Yield every raw row in arrival order."""
+        if not self._packs:
+            yield from of_points(self._plain(run_ids))
+            return
+        for page in self._pages("api/audit/columns", run_ids, COLUMNS_PAGE):
+            for one in page["blocks"]:
+                found = blocks.unpacked(one["names"], one["count"], base64.b64decode(one["packed"]))
+                yield PointRows(
+                    one["run_id"],
+                    list(found.metrics()),
+                    found.steps,
+                    found.values,
+                    found.times,
+                    [one["received_at"]] * one["count"],
+                    one["sender"],
+                    one["peer"],
+                    one["launch"],
+                )
+
+    def _plain(self, run_ids: Sequence[int]) -> Iterator[Point]:
+        """Yield rows of a tracker that has no columns."""
+        for page in self._pages("api/audit/points", run_ids, self._page):
+            for row in page["points"]:
+                yield Point(**dict(zip(page["columns"], row, strict=True)))
+
+    def _pages(self, path: str, run_ids: Sequence[int], limit: int) -> Iterator[dict[str, Any]]:
+        after: int | None = 0
+        while after is not None and run_ids:
+            page = self._ask(path, {"runIds": _joined(run_ids), "after": after, "limit": limit})
+            yield page
+            after = page["next"]
+
+    def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
+        if not self._tells:
+            return None
+        found = self._ask("api/audit/writers", {"runIds": _joined(run_ids)})
+        return [RunWriter(**one) for one in found["writers"]]
+
+    def failures(self) -> list[TrackerFailure]:
+        return [TrackerFailure(**failure) for failure in self._ask("api/audit/failures", {})["failures"]]
+
+    def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
+        found = self._ask("api/audit/failures", {}).get("refused", [])
+        return [TrackerRefusal(**one) for one in found if one["run_id"] in (None, *run_ids)]
+
+    def _ask(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
+        return ask(self._client, path, params, self._seconds, self._gone)
+
+
+def collect(
+    reader: AuditReader,
+    *,
+    external_id: str,
+    project: str,
+    job_name: str | None,
+    write: Write,
+    write_points: WritePoints,
+) -> TrackerSummary:
+    """Write every run, attachment and point, and count them. An error that ends it early is the summary's
+    `error`.
+    """
+    runs = points = 0
+    attachments: int | None = None
+    writers: int | None = None
+    error, failures, refused = None, list[TrackerFailure](), list[TrackerRefusal]()
+    try:
+        found = reader.runs(external_id=external_id, project=project, job_name=job_name)
+        for run in found:
+            write("runs", run)
+            runs += 1
+        ids = [run.run_id for run in found]
+        attached = reader.attachments(ids)
+        if attached is not None:
+            for attachment in attached:
+                write("attachments", attachment)
+            attachments = len(attached)
+        for some in reader.columns(ids):
+            write_points(some)
+            points += len(some)
+        wrote = reader.writers(ids)
+        if wrote is not None:
+            for writer in wrote:
+                write("writers", writer)
+            writers = len(wrote)
+        failures, refused = reader.failures(), reader.refused(ids)
+    except HarnessError as failed:
+        error = str(failed)
+    return TrackerSummary(
+        source=reader.source,
+        fetched_at=now(),
+        runs=runs,
+        attachments=attachments,
+        points=points,
+        writers=writers,
+        processes=reader.names_processes,
+        truncated=reader.truncated,
+        error=error,
+        failures=failures,
+        refused=refused,
+    )
+
+
+def _joined(run_ids: Sequence[int]) -> str:
+    return ",".join(map(str, run_ids))

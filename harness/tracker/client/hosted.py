@@ -1,0 +1,211 @@
+"""Read hosted Pluto by its public read API alone.
+
+It shows less than our own tracker: no attachments, only runs of one project, no sender and no receive time
+for a row. A run that a rank split off is found only by the job name in the metadata of the process that
+created it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from typing import Any, Literal
+
+import httpx
+from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
+
+from harness.core.errors import HarnessError, WaitError
+from harness.evidence.schema.point_rows import PointRows, of_points
+from harness.evidence.schema.tracker import (
+    Attachment,
+    Point,
+    RunWriter,
+    TrackerFailure,
+    TrackerRefusal,
+    TrackerRun,
+)
+from harness.tracker.client.retry import ask
+
+DEFAULT_URL = "https://pluto-api.trainy.ai"
+SETTLE_SECONDS = 6.0
+"""Pluto's ingest answers before a row can be read; it flushes every 5 s."""
+RUNS_PAGE = 200
+RAW_MOST = 50_000
+"""Most raw rows of one metric that Pluto returns."""
+
+
+class HostedAudit:
+    """Reads until two counts, `settle_seconds` apart, agree. An empty `base_url` is Pluto's own API."""
+
+    source: Literal["embedded", "hosted"] = "hosted"
+
+    def __init__(
+        self,
+        base_url: str,
+        api_key: str,
+        *,
+        settle_seconds: float = SETTLE_SECONDS,
+        deadline_seconds: float = 120,
+        seconds: float = 30,
+        max_runs: int = 1000,
+    ) -> None:
+        self._client = httpx.Client(
+            base_url=base_url or DEFAULT_URL, headers={"Authorization": f"Bearer {api_key}"}, timeout=30
+        )
+        self._settle_seconds = settle_seconds
+        self._deadline_seconds = deadline_seconds
+        self._seconds = seconds
+        self._max_runs = max_runs
+        self._projects: dict[int, str] = {}
+        self.truncated = self.names_processes = False
+
+    def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
+        """Read the details of the project's newest runs, because Pluto cannot search by external id."""
+        found, shared = [], False
+        for listed in self._listed(project):
+            run = self._ask(f"api/runs/details/{listed['id']}", {"projectName": project})
+            is_shared = run.get("externalId") == external_id
+            if not is_shared and (job_name is None or _job_name(run) != job_name):
+                continue
+            shared = shared or is_shared
+            history = self._ask("api/runs/status/history", {"runId": run["id"]})
+            self._projects[int(run["id"])] = project
+            found.append(
+                TrackerRun(
+                    run_id=int(run["id"]),
+                    external_id=run.get("externalId"),
+                    project=run.get("projectName") or project,
+                    name=run.get("name") or "",
+                    status=run["status"],
+                    created_at=run["createdAt"],
+                    display_id=run.get("displayId"),
+                    status_history=history.get("events", []),
+                )
+            )
+        if shared:
+            self.truncated = False
+        return found
+
+    def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
+        """Return None: Pluto does not keep who attached."""
+        del run_ids
+        return None
+
+    def points(self, run_ids: Sequence[int]) -> Iterator[Point]:
+        """Wait for stable counts, then read. Raises WaitError when they still change at the deadline."""
+        self._wait_stable(run_ids)
+        for run_id in run_ids:
+            for name in self._metric_names(run_id):
+                for row in self._raw(run_id, name):
+                    yield Point(
+                        run_id=run_id,
+                        metric=name,
+                        step=int(row["step"]),
+                        value=_value(row),
+                        time_ms=_milliseconds(row["time"]),
+                        received_at=str(row["time"]),
+                    )
+
+    def columns(self, run_ids: Sequence[int]) -> Iterator[PointRows]:
+        """Wait and read as `points`."""
+        return of_points(self.points(run_ids))
+
+    def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
+        """Return None: Pluto's read API does not tell who sent a row, a status or a file."""
+        del run_ids
+        return None
+
+    def failures(self) -> list[TrackerFailure]:
+        """Return nothing: Pluto keeps no failures."""
+        return []
+
+    def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
+        """Return nothing: Pluto does not tell what it refused."""
+        del run_ids
+        return []
+
+    def _listed(self, project: str) -> Iterator[dict[str, Any]]:
+        offset = 0
+        while offset < self._max_runs:
+            page = self._ask(
+                "api/runs/list", {"projectName": project, "limit": RUNS_PAGE, "offset": offset or None}
+            )["runs"]
+            yield from page
+            offset += len(page)
+            if len(page) < RUNS_PAGE:
+                return
+        self.truncated = True
+
+    def _metric_names(self, run_id: int) -> list[str]:
+        details = self._ask(f"api/runs/details/{run_id}", {"projectName": self._projects.get(run_id)})
+        return sorted({log["logName"] for log in details["logNames"] if log["logType"] == "METRIC"})
+
+    def _raw(self, run_id: int, name: str) -> list[dict[str, Any]]:
+        wanted = {"runId": run_id, "projectName": self._projects.get(run_id), "logName": name}
+        answer = self._ask("api/runs/metrics/raw", {**wanted, "limit": RAW_MOST})
+        rows = next((answer[key] for key in ("metrics", "points", "data") if key in answer), None)
+        if not isinstance(rows, list):
+            raise HarnessError(
+                f"Pluto's raw rows of {name!r} have another shape: {sorted(answer)}",
+                cause="tracker.unreachable",
+            )
+        if answer.get("truncated"):
+            self.truncated = True
+        return rows
+
+    def _counts(self, run_ids: Sequence[int]) -> dict[tuple[int, str], int]:
+        return {(run, name): len(self._raw(run, name)) for run in run_ids for name in self._metric_names(run)}
+
+    def _wait_stable(self, run_ids: Sequence[int]) -> None:
+        seen: list[dict[tuple[int, str], int]] = []
+
+        def stable() -> bool:
+            seen.append(self._counts(run_ids))
+            return len(seen) > 1 and seen[-1] == seen[-2]
+
+        try:
+            Retrying(
+                retry=retry_if_result(lambda done: not done),
+                wait=wait_fixed(self._settle_seconds),
+                stop=stop_after_delay(self._deadline_seconds),
+            )(stable)
+        except RetryError:
+            counts = " → ".join(str(sum(count.values())) for count in seen[-3:])
+            awaited = f"a stable count of raw rows at {self._client.base_url}"
+            raise WaitError(
+                awaited, f"{counts} rows", self._deadline_seconds, cause="tracker.incomplete"
+            ) from None
+
+    def _ask(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
+        return ask(self._client, path, params, self._seconds)
+
+
+def _job_name(run: dict[str, Any]) -> object:
+    metadata = run.get("systemMetadata")
+    konduktor = metadata.get("konduktor") if isinstance(metadata, dict) else None
+    return konduktor.get("job_name") if isinstance(konduktor, dict) else None
+
+
+def _value(row: dict[str, Any]) -> float:
+    """Return a value. Pluto writes 0 and a flag for a value that JSON cannot hold."""
+    flags = {"NaN": math.nan, "Inf": math.inf, "-Inf": -math.inf}
+    flag = row.get("valueFlag") or ""
+    if flag in flags:
+        return flags[flag]
+    value = row.get("value")
+    return math.nan if value is None else float(value)
+
+
+def _milliseconds(time: object) -> int:
+    """Return a client time in milliseconds. Pluto writes milliseconds, RFC 3339, or ClickHouse's "YYYY-MM-DD
+    hh:mm:ss.mmm" in UTC.
+    """
+    if isinstance(time, (int, float)):
+        return int(time)
+    text = str(time)
+    if text.isdigit():
+        return int(text)
+    moment = datetime.fromisoformat(text)
+    moment = moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+    return round(moment.timestamp() * 1000)

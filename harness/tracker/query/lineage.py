@@ -1,0 +1,74 @@
+"""The points of a fork with those of its parents up to the step of the fork, as in hosted Pluto.
+
+Raw rows, statistics and the audit view have a run's own points alone: what a verdict counts is what the run's
+own processes sent.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.tracker.query import series
+from harness.tracker.query.series import Columns
+
+DEPTH = 10
+"""Most runs of a lineage, as in Pluto. Those before are left out."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A run and its steps from `first` to `last` (None: all that follow) that a fork shows."""
+
+    run: int
+    first: int
+    last: int | None
+
+
+def segments(db: sqlite3.Connection, run: int) -> list[Segment]:
+    """Return the parts of a run's series, the oldest ancestor's first."""
+    found: list[Segment] = []
+    last: int | None = None
+    at: int | None = run
+    while at is not None and len(found) < DEPTH:
+        row = db.execute("SELECT forked_from, fork_step FROM runs WHERE id = ?", (at,)).fetchone()
+        parent, step = (None, None) if row is None else (row[0], row[1])
+        found.insert(0, Segment(at, 0 if step is None else step + 1, last))
+        at, last = parent, step if last is None or step is None else min(step, last)
+    return found
+
+
+def names(db: sqlite3.Connection, run: int) -> list[str]:
+    """Return the names of a run's metrics, with those that its parents have up to the fork."""
+    found = set(series.of_run(db, run))
+    for one in segments(db, run)[:-1]:
+        more = set(series.of_run(db, one.run)) - found
+        found |= {name for name in more if len(series.sent(db, one.run, name, one.first, one.last))}
+    return sorted(found)
+
+
+def shown(
+    db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
+) -> Columns:
+    """Return the deduplicated series by step, as series.shown, with the parents' part before it."""
+    parts = segments(db, run)
+    if len(parts) == 1:
+        return series.shown(db, run, name, first, last)
+    found = series.empty()
+    for one in parts:
+        low = max(one.first, first or 0)
+        high = min((end for end in (one.last, last) if end is not None), default=None)
+        if high is None or low <= high:
+            found.append(series.shown(db, one.run, name, low, high))
+    return found
+
+
+def points(
+    db: sqlite3.Connection, run: int, name: str | None, limit: int, first: int | None, last: int | None
+) -> Sequence[series.Found]:
+    """Return the deduplicated points by step, at most `limit` of each metric."""
+    found: list[series.Found] = []
+    for one in names(db, run) if name is None else [name]:
+        found.extend(series.listed(one, series.sampled(shown(db, run, one, first, last), limit)))
+    return found

@@ -1,0 +1,92 @@
+"""Lists of runs: `list_runs` and the page of a project."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.tracker.query import run_filter, run_order
+from harness.tracker.query.run_facts import Facts
+from harness.tracker.storage.store import QUERY_SECONDS, Slow
+
+Found = dict[str, Any]
+SORTS = {
+    "createdAt": "created_at",
+    "created_at": "created_at",
+    "updatedAt": "updated_at",
+    "updated_at": "updated_at",
+    "name": "name",
+    "status": "status",
+}
+"""Sorts that the database does itself. The others are run_order's."""
+
+
+@dataclass(frozen=True)
+class Listing:
+    """Which runs to list, in what order, and which part of them."""
+
+    project: str
+    search: str | None = None
+    tags: Sequence[str] = ()
+    sort: str = "-createdAt"
+    limit: int = 50
+    offset: int = 0
+    filter: run_filter.Test | None = None
+
+
+def runs(db: sqlite3.Connection, listing: Listing) -> tuple[list[Found], int]:
+    """Return one page of a project's runs, and how many there are. A run needs one of the tags, not all."""
+    where, values = "project = ?", [listing.project]
+    if listing.search:
+        where += " AND instr(lower(name), lower(?)) > 0"
+        values.append(listing.search)
+    if listing.tags:
+        where += " AND EXISTS (SELECT 1 FROM json_each(tags) WHERE value IN (SELECT value FROM json_each(?)))"
+        values.append(json.dumps(list(listing.tags)))
+    column = SORTS.get(listing.sort.lstrip("+- "))
+    if column is None or listing.filter is not None:
+        return _filtered(db, where, values, listing)
+    order = "DESC" if listing.sort.startswith("-") else "ASC"
+    total = db.execute(f"SELECT count(*) FROM seen WHERE {where}", values).fetchone()[0]  # noqa: S608
+    rows = db.execute(
+        f"SELECT * FROM seen WHERE {where} ORDER BY {column} {order}, id {order} LIMIT ? OFFSET ?",  # noqa: S608
+        [*values, listing.limit, listing.offset],
+    )
+    return [_listed(row) for row in rows], total
+
+
+def _listed(row: sqlite3.Row) -> Found:
+    return {
+        "id": row["id"],
+        "name": row["name"],
+        "number": row["number"],
+        "displayId": row["display_id"],
+        "projectName": row["project"],
+        "status": row["status"],
+        "tags": json.loads(row["tags"]),
+        "createdAt": row["created_at"],
+        "updatedAt": row["updated_at"],
+        "heartbeatAt": row["heartbeat_at"],
+        "externalId": row["external_id"],
+    }
+
+
+def _filtered(
+    db: sqlite3.Connection, where: str, values: list[str], listing: Listing
+) -> tuple[list[Found], int]:
+    """As `runs`, by a filter or a sort that the database does not know. Raises Slow."""
+    late = time.monotonic() + QUERY_SECONDS
+    found = []
+    for row in db.execute(f"SELECT * FROM seen WHERE {where}", values):  # noqa: S608
+        if time.monotonic() > late:
+            raise Slow
+        facts = Facts(db, row, late)
+        if listing.filter is None or listing.filter(facts):
+            found.append(facts)
+    ordered = run_order.sorted_runs(found, listing.sort)
+    page = ordered[listing.offset : listing.offset + listing.limit]
+    return [_listed(facts.row) for facts in page], len(found)

@@ -1,0 +1,191 @@
+"""What `pluto.query` reads of projects, a run, logs and files. Plain SQL in, plain dicts out."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Callable
+from typing import Any
+
+from harness.tracker.query import series
+from harness.tracker.shared.requests import Refused, from_ms
+from harness.tracker.storage import silence
+
+WHO = ("peer", "sender", "launch")
+Found = dict[str, Any]
+
+
+def projects(db: sqlite3.Connection) -> list[Found]:
+    rows = db.execute(
+        "SELECT p.*, (SELECT count(*) FROM runs WHERE project = p.name) AS runs FROM projects p ORDER BY id"
+    )
+    return [
+        {
+            "id": row["id"],
+            "name": row["name"],
+            "createdAt": row["created_at"],
+            "updatedAt": row["updated_at"],
+            "runCount": row["runs"],
+        }
+        for row in rows
+    ]
+
+
+def run(db: sqlite3.Connection, run_id: int) -> sqlite3.Row:
+    """Return a run. Raises Refused 404."""
+    return _one(db.execute("SELECT * FROM seen WHERE id = ?", (run_id,)))
+
+
+def _one(rows: sqlite3.Cursor) -> sqlite3.Row:
+    row: sqlite3.Row | None = rows.fetchone()
+    if row is None:
+        raise Refused(404, "Run not found")
+    return row
+
+
+def details(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
+    """Return everything of a run but its points, with names that were logged but never announced."""
+    names = dict.fromkeys(series.of_run(db, row["id"]), "METRIC")
+    names.update(db.execute("SELECT log_name, log_type FROM log_names WHERE run_id = ?", (row["id"],)))
+    return {
+        "id": row["id"],
+        "name": row["name"],
+        "number": row["number"],
+        "displayId": row["display_id"],
+        "status": row["status"],
+        "tags": json.loads(row["tags"]),
+        **{
+            shown: json.loads(row[column] or "null")
+            for shown, column in (
+                ("config", "config"),
+                ("systemMetadata", "system_metadata"),
+                ("loggerSettings", "logger_settings"),
+                ("statusMetadata", "status_metadata"),
+            )
+        },
+        **({"statusMetadata": silence.REASON} if row["silent"] else {}),
+        "createdAt": row["created_at"],
+        "updatedAt": row["updated_at"],
+        "statusUpdated": row["status_updated"],
+        "projectName": row["project"],
+        "externalId": row["external_id"],
+        "forkedFromRunId": row["forked_from"],
+        "forkStep": row["fork_step"],
+        "heartbeatAt": row["heartbeat_at"],
+        "notes": _text_of_notes(db, row["id"]),
+        "logNames": [
+            {"logName": name, "logType": kind, "logGroup": name.rpartition("/")[0]}
+            for name, kind in sorted(names.items())
+        ],
+    }
+
+
+def _text_of_notes(db: sqlite3.Connection, run_id: int) -> str | None:
+    """Return the notes as they were set last."""
+    found = notes(db, run_id, "notes")
+    return found[-1]["content"]["text"] if found else None
+
+
+def notes(db: sqlite3.Connection, run_id: int, kind: str) -> list[Found]:
+    """Return the alerts, the model graphs or the notes of a run (kind "alert", "graph", "notes"), as sent."""
+    query = "SELECT body, at FROM notes WHERE run_id = ? AND kind = ? ORDER BY id"
+    return [
+        {"content": json.loads(row["body"]), "receivedAt": row["at"]}
+        for row in db.execute(query, (run_id, kind))
+    ]
+
+
+def data(
+    db: sqlite3.Connection, run_id: int, name: str | None, kind: str | None, limit: int, offset: int
+) -> tuple[list[Found], int]:
+    """Return histograms, tables, graphs and strings by name and step, as they were sent."""
+    where = "run_id = ? AND coalesce(?, log_name) = log_name AND coalesce(?, data_type) = data_type"
+    values = (run_id, name, kind)
+    total = db.execute(f"SELECT count(*) FROM data WHERE {where}", values).fetchone()[0]  # noqa: S608
+    rows = db.execute(
+        f"SELECT * FROM data WHERE {where} ORDER BY log_name, step, id LIMIT ? OFFSET ?",  # noqa: S608
+        (*values, limit, offset),
+    )
+    return [
+        {
+            "logName": row["log_name"],
+            "dataType": row["data_type"],
+            "step": row["step"],
+            "time": from_ms(row["time_ms"]),
+            "data": row["data"],
+        }
+        for row in rows
+    ], total
+
+
+def status_events(db: sqlite3.Connection, run_id: int, *, applied_only: bool = True) -> list[Found]:
+    """Return status reports, oldest first. The audit view alone has reports that lost against a higher
+    status.
+    """
+    rows = db.execute(
+        "SELECT * FROM status_events WHERE run_id = ? AND applied >= ? ORDER BY id", (run_id, applied_only)
+    )
+    return [
+        {
+            "id": str(row["id"]),
+            "runId": row["run_id"],
+            "fromStatus": row["from_status"],
+            "toStatus": row["to_status"],
+            "source": row["source"],
+            "metadata": json.loads(row["metadata"] or "null"),
+            "actorId": None,
+            "apiKeyId": None,
+            "createdAt": row["at"],
+            **(
+                {} if applied_only else {"applied": bool(row["applied"]), **{name: row[name] for name in WHO}}
+            ),
+        }
+        for row in rows
+    ]
+
+
+def logs(
+    db: sqlite3.Connection, run_id: int, log_type: str | None, limit: int, offset: int
+) -> tuple[list[Found], int]:
+    """Return logs by line number, as Pluto does: lines of several processes interleave."""
+    where, values = "run_id = ? AND coalesce(?, log_type) = log_type", (run_id, log_type)
+    total = db.execute(f"SELECT count(*) FROM logs WHERE {where}", values).fetchone()[0]  # noqa: S608
+    rows = db.execute(
+        f"SELECT * FROM logs WHERE {where} ORDER BY line_number, id LIMIT ? OFFSET ?",  # noqa: S608
+        (*values, limit, offset),
+    )
+    return [
+        {
+            "time": from_ms(row["time_ms"]),
+            "logType": row["log_type"],
+            "lineNumber": row["line_number"],
+            "message": row["message"],
+            "step": None,
+        }
+        for row in rows
+    ], total
+
+
+def files(
+    db: sqlite3.Connection, run_id: int, log_name: str | None, link: Callable[[str], str]
+) -> list[Found]:
+    """Return files whose bytes have arrived, newest step last."""
+    rows = db.execute(
+        "SELECT * FROM files WHERE run_id = ? AND coalesce(?, log_name) = log_name"
+        " AND stored_size IS NOT NULL ORDER BY step, sample_index, id",
+        (run_id, log_name),
+    )
+    return [
+        {
+            "fileName": row["file_name"],
+            "fileType": row["file_type"],
+            "fileSize": row["stored_size"],
+            "logName": row["log_name"],
+            "logGroup": row["log_name"].rpartition("/")[0],
+            "time": from_ms(row["time_ms"]),
+            "step": row["step"],
+            "caption": row["caption"],
+            "url": link(row["token"]),
+        }
+        for row in rows
+    ]

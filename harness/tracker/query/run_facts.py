@@ -1,0 +1,101 @@
+"""A run as filters and sorts of `list_runs` see it."""
+
+from __future__ import annotations
+
+import json
+import math
+import sqlite3
+import time
+from typing import Any
+
+from harness.tracker.query import curves
+from harness.tracker.shared.requests import Refused
+from harness.tracker.storage.store import Slow
+
+PATH_MOST = 1024
+PARTS_MOST = 64
+"""Most characters and parts of a path such as config.optim.lr."""
+COLUMNS = {
+    "state": "status",
+    "displayName": "name",
+    "display_name": "name",
+    "createdAt": "created_at",
+    "updatedAt": "updated_at",
+    "heartbeatAt": "heartbeat_at",
+}
+TIMES = ("created_at", "updated_at", "heartbeat_at")
+DOCUMENTS = {"config": "config", "systemMetadata": "system_metadata"}
+METRICS = ("summaryMetrics", "summary_metrics")
+
+
+class Facts:
+    """A run as filters see it. What costs something is read when it is asked for, once."""
+
+    def __init__(self, db: sqlite3.Connection, row: sqlite3.Row, late: float = math.inf) -> None:
+        """`late`: from when on (time.monotonic) nothing that costs something is read any more."""
+        self._db = db
+        self._late = late
+        self.row = row
+        self._documents: dict[str, Any] = {}
+        self._metrics: dict[str, float | None] = {}
+
+    def column(self, name: str) -> Any:
+        """Return a column. heartbeat_at is when the last point came, as in Pluto, else the last heartbeat."""
+        if name != "heartbeat_at":
+            return self.row[name]
+        query = "SELECT max(last) FROM writers WHERE run_id = ? AND kind = 'metrics'"
+        return self._db.execute(query, (self.row["id"],)).fetchone()[0] or self.row["heartbeat_at"]
+
+    def value(self, document: str, path: str) -> Any:
+        """Return what lies in the config or the metadata at a path with dots, or None. Raises Slow."""
+        self._in_time()
+        if document not in self._documents:
+            self._documents[document] = json.loads(self.row[DOCUMENTS[document]] or "null")
+        found = _at(self._documents[document], path.split("."))
+        if found is None and path.endswith(".value"):  # as wandb writes the path
+            found = _at(self._documents[document], path.removesuffix(".value").split("."))
+        return found
+
+    def metric(self, name: str) -> float | None:
+        """Return the last value of a metric, or None. Raises Slow."""
+        self._in_time()
+        if name not in self._metrics:
+            found = curves.last(self._db, self.row["id"], name)
+            self._metrics[name] = found[1] if found else None
+        return self._metrics[name]
+
+    def _in_time(self) -> None:
+        if time.monotonic() > self._late:
+            raise Slow
+
+
+def check_path(path: str) -> None:
+    if len(path) > PATH_MOST or path.count(".") >= PARTS_MOST:
+        raise Refused(400, f"a path has at most {PATH_MOST} characters and {PARTS_MOST} parts")
+
+
+def number_of(value: Any) -> float | None:
+    """Return a number, also one in a string, as in Pluto. None: it is none."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        found = float(value) if not isinstance(value, str) or len(value) < 40 else math.nan
+    except (ValueError, OverflowError):
+        return None
+    return found if math.isfinite(found) else None
+
+
+def text_of(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _at(value: Any, path: list[str]) -> Any:
+    """Return what lies at a path. A key may have dots itself."""
+    if not path:
+        return value
+    if isinstance(value, dict):
+        for parts in range(1, len(path) + 1):
+            key = ".".join(path[:parts])
+            if key in value and (found := _at(value[key], path[parts:])) is not None:
+                return found
+    return None

@@ -1,0 +1,213 @@
+"""Filters of `list_runs`: the language is that of Pluto, which took it from wandb.
+
+Evaluated row by row and not as SQL: a filter goes over columns, JSON and the last values of metrics.
+"""
+
+from __future__ import annotations
+
+import json
+import operator
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+from harness.tracker.query import patterns
+from harness.tracker.query.run_facts import (
+    COLUMNS,
+    DOCUMENTS,
+    METRICS,
+    TIMES,
+    Facts,
+    check_path,
+    number_of,
+    text_of,
+)
+from harness.tracker.shared.requests import Refused, loads
+
+DEPTH = 50
+TERMS = 500
+PATTERNS = 20
+"""Most `$regex` of a filter."""
+OPERATORS = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$regex")
+ORDER: dict[str, Callable[[Any, Any], bool]] = {
+    "$gt": operator.gt,
+    "$gte": operator.ge,
+    "$lt": operator.lt,
+    "$lte": operator.le,
+}
+STATES = {
+    "finished": "COMPLETED",
+    "crashed": "FAILED",
+    "killed": "TERMINATED",
+    "preempted": "CANCELLED",
+    "canceled": "CANCELLED",
+    **{name.lower(): name for name in ("RUNNING", "COMPLETED", "FAILED", "TERMINATED", "CANCELLED")},
+}
+"""wandb's names of states, and Pluto's."""
+Test = Callable[["Facts"], bool]
+
+
+def read(text: str) -> Test:
+    """Return the test of a filter that came as JSON. Raises Refused 400 with what is wrong in it."""
+    try:
+        tree = loads(text, constants=False)
+    except (ValueError, RecursionError):
+        raise Refused(400, "filter: expected JSON") from None
+    return _Reader().node(tree, 0)
+
+
+class _Reader:
+    terms = 0
+    patterns = 0
+
+    def node(self, tree: Any, depth: int) -> Test:
+        if depth > DEPTH:
+            raise Refused(400, f"filter: nested deeper than {DEPTH}")
+        if not isinstance(tree, dict):
+            raise Refused(400, f"filter: expected an object, seen {type(tree).__name__}")
+        tests = [self._entry(key, value, depth) for key, value in tree.items()]
+        return lambda run: all(test(run) for test in tests)
+
+    def _entry(self, key: str, value: Any, depth: int) -> Test:
+        self.terms += 1
+        if self.terms > TERMS:
+            raise Refused(400, f"filter: more than {TERMS} terms")
+        if key in {"$and", "$or"}:
+            if not isinstance(value, list):
+                raise Refused(400, f"filter: {key} expects a list")
+            tests = [self.node(child, depth + 1) for child in value]
+            whole = all if key == "$and" else any
+            return lambda run: whole(test(run) for test in tests)
+        if key == "$not":
+            test = self.node(value, depth + 1)
+            return lambda run: not test(run)
+        if key.startswith("$"):
+            raise Refused(400, f"filter: {key[:40]}: expected $and, $or or $not")
+        if isinstance(value, dict) and "$regex" in value:
+            self.patterns += 1
+            if self.patterns > PATTERNS:
+                raise Refused(400, f"filter: more than {PATTERNS} patterns")
+        return _leaf(key, value)
+
+
+def _leaf(field: str, value: Any) -> Test:
+    """Return the test of one field. Several operators of one field must all hold."""
+    wanted = value if isinstance(value, dict) and any(k.startswith("$") for k in value) else {"$eq": value}
+    for name in wanted:
+        if name not in OPERATORS:
+            raise Refused(400, f"filter: {field[:80]}: {name[:40]} is none of {', '.join(OPERATORS)}")
+    family, _, rest = field.partition(".")
+    check_path(rest)
+    name = COLUMNS.get(field, field)
+    if name in {"status", "name", "tags"}:
+        tests = [_column(name, how, what) for how, what in wanted.items()]
+    elif name in TIMES:
+        tests = [_time(name, how, what) for how, what in wanted.items()]
+    elif family in DOCUMENTS and rest:
+        tests = [_document(family, rest, how, what) for how, what in wanted.items()]
+    elif family in METRICS and rest:
+        tests = [_metric(rest, how, what) for how, what in wanted.items()]
+    else:
+        raise Refused(400, f"filter: unknown field {field[:80]!r}")
+    return lambda run: all(test(run) for test in tests)
+
+
+def _column(name: str, how: str, what: Any) -> Test:
+    if name == "status":
+        if how not in {"$eq", "$ne", "$in", "$nin"}:
+            raise Refused(400, f"filter: status does not take {how}")
+        states = {_state(one) for one in _list(what, how)}
+        return lambda run: (run.column("status") in states) == (how in {"$eq", "$in"})
+    if name == "tags":
+        if how not in {"$eq", "$ne", "$in", "$nin"}:
+            raise Refused(400, f"filter: tags does not take {how}")
+        tags = {str(one) for one in _list(what, how)}
+        return lambda run: (not tags.isdisjoint(json.loads(run.column("tags")))) == (how in {"$eq", "$in"})
+    if how == "$regex":  # Pluto looks for the text itself, in either case
+        part = str(what).lower()
+        return lambda run: part in run.column("name").lower()
+    if how in ORDER:
+        raise Refused(400, f"filter: name does not take {how}")
+    names = {str(one) for one in _list(what, how)}
+    return lambda run: (run.column("name") in names) == (how in {"$eq", "$in"})
+
+
+def _state(value: Any) -> str:
+    found = STATES.get(str(value).lower())
+    if found is None:
+        raise Refused(400, f"filter: unknown state {str(value)[:40]!r}; expected one of {', '.join(STATES)}")
+    return found
+
+
+def _time(name: str, how: str, what: Any) -> Test:
+    if how not in {*ORDER, "$eq"} or (how == "$eq" and name == "heartbeat_at"):
+        raise Refused(400, f"filter: {name} does not take {how}")
+    moment = _moment(str(what))
+    if moment is None:
+        raise Refused(400, f"filter: {name}: expected a time such as 2026-01-31T12:00:00Z")
+    compare: Callable[[Any, Any], bool] = ORDER.get(how, operator.eq)
+
+    def test(run: Facts) -> bool:
+        seen = _moment(run.column(name) or "")
+        return seen is not None and compare(seen, moment)
+
+    return test
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+
+
+def _document(family: str, path: str, how: str, what: Any) -> Test:
+    if how == "$regex":
+        try:
+            pattern = patterns.read(str(what))
+        except ValueError as error:
+            raise Refused(400, f"filter: $regex: {error}") from None
+
+        def fits(run: Facts) -> bool:
+            seen = run.value(family, path)
+            return seen is not None and pattern.found(text_of(seen))
+
+        return fits
+    if how in ORDER:
+        number = number_of(what)
+        if number is None:
+            raise Refused(400, f"filter: {family}.{path[:80]}: {how} expects a number")
+
+        def ordered(run: Facts) -> bool:
+            seen = number_of(run.value(family, path))
+            return seen is not None and ORDER[how](seen, number)
+
+        return ordered
+    values = [number_of(one) if number_of(one) is not None else text_of(one) for one in _list(what, how)]
+
+    def equal(run: Facts) -> bool:
+        seen = run.value(family, path)
+        number = number_of(seen)
+        return ((text_of(seen) if number is None else number) in values) == (how in {"$eq", "$in"})
+
+    return equal
+
+
+def _metric(name: str, how: str, what: Any) -> Test:
+    number = number_of(what)
+    if how not in {*ORDER, "$eq", "$ne"} or number is None:
+        raise Refused(400, f"filter: summaryMetrics.{name[:80]}: expected a number to compare with")
+    compare: Callable[[Any, Any], bool] = ORDER.get(how) or (operator.eq if how == "$eq" else operator.ne)
+
+    def test(run: Facts) -> bool:
+        seen = run.metric(name)
+        return seen is not None and compare(seen, number)
+
+    return test
+
+
+def _list(value: Any, how: str) -> list[Any]:
+    if how not in {"$in", "$nin"}:
+        return [value]
+    return value if isinstance(value, list) else [value]

@@ -1,0 +1,217 @@
+"""Metric series: Pluto's deduplicated view, the raw rows under it, and statistics."""
+
+from __future__ import annotations
+
+import json
+import math
+import operator
+import sqlite3
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from harness.tracker.shared import blocks
+from harness.tracker.shared.requests import from_ms
+
+Found = dict[str, Any]
+LARGE = 1e150
+"""The square of a larger number may be too large for a float."""
+AGGREGATIONS = ("MIN", "MAX", "AVG", "LAST", "VARIANCE")
+
+
+def names(db: sqlite3.Connection, project: str, runs: Sequence[int], search: str, limit: int) -> list[str]:
+    """Return distinct metric names of a project, or of some of its runs."""
+    wanted = set(runs)
+    found: set[str] = set()
+    for (run,) in db.execute("SELECT id FROM runs WHERE project = ?", (project,)).fetchall():
+        if not wanted or run in wanted:
+            found.update(name for name in of_run(db, run) if search.lower() in name.lower())
+    return sorted(found)[:limit]
+
+
+def of_run(db: sqlite3.Connection, run: int) -> list[str]:
+    """Return the names with points."""
+    shapes = db.execute("SELECT names FROM shapes WHERE run_id = ?", (run,))
+    return sorted({name for (title,) in shapes for name in json.loads(title)})
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Points of one metric."""
+
+    steps: array[int]
+    times: array[int]
+    values: array[float]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def ordered(self) -> bool:
+        """Return whether each step is higher than the one before."""
+        return all(map(operator.lt, self.steps, islice(self.steps, 1, None)))
+
+    def part(self, first: int, end: int) -> Columns:
+        """Return the points from place `first` up to `end`, which is not included."""
+        return Columns(self.steps[first:end], self.times[first:end], self.values[first:end])
+
+    def at(self, places: Iterable[int]) -> Columns:
+        """Return the points at these places."""
+        found, taken = list(places), empty()
+        blocks.extend(taken.steps, self.steps, found)
+        blocks.extend(taken.times, self.times, found)
+        blocks.extend(taken.values, self.values, found)
+        return taken
+
+    def append(self, more: Columns) -> None:
+        """Append other points."""
+        self.steps.extend(more.steps)
+        self.times.extend(more.times)
+        self.values.extend(more.values)
+
+
+def empty() -> Columns:
+    return Columns(array("q"), array("q"), array("d"))
+
+
+def sent(
+    db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
+) -> Columns:
+    """Return every point of a metric as it was sent, in arrival order, with steps from `first` to `last`."""
+    found = empty()
+    shapes: dict[int, list[str]] = {}
+    written = json.dumps(name, ensure_ascii=False)
+    query = "SELECT id, names FROM shapes WHERE run_id = ? AND instr(names, ?) > 0"
+    for shape, title in db.execute(query, (run, written)):
+        names = json.loads(title)
+        if name in names:
+            shapes[shape] = names
+    rows = db.execute(
+        "SELECT shape_id, last_id - first_id + 1, packed FROM blocks"
+        " WHERE shape_id IN (SELECT value FROM json_each(?)) ORDER BY last_id",
+        (json.dumps(list(shapes)),),
+    )
+    for shape, count, packed in rows:
+        names = shapes[shape]
+        block = blocks.unpacked(names, count, packed)
+        places = block.places(names.index(name))
+        blocks.extend(found.steps, block.steps, places)
+        blocks.extend(found.times, block.times, places)
+        blocks.extend(found.values, block.values, places)
+    if first is None and last is None:
+        return found
+    low, high = _window(first, last)
+    if found.ordered():
+        return found.part(bisect_left(found.steps, low), bisect_right(found.steps, high))
+    return found.at(at for at, step in enumerate(found.steps) if low <= step <= high)
+
+
+def shown(
+    db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
+) -> Columns:
+    """Return Pluto's series by step: of each step the point with the highest client time, as in Pluto's
+    ReplacingMergeTree(time); of equal times the one that came last.
+    """
+    found = sent(db, run, name, first, last)
+    if found.ordered():
+        return found
+    steps, times = found.steps, found.times
+    best: dict[int, int] = {}
+    for at, step in enumerate(steps):
+        before = best.get(step)
+        if before is None or times[at] >= times[before]:
+            best[step] = at
+    return found.at(best[step] for step in sorted(best))
+
+
+def _point(name: str, step: int, time_ms: int, value: float) -> Found:
+    flag = "NaN" if math.isnan(value) else "" if math.isfinite(value) else "Inf" if value > 0 else "-Inf"
+    return {
+        "logName": name,
+        "logGroup": name.rpartition("/")[0],
+        "value": 0 if flag else value,
+        "valueFlag": flag,
+        "time": from_ms(time_ms),
+        "step": step,
+    }
+
+
+def sampled(points: Columns, limit: int) -> Columns:
+    """Return at most `limit` of them, evenly spread, first and last included."""
+    if len(points) <= limit:
+        return points
+    last = len(points) - 1
+    return points.at([last] if limit == 1 else [round(i * last / (limit - 1)) for i in range(limit)])
+
+
+def listed(name: str, points: Columns) -> list[Found]:
+    rows = zip(points.steps, points.times, points.values, strict=True)
+    return [_point(name, *row) for row in rows]
+
+
+def raw(
+    db: sqlite3.Connection, run: int, name: str, limit: int, first: int | None, last: int | None
+) -> tuple[list[Found], bool]:
+    """Return every row as it was sent, by step, duplicates included, and whether there are more than
+    `limit`.
+    """
+    found = sent(db, run, name, first, last)
+    order = sorted(range(len(found)), key=found.steps.__getitem__)
+    return listed(name, found.at(order[:limit])), len(found) > limit
+
+
+def _window(first: int | None, last: int | None) -> tuple[int, int]:
+    return first or 0, (1 << 63) - 1 if last is None else last
+
+
+def statistics(db: sqlite3.Connection, run: int, name: str) -> Found | None:
+    """Return statistics of the deduplicated finite values, or None when there is none."""
+    found = shown(db, run, name)
+    finite = [pair for pair in zip(found.steps, found.values, strict=True) if math.isfinite(pair[1])]
+    if not finite:
+        return None
+    values = [value for _, value in finite]
+    middle = mean(values)
+    return {
+        "logName": name,
+        "logGroup": name.rpartition("/")[0],
+        "count": len(values),
+        "min": min(values),
+        "max": max(values),
+        "mean": middle,
+        "stddev": _spread(values, middle),
+        "last": {"step": finite[-1][0], "value": finite[-1][1]},
+        "first": {"step": finite[0][0], "value": finite[0][1]},
+    }
+
+
+def mean(values: Sequence[float]) -> float:
+    """Return the mean of finite values, also where their sum is no float."""
+    try:
+        return math.fsum(values) / len(values)
+    except OverflowError:
+        scale = max(map(abs, values))
+        return math.fsum(value / scale for value in values) / len(values) * scale
+
+
+def _spread(values: Sequence[float], middle: float) -> float:
+    """Return the standard deviation of finite values. It may be infinite, and raises nothing."""
+    scale = max(map(abs, values))
+    if scale < LARGE:
+        scale = 1.0
+    squares = math.fsum((value / scale - middle / scale) ** 2 for value in values)
+    return scale * math.sqrt(squares / len(values))
+
+
+def aggregate(found: Found, aggregation: str) -> float:
+    """Return one of AGGREGATIONS of a metric's statistics."""
+    value = {
+        "MIN": found["min"],
+        "MAX": found["max"],
+        "AVG": found["mean"],
+        "LAST": found["last"]["value"],
+        "VARIANCE": found["stddev"] * found["stddev"],  # not **, which raises what is too large
+    }[aggregation]
+    return float(value)

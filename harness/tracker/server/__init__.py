@@ -1,0 +1,1 @@
+"""The application: connections, authentication, and what a request may reach."""

@@ -1,0 +1,97 @@
+"""The ASGI application: every route, the key in front, the store behind."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from harness.tracker.api import (
+    http,
+    openapi,
+    routes_audit,
+    routes_files,
+    routes_ingest,
+    routes_reads,
+    routes_runs,
+)
+from harness.tracker.api.http import Json
+from harness.tracker.pages import routes as pages
+from harness.tracker.pages.sessions import Links
+from harness.tracker.server import authentication as guard
+from harness.tracker.shared.failures import Failures
+from harness.tracker.storage import silence
+from harness.tracker.storage.store import Store
+
+PARSERS = 2
+"""Requests that are parsed at once, in threads: the event loop stays free for the others."""
+
+
+@dataclass(frozen=True)
+class Options:
+    db: Path
+    key: str
+    public_url: str = ""
+    """Base of the URLs in answers. Empty: the request's Host."""
+    file_limit: int = 64 << 20
+    """Most bytes of one file."""
+    stale_seconds: float = silence.HEARTBEAT_SECONDS
+    """silence.py. 0: never."""
+    files_limit: int = 1 << 30
+    """Most bytes of all files."""
+
+
+async def healthz(request: Request) -> Response:
+    """Answer that the tracker is ready: the database is open. It sends no query, so that a busy tracker
+    stays ready.
+    """
+    alive = http.store(request).alive
+    return Json({"status": "ok" if alive else "the writer has ended"}, 200 if alive else 503)
+
+
+def build(options: Options) -> Starlette:
+    """Return the application. The store opens with it and closes after its last request."""
+
+    @asynccontextmanager
+    async def lifespan(app: Starlette) -> AsyncIterator[None]:
+        app.state.store = Store(options.db, stale_seconds=options.stale_seconds)
+        try:
+            yield
+        finally:
+            app.state.store.close()
+
+    app = Starlette(
+        routes=[
+            *routes_ingest.routes,  # first: they are asked for most, and each route before costs time
+            Route("/healthz", healthz),
+            *routes_runs.routes,
+            *routes_files.routes,
+            *routes_reads.routes,
+            *routes_audit.routes,
+            *openapi.routes,
+            *pages.routes,
+        ],
+        middleware=[
+            Middleware(guard.Guard),
+            Middleware(guard.KeyRequired, key=options.key),
+            Middleware(routes_ingest.Straight),
+        ],
+        exception_handlers={HTTPException: guard.on_refused},
+        lifespan=lifespan,
+    )
+    app.state.failures, app.state.refused, app.state.hung_up = Failures(), Failures(), Failures()
+    app.state.held, app.state.key, app.state.links = 0, options.key, Links()
+    app.state.parsing = ThreadPoolExecutor(PARSERS, thread_name_prefix="parse")
+    app.state.public_url = options.public_url.rstrip("/")
+    app.state.file_limit = options.file_limit
+    app.state.files_limit = options.files_limit
+    return app

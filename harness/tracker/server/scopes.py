@@ -1,0 +1,81 @@
+"""What the key of one project may ask for. What is not named here, it may not.
+
+Reads and rows are judged by their address and headers alone, before a route sees them. Requests with a run
+in their body are judged where the run is looked up (runs.find), in the transaction that writes it.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+
+from starlette.requests import Request
+
+from harness.tracker.api import http
+from harness.tracker.shared.requests import Refused, integer
+
+READS = frozenset(
+    f"/api/runs/{name}"
+    for name in (
+        *("list", "metric-names", "metrics", "metrics/raw", "statistics", "compare", "leaderboard", "files"),
+        *("logs", "data", "alerts", "modelGraphs", "status/history", "auth/validate", "projects"),
+    )
+)
+BY_PROJECT = frozenset({"/api/runs/list", "/api/runs/metric-names", "/api/runs/leaderboard"})
+"""Reads that name no run. They need the project's name."""
+BY_NOTHING = frozenset({"/api/runs/auth/validate", "/api/runs/projects"})
+ROWS = ("/ingest/metrics", "/ingest/logs", "/ingest/data", "/files")
+JUDGED_LATER = frozenset(
+    f"/api/runs/{name}"
+    for name in (
+        *("create", "resume", "logName/add", "trigger", "status/update", "tags/update", "config/update"),
+        *("notes/update", "alert", "modelGraph/create"),
+    )
+) | {"/api/slug"}
+DETAILS = "/api/runs/details/"
+BY_DISPLAY_ID = f"{DETAILS}by-display-id/"
+
+
+async def check(request: Request, project: str) -> None:
+    """Let a request of a project's key pass. Raises Refused: 403 for what is not the project's, 404 for runs
+    of others, as if there were none.
+    """
+    named = request.query_params.getlist("projectName")
+    named += [one for one in [request.headers.get("x-project-name")] if one]
+    if any(one != project for one in named):
+        raise Refused(403, f"this key opens project {project} alone")
+    runs = _runs(request, bool(named))
+    if runs and not await http.store(request).read(lambda db: _all_of(db, project, runs)):
+        raise Refused(404, "Run not found")
+
+
+def _runs(request: Request, named: bool) -> Sequence[int]:
+    """Return the runs that a request is about. Raises Refused 403."""
+    path, query = request.scope["path"], request.query_params
+    if request.method == "POST" and path in JUDGED_LATER:
+        return []
+    if request.method == "POST" and path in ROWS:
+        return [integer(request.headers.get("x-run-id"), "X-Run-Id")]
+    if request.method in {"GET", "HEAD"}:
+        if path.startswith(BY_DISPLAY_ID) and named:
+            return []
+        if (
+            path.startswith("/api/runs/")
+            and path.removeprefix("/api/runs/").removeprefix("details/").isdecimal()
+        ):
+            return [integer(path.rpartition("/")[2], "runId")]
+        if path in READS:
+            runs = [
+                *http.numbers(request, "runIds"),
+                *(integer(v, "runId") for v in query.getlist("runId")),
+            ]
+            if runs or path in BY_NOTHING or (path in BY_PROJECT and named):
+                return runs
+            raise Refused(403, "the key of a project needs projectName, or the run")
+    raise Refused(403, "the key of a project does not open this; the tracker's own key does")
+
+
+def _all_of(db: sqlite3.Connection, project: str, runs: Sequence[int]) -> bool:
+    query = "SELECT project FROM runs WHERE id = ?"
+    found = [db.execute(query, (run,)).fetchone() for run in set(runs)]
+    return all(row is not None and row["project"] == project for row in found)

@@ -1,0 +1,87 @@
+"""Who writes into a run, and which launches claimed its id before they started.
+
+A claim is what keeps a second launch from a run id while the first has not written yet, and after it ended.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import Any
+
+from harness.tracker.shared.requests import Sender, now
+from harness.tracker.storage import statements
+
+_WRITER = "INSERT INTO writers VALUES "
+_AGAIN = (
+    " ON CONFLICT DO UPDATE SET requests = requests + excluded.requests, rows = rows + excluded.rows,"
+    " last = excluded.last"
+)
+
+
+def note(db: sqlite3.Connection, run_id: int, kind: str, sender: Sender, rows: int = 1) -> None:
+    """Count a request that wrote into a run, by its kind and its sender."""
+    at = now()
+    statements.insert(db, _WRITER, [(run_id, kind, *_whose(sender), 1, rows, at, at)], _AGAIN)
+
+
+def note_all(db: sqlite3.Connection, kind: str, requests: Iterable[tuple[Sender, int]], at: str) -> None:
+    """Count requests that wrote so many rows each into the runs that their senders name."""
+    found: dict[tuple[Any, ...], list[int]] = {}
+    for sender, rows in requests:
+        count = found.setdefault((sender.run_id, kind, *_whose(sender)), [0, 0])
+        count[0] += 1
+        count[1] += rows
+    statements.insert(db, _WRITER, [(*who, *counts, at, at) for who, counts in found.items()], _AGAIN)
+
+
+def _whose(sender: Sender) -> tuple[str, str, str, str]:
+    return sender.launch or "", sender.name or "", sender.peer or "", sender.process or ""
+
+
+def claim(
+    db: sqlite3.Connection, project: str, external_id: str, launch: str, shared: bool
+) -> dict[str, Any]:
+    """Claim a run id for a launch. One that is claimed or has a run is granted only when `shared`."""
+    at = now()
+    held = db.execute(
+        "SELECT launch, at FROM claims WHERE project = ? AND external_id = ? AND launch <> ? ORDER BY at",
+        (project, external_id, launch),
+    ).fetchall()
+    run = db.execute(
+        "SELECT created_at, display_id FROM runs WHERE project = ? AND external_id = ?",
+        (project, external_id),
+    ).fetchone()
+    granted = shared or not (held or run)
+    if granted:
+        db.execute("INSERT OR IGNORE INTO claims VALUES (?, ?, ?, ?)", (project, external_id, launch, at))
+    return {
+        "granted": granted,
+        "claims": [dict(row) for row in held],
+        "run": None if run is None else {"displayId": run["display_id"], "createdAt": run["created_at"]},
+    }
+
+
+def release(db: sqlite3.Connection, launch: str) -> None:
+    """Give up the claims of a launch on run ids whose runs it wrote nothing into."""
+    db.execute(
+        "DELETE FROM claims WHERE launch = ? AND NOT EXISTS ("
+        "SELECT 1 FROM runs JOIN writers ON run_id = runs.id"
+        " WHERE (runs.project, runs.external_id, writers.launch)"
+        " = (claims.project, claims.external_id, claims.launch))",
+        (launch,),
+    )
+
+
+def writers(db: sqlite3.Connection, run_ids: list[int]) -> list[dict[str, Any]]:
+    """Return who wrote into these runs, and the claims of their ids as kind "claim"."""
+    ids = ",".join(f"{number:d}" for number in run_ids)
+    rows = db.execute(
+        f"SELECT * FROM writers WHERE run_id IN ({ids}) UNION ALL"  # noqa: S608
+        " SELECT runs.id, 'claim', launch, '', '', '', 1, 0, claims.at, claims.at FROM claims JOIN runs"
+        f" USING (project, external_id) WHERE runs.id IN ({ids}) ORDER BY 1, first, kind"
+    )
+    return [
+        {**dict(row), **{name: row[name] or None for name in ("launch", "sender", "peer", "process")}}
+        for row in rows
+    ]

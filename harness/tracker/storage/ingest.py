@@ -1,0 +1,238 @@
+"""Read ingest lines, check them as Pluto's ingest does, and keep them with their sender.
+
+Lines are taken one after another, as in Pluto: those before a bad one stay, and the answer is 422. Nobody
+checks whether the run exists: a row for no run is an orphan, which the audit view shows.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from harness.tracker.shared import blocks
+from harness.tracker.shared.requests import Sender, loads, now
+from harness.tracker.storage import claims
+
+MOST = (1 << 63) - 1
+"""SQLite's largest integer. Pluto takes up to 2**64 - 1 for step and time; no client gets there."""
+
+ROWS_MOST = 1_000_000
+NAME_MOST = 1024
+TEXT_MOST = 8 << 20
+WORDS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
+Row = tuple[Any, ...]
+
+
+@dataclass
+class Lines:
+    """The rows of a request up to its first bad line, and what was wrong with that line."""
+
+    rows: list[Row] = field(default_factory=list)
+    lines: int = 0
+    error: str | None = None
+
+
+@dataclass
+class Points:
+    """The points of a request up to its first bad line, and what was wrong with that line."""
+
+    block: blocks.Block = blocks.EMPTY
+    lines: int = 0
+    error: str | None = None
+
+
+class Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
+    """A line of points as most clients write it: with numbers that JSON knows."""
+
+    time: int | float
+    step: int | float
+    """`int` alone would take 1.0 for 1. `_at_once` refuses floats."""
+    data: dict[str, float]
+
+
+_decode = msgspec.json.Decoder(Line).decode
+
+
+def read_points(body: bytes) -> Points:
+    """Read lines of points. What the native parser does not take, `read` decides about.
+
+    A test compares both (tests/unit/tracker/test_ingest.py): the native parser takes nothing that `read`
+    refuses, and gives the same values.
+    """
+    found = _at_once(body)
+    if found is None:
+        lines = read(body, quick_rows)
+        found = Points(blocks.of_rows(lines.rows), lines.lines, lines.error)
+    return found
+
+
+def _at_once(body: bytes) -> Points | None:
+    """Return the points, or None where any line is not as most clients write it."""
+    try:
+        lines = [_decode(line) for line in body.split(b"\n") if line]
+        # A float raises TypeError here, as it should.
+        steps: array[int] = array("q", [line.step for line in lines])  # type: ignore[misc]
+        times: array[int] = array("q", [line.time for line in lines])  # type: ignore[misc]
+    except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError):
+        return None
+    if not lines or min(steps) < 0 or min(times) < 0:
+        return None
+    block = blocks.of_lines(steps, times, [line.data for line in lines])
+    if len(block) > ROWS_MOST or not all(map(_is_name, block.names)):
+        return None
+    return Points(block, len(lines))
+
+
+def quick_rows(line: bytes) -> list[Row]:
+    """Return the rows of one line: by the native parser, or by `point_rows`."""
+    try:
+        one = _decode(line)
+    except (msgspec.MsgspecError, ValueError, RecursionError):
+        return point_rows(line)
+    if type(one.step) is int and type(one.time) is int and 0 <= one.step <= MOST and 0 <= one.time <= MOST:
+        return [(_name(name), one.step, one.time, value) for name, value in one.data.items()]
+    return point_rows(line)
+
+
+def read(body: bytes, rows_of: Callable[[bytes], list[Row]]) -> Lines:
+    """Read every line with `rows_of`, which raises ValueError for a bad line."""
+    found = Lines()
+    for at, line in enumerate(body.split(b"\n"), 1):
+        if not line or line.isspace():
+            continue
+        try:
+            found.rows.extend(rows_of(line))
+            if len(found.rows) > ROWS_MOST:
+                raise ValueError(f"a request has at most {ROWS_MOST} rows")
+        except (ValueError, OverflowError, RecursionError) as error:
+            found.error = f"line {at}: {error}"
+            break
+        found.lines += 1
+    return found
+
+
+def point_rows(text: bytes) -> list[Row]:
+    """Return (name, step, time_ms, value) for each value of a `{"time", "step", "data": {name: number}}`."""
+    line = _object(text)
+    _only(line, {"time", "step", "data"})
+    time_ms, step, data = _whole(line, "time"), _whole(line, "step"), line.get("data")
+    if not isinstance(data, dict):
+        raise ValueError("data: expected an object of numbers")
+    rows: list[Row] = []
+    for name, value in data.items():
+        rows.append((_name(name), step, time_ms, _number(name, value)))
+    return rows
+
+
+def _number(name: str, value: object) -> float:
+    """Return a value. What is no JSON number comes as null or as a word, as other languages write it."""
+    if type(value) is float or type(value) is int:
+        return float(value)
+    if value is None:
+        return math.nan
+    if isinstance(value, str) and value in WORDS:
+        return WORDS[value]
+    raise ValueError(f"data.{name[:80]}: expected a number")
+
+
+def _is_name(name: str) -> bool:
+    return 0 < len(name) <= NAME_MOST and not name.isspace()
+
+
+def _name(name: str) -> str:
+    if not _is_name(name):
+        raise ValueError(f"expected a name of 1 to {NAME_MOST} characters, not blank; seen {name[:40]!r}")
+    return name
+
+
+def log_rows(text: bytes) -> list[Row]:
+    """Return (time_ms, message, line_number, log_type)."""
+    line = _object(text)
+    _only(line, {"time", "message", "lineNumber", "logType", "step"})
+    kind = line.get("logType") or "INFO"
+    return [(_whole(line, "time"), _text(line, "message"), _whole(line, "lineNumber"), str(kind))]
+
+
+def data_rows(text: bytes) -> list[Row]:
+    """Return (time_ms, step, log_name, data_type, data) of a histogram, table, graph or string."""
+    line = _object(text)
+    _only(line, {"time", "data", "dataType", "logName", "step"})
+    step = 0 if line.get("step") is None else _whole(line, "step")
+    name, *texts = (_text(line, field) for field in ("logName", "dataType", "data"))
+    return [(_whole(line, "time"), step, _name(name), *texts)]
+
+
+def keep_logs(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
+    request = keep_request(db, "logs", sender, lines)
+    db.executemany(
+        "INSERT INTO logs (request_id, run_id, time_ms, message, line_number, log_type)"
+        " VALUES (?, ?, ?, ?, ?, ?)",
+        [(request, sender.run_id, *row) for row in lines.rows],
+    )
+
+
+def keep_data(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
+    request = keep_request(db, "data", sender, lines)
+    db.executemany(
+        "INSERT INTO data (request_id, run_id, time_ms, step, log_name, data_type, data)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?)",
+        [(request, sender.run_id, *row) for row in lines.rows],
+    )
+
+
+def keep_request(db: sqlite3.Connection, kind: str, sender: Sender, lines: Lines) -> int:
+    """Keep who sent a request and when it was received, also of a refused one."""
+    made = db.execute(
+        "INSERT INTO requests (kind, run_id, run_header, sender, project, peer, received_at, rows, error,"
+        " launch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            kind,
+            sender.run_id,
+            sender.run_header,
+            sender.name,
+            sender.project,
+            sender.peer,
+            now(),
+            len(lines.rows),
+            lines.error,
+            sender.launch,
+        ),
+    ).lastrowid
+    assert made is not None
+    claims.note(db, sender.run_id, kind, sender, len(lines.rows))
+    return made
+
+
+def _object(line: bytes) -> dict[str, Any]:
+    found = loads(line)
+    if not isinstance(found, dict):
+        raise ValueError("expected a JSON object")
+    return found
+
+
+def _only(line: dict[str, Any], known: set[str]) -> None:
+    unknown = line.keys() - known
+    if unknown:
+        raise ValueError(f"unknown field `{min(unknown)}`")
+
+
+def _whole(line: dict[str, Any], name: str) -> int:
+    value = line.get(name)
+    if type(value) is not int or not 0 <= value <= MOST:
+        raise ValueError(f"{name}: expected an integer ≥ 0")
+    return value
+
+
+def _text(line: dict[str, Any], name: str) -> str:
+    value = line.get(name)
+    if not isinstance(value, str):
+        raise ValueError(f"{name}: expected a string")
+    if len(value) > TEXT_MOST:
+        raise ValueError(f"{name}: longer than {TEXT_MOST} characters")
+    return value

@@ -1,0 +1,94 @@
+"""Bring a database of an earlier version to this one, each step in one transaction."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Callable, Iterator
+from itertools import groupby
+
+from harness.tracker.shared import blocks
+from harness.tracker.storage.schema import BLOCKS, CLAIMS, WRITERS
+
+MOST = 1_000_000
+"""Most points of a block."""
+Piece = tuple[int, int, int | None]
+"""First and last id of points, and the request that brought them, if it is known."""
+
+
+def migrate(db: sqlite3.Connection, found: int) -> int:
+    """Take every step from version `found` on. Return the version after the last one."""
+    while found in STEPS:
+        db.execute("BEGIN IMMEDIATE")
+        STEPS[found](db)
+        found += 1
+        db.execute(f"PRAGMA user_version={found}")
+        db.execute("COMMIT")
+    return found
+
+
+def _to_2(db: sqlite3.Connection) -> None:
+    """Add the launch, and who wrote into a run."""
+    _run(db, "ALTER TABLE attachments ADD COLUMN launch TEXT")
+    _run(db, "ALTER TABLE requests ADD COLUMN launch TEXT")
+    _run(db, "ALTER TABLE status_events ADD COLUMN launch TEXT")
+    _run(db, "ALTER TABLE status_events ADD COLUMN sender TEXT")
+    _run(db, WRITERS)
+    _run(db, CLAIMS)
+
+
+def _to_3(db: sqlite3.Connection) -> None:
+    """Pack the points, which were a row each, into blocks: those of a request into one."""
+    _run(db, BLOCKS)
+    for first, last, request in list(_pieces(db)):
+        rows = db.execute(
+            "SELECT run_id, id, name, step, time_ms, value FROM points WHERE id BETWEEN ? AND ? ORDER BY id",
+            (first, last),
+        )
+        for _, together in groupby(enumerate(rows), lambda at: (at[1][0], at[1][1] - at[0], at[0] // MOST)):
+            _keep(db, [tuple(row) for _, row in together], request)
+    _run(db, "DROP VIEW series; DROP INDEX IF EXISTS requests_points; DROP TABLE points")
+
+
+def _to_4(db: sqlite3.Connection) -> None:
+    """Add the process that a request names."""
+    _run(db, "ALTER TABLE attachments ADD COLUMN process TEXT")
+    if "process" in {row[1] for row in db.execute("PRAGMA table_info(writers)")}:
+        return  # It was made by a step before this one.
+    _run(db, f"ALTER TABLE writers RENAME TO writers_3; {WRITERS}")
+    old = "run_id, kind, launch, sender, peer, requests, rows, first, last"
+    copy = f"INSERT INTO writers ({old}) SELECT {old} FROM writers_3"  # noqa: S608 - names of columns
+    _run(db, f"{copy}; DROP TABLE writers_3")
+
+
+def _pieces(db: sqlite3.Connection) -> Iterator[Piece]:
+    """Yield the points of each request, and those between that no request is known for."""
+    after = 0
+    query = "SELECT first_id, last_id, id FROM requests WHERE last_id IS NOT NULL ORDER BY last_id"
+    for first, last, request in db.execute(query):
+        if first > after + 1:
+            yield after + 1, first - 1, None
+        yield first, last, request
+        after = last
+    yield after + 1, (1 << 63) - 1, None
+
+
+def _keep(
+    db: sqlite3.Connection, rows: list[tuple[int, int, str, int, int, float | None]], request: int | None
+) -> None:
+    run, first, *_ = rows[0]
+    block = blocks.of_rows([(row[2], row[3], row[4], math.nan if row[5] is None else row[5]) for row in rows])
+    shape = blocks.shape_of(db, run, block.title)
+    db.execute(
+        "INSERT INTO blocks VALUES (?, ?, ?, ?, ?, ?)",
+        (rows[-1][1], first, run, shape, request, block.packed()),
+    )
+
+
+def _run(db: sqlite3.Connection, script: str) -> None:
+    """Run statements inside the transaction. executescript would commit it first."""
+    for statement in filter(str.strip, script.split(";")):
+        db.execute(statement)
+
+
+STEPS: dict[int, Callable[[sqlite3.Connection], None]] = {1: _to_2, 2: _to_3, 3: _to_4}

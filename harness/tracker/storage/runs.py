@@ -1,0 +1,252 @@
+"""Write runs. Each function runs in one transaction of the store's only writer, so none can race.
+
+What a run id means, what a resume changes and which status wins is as in Pluto's server.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from dataclasses import replace
+from typing import Any
+
+from harness.tracker.shared import display_ids
+from harness.tracker.shared.requests import Refused, Sender, integer, now
+from harness.tracker.shared.run_fields import Attach, Create, merged
+from harness.tracker.storage import claims
+
+TERMINAL = {"COMPLETED": 0, "TERMINATED": 1, "CANCELLED": 2, "FAILED": 3}
+"""Terminal statuses. One replaces another only upward, so that a late success cannot hide a failure."""
+STATUSES = {"RUNNING", *TERMINAL}
+
+
+def find(db: sqlite3.Connection, run_id: object, sender: Sender | None = None) -> sqlite3.Row:
+    """Return the run's row. Raises Refused 404, also for a run that the sender's key does not open."""
+    row: sqlite3.Row | None = db.execute(
+        "SELECT * FROM runs WHERE id = ?", (integer(run_id, "runId"),)
+    ).fetchone()
+    if row is None or not _opens(sender, row["project"]):
+        raise Refused(404, "Run not found")
+    return row
+
+
+def _opens(sender: Sender | None, project: str) -> bool:
+    """Return whether the sender's key opens a project."""
+    return sender is None or sender.only is None or sender.only == project
+
+
+def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3.Row, bool]:
+    """Return the run of (project, external id), and whether it existed. It is created when there is none.
+
+    Ids of a new database begin at the time, so that clients of a lost database cannot write into its runs.
+    """
+    if not _opens(attach.sender, new.project):
+        raise Refused(403, f"this key opens project {attach.sender.only} alone")
+    at = now()
+    db.execute(
+        "INSERT INTO projects (name, prefix, created_at, updated_at) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (name) DO UPDATE SET updated_at = excluded.updated_at",
+        (new.project, display_ids.free_prefix(db, new.project), at, at),
+    )
+    if new.external_id is not None:
+        found = db.execute(
+            "SELECT id FROM runs WHERE project = ? AND external_id = ?", (new.project, new.external_id)
+        ).fetchone()
+        if found is not None:
+            return reopen(db, found["id"], attach, new.config), True
+    config, tags = _inherited(db, new)
+    number, prefix = db.execute(
+        "UPDATE projects SET counter = counter + 1 WHERE name = ? RETURNING counter, prefix", (new.project,)
+    ).fetchone()
+    run_id = db.execute(
+        "INSERT INTO runs (id, project, external_id, number, display_id, name, tags, config, logger_settings,"
+        " system_metadata, created_at, updated_at, forked_from, fork_step)"
+        " VALUES ((SELECT coalesce(max(id), ?) + 1 FROM runs), ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            int(time.time()),
+            new.project,
+            new.external_id,
+            number,
+            f"{prefix}-{number}",
+            new.name,
+            json.dumps(tags),
+            json.dumps(config),
+            json.dumps(new.logger_settings),
+            json.dumps(new.system_metadata),
+            new.created_at or at,
+            new.updated_at or at,
+            new.forked_from,
+            new.fork_step,
+        ),
+    ).lastrowid
+    assert run_id is not None
+    _event(db, run_id, None, "RUNNING", "create", attach.sender)
+    _attach(db, run_id, False, attach)
+    return find(db, run_id), False
+
+
+def _inherited(db: sqlite3.Connection, new: Create) -> tuple[Any, list[str]]:
+    """Return config and tags, with what the fork's parent has. Raises Refused 404 without that parent."""
+    if new.forked_from is None:
+        return new.config, new.tags
+    query = "SELECT * FROM runs WHERE id = ? AND project = ?"
+    parent = db.execute(query, (new.forked_from, new.project)).fetchone()
+    if parent is None:
+        raise Refused(404, f"Fork parent run {new.forked_from} not found in project {new.project}")
+    config, tags = new.config, new.tags
+    if new.inherit_config:
+        inherited = json.loads(parent["config"] or "null")
+        config = inherited if new.config is None else merged(inherited, new.config)
+    if new.inherit_tags:
+        tags = list(dict.fromkeys([*json.loads(parent["tags"]), *new.tags]))
+    return config, tags
+
+
+def resume(db: sqlite3.Connection, body: dict[str, Any], attach: Attach) -> sqlite3.Row:
+    """Resume a run by runId, displayId, or externalId + projectName. Raises Refused 400, 404."""
+    if body.get("runId") is not None:
+        row = find(db, body["runId"], attach.sender)
+    elif body.get("displayId") is not None:
+        project = body.get("projectName") or attach.sender.project
+        row = display_ids.find(db, str(body["displayId"]), project if isinstance(project, str) else None)
+    elif body.get("externalId") is not None:
+        row = db.execute(
+            "SELECT * FROM runs WHERE external_id = ? AND project = ?",
+            (str(body["externalId"]), str(body.get("projectName"))),
+        ).fetchone()
+    else:
+        raise Refused(400, "runId, displayId or externalId: required")
+    if row is None or not _opens(attach.sender, row["project"]):
+        raise Refused(404, "Run not found")
+    return reopen(db, row["id"], attach, None)
+
+
+def reopen(db: sqlite3.Connection, run_id: int, attach: Attach, config: Any) -> sqlite3.Row:
+    """Attach to a run that exists: it runs again, its config is merged, everything else stays."""
+    row = find(db, run_id)
+    at = now()
+    if row["status"] in TERMINAL:
+        _event(db, run_id, row["status"], "RUNNING", "resume", attach.sender)
+        db.execute("UPDATE runs SET status = 'RUNNING', status_updated = ? WHERE id = ?", (at, run_id))
+    if config is not None:
+        together = json.dumps(merged(json.loads(row["config"] or "null"), config))
+        db.execute("UPDATE runs SET config = ? WHERE id = ?", (together, run_id))
+    db.execute("UPDATE runs SET updated_at = ? WHERE id = ?", (at, run_id))
+    _attach(db, run_id, True, attach)
+    return find(db, run_id)
+
+
+def set_status(
+    db: sqlite3.Connection, run_id: object, status: str, metadata: Any, sender: Sender, at: str | None = None
+) -> None:
+    """Take a status report. One that may not replace the present status is kept in the history only.
+
+    `at` is when the run ended, of a run that was brought from elsewhere.
+    """
+    row = find(db, run_id, sender)
+    before = row["status"]
+    applies = before not in TERMINAL or (status in TERMINAL and TERMINAL[status] > TERMINAL[before])
+    _event(db, row["id"], before, status, "api", sender, applies, metadata)
+    claims.note(db, row["id"], "status", sender)
+    if applies:
+        db.execute(
+            "UPDATE runs SET status = ?, status_metadata = ?, status_updated = ?, updated_at = ?"
+            " WHERE id = ?",
+            (status, json.dumps(metadata), at or now(), now(), row["id"]),
+        )
+
+
+def heartbeat(db: sqlite3.Connection, run_id: object, sender: Sender) -> str:
+    """Note that a process of the run is alive. Returns the run's status."""
+    row = find(db, run_id, sender)
+    claims.note(db, row["id"], "heartbeat", sender)
+    db.execute("UPDATE runs SET heartbeat_at = ? WHERE id = ?", (now(), row["id"]))
+    return str(row["status"])
+
+
+def update(
+    db: sqlite3.Connection, run_id: object, sender: Sender, *, tags: Any = None, config: Any = None
+) -> None:
+    """Replace the tags, or merge into the config."""
+    row = find(db, run_id, sender)
+    claims.note(db, row["id"], "config" if tags is None else "tags", sender)
+    if tags is not None:
+        db.execute("UPDATE runs SET tags = ? WHERE id = ?", (json.dumps(tags), row["id"]))
+    if config is not None:
+        together = json.dumps(merged(json.loads(row["config"] or "null"), config))
+        db.execute("UPDATE runs SET config = ? WHERE id = ?", (together, row["id"]))
+    db.execute("UPDATE runs SET updated_at = ? WHERE id = ?", (now(), row["id"]))
+
+
+def add_log_names(
+    db: sqlite3.Connection, run_id: object, sender: Sender, log_type: str, names: list[str]
+) -> None:
+    row = find(db, run_id, sender)
+    claims.note(db, row["id"], "names", sender, len(names))
+    db.executemany(
+        "INSERT INTO log_names VALUES (?, ?, ?)"
+        " ON CONFLICT (run_id, log_name) DO UPDATE SET log_type = excluded.log_type",
+        [(row["id"], name, log_type) for name in names],
+    )
+
+
+def note(db: sqlite3.Connection, run_id: object, sender: Sender, kind: str, content: Any) -> None:
+    """Keep an alert or a model graph as it was sent."""
+    row = find(db, run_id, sender)
+    claims.note(db, row["id"], kind, sender)
+    db.execute(
+        "INSERT INTO notes (run_id, kind, body, at) VALUES (?, ?, ?, ?)",
+        (row["id"], kind, json.dumps(content), now()),
+    )
+
+
+def _event(
+    db: sqlite3.Connection,
+    run_id: int,
+    before: str | None,
+    after: str,
+    source: str,
+    sender: Sender,
+    applied: bool = True,
+    metadata: Any = None,
+) -> None:
+    db.execute(
+        "INSERT INTO status_events (run_id, from_status, to_status, source, applied, metadata, peer, sender,"
+        " launch, at) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            run_id,
+            before,
+            after,
+            source,
+            applied,
+            json.dumps(metadata),
+            sender.peer,
+            sender.name,
+            sender.launch,
+            now(),
+        ),
+    )
+
+
+def _attach(db: sqlite3.Connection, run_id: int, resumed: bool, attach: Attach) -> None:
+    db.execute(
+        "INSERT INTO attachments (run_id, at, resumed, name, hostname, rank, job_name, restart_attempt,"
+        " node_name, peer, client_version, launch, process) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        (
+            run_id,
+            now(),
+            resumed,
+            attach.name,
+            attach.hostname,
+            attach.rank,
+            attach.job_name,
+            attach.restart_attempt,
+            attach.node_name,
+            attach.sender.peer,
+            attach.client_version,
+            attach.sender.launch,
+            attach.sender.process,
+        ),
+    )
+    claims.note(db, run_id, "attach", replace(attach.sender, name=attach.name))

@@ -1,0 +1,239 @@
+"""One SQLite file. One thread writes, in groups that are on disk before any request is answered.
+
+A transaction takes every write that waits when it begins, so one fsync serves many ranks. A write that fails
+is rolled back alone (savepoint). A SIGKILL at any moment loses nothing that was answered. With
+synchronous=FULL a loss of power loses nothing either.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from datetime import UTC, datetime
+from itertools import groupby
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from typing import Any, TypeVar, cast
+
+from harness.tracker.storage import silence
+from harness.tracker.storage.blobs import Blobs
+from harness.tracker.storage.migrations import migrate
+from harness.tracker.storage.schema import TABLES, VERSION
+from harness.tracker.storage.writer import Keeper, Sent
+
+T = TypeVar("T")
+Work = tuple[Callable[[sqlite3.Connection], Any] | Sent, "asyncio.Future[Any]"]
+Outcome = tuple["asyncio.Future[Any]", Any, "BaseException | None"]
+GROUP = 256
+"""Writes after which a transaction takes no more."""
+QUEUE = 4096
+"""Most writes that wait. More are refused, and their senders come again later."""
+QUERY_SECONDS = 60.0
+"""Longest time of a query."""
+
+
+class Full(Exception):
+    """More writes wait than QUEUE."""
+
+
+class Slow(Exception):
+    """A query took longer than QUERY_SECONDS."""
+
+
+def connect(path: Path) -> sqlite3.Connection:
+    """Return a connection with the durability that the tracker promises. Transactions are explicit."""
+    db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
+    db.row_factory = sqlite3.Row
+    mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+    if mode != "wal":
+        raise sqlite3.OperationalError(f"{path} is where SQLite cannot keep a write-ahead log (mode {mode})")
+    db.execute("PRAGMA synchronous=FULL")
+    return db
+
+
+def _prepare(db: sqlite3.Connection) -> None:
+    found = migrate(db, db.execute("PRAGMA user_version").fetchone()[0])
+    if found == VERSION:
+        return
+    if found or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
+        raise sqlite3.DatabaseError(f"the database has schema {found}, this program writes {VERSION}")
+    db.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version={VERSION}; COMMIT;")
+
+
+class Store:
+    """The database. `write` and `read` take a function of a connection and return what it returns."""
+
+    def __init__(
+        self,
+        path: Path,
+        readers: int = 4,
+        scanners: int = 2,
+        stale_seconds: float = silence.HEARTBEAT_SECONDS,
+    ) -> None:
+        self._began, self._stale_seconds = datetime.now(UTC), stale_seconds
+        self.path = path
+        self._db = connect(path)
+        _prepare(self._db)
+        self.blobs = Blobs(path.with_name(path.name + ".files"))
+        self._queue: SimpleQueue[list[Work] | None] = SimpleQueue()
+        self._together: list[Work] = []
+        self._waiting = 0
+        self._local = threading.local()
+        self._opened: list[sqlite3.Connection] = []
+        self._readers = ThreadPoolExecutor(readers, thread_name_prefix="read")
+        self._scanners = ThreadPoolExecutor(scanners, thread_name_prefix="scan")
+        self._keeper = Keeper()
+        self._writer = threading.Thread(target=self._write_groups, name="write", daemon=True)
+        self._writer.start()
+
+    async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` inside a transaction. Returns when it is committed.
+
+        Raises Full, and what `work` raises.
+        """
+        return cast("T", await self._queued(work))
+
+    async def keep(self, sent: Sent) -> None:
+        """Keep the points of a request. Returns when they are committed. Raises Full."""
+        await self._queued(sent)
+
+    async def _queued(self, work: Callable[[sqlite3.Connection], Any] | Sent) -> Any:
+        """Give the writer what comes in one pass of the event loop at once. So it wakes once, and what came
+        together is committed together.
+        """
+        if self._waiting >= QUEUE:
+            raise Full
+        self._waiting += 1
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[Any] = loop.create_future()
+        self._together.append((work, done))
+        if len(self._together) == 1:
+            loop.call_soon(self._pass_on)
+        return await done
+
+    def _pass_on(self) -> None:
+        self._queue.put(self._together)
+        self._together = []
+
+    async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` on a read connection, in a thread of its own. It sees one state throughout.
+
+        Raises Slow when it takes too long.
+        """
+        return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
+
+    async def scan(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        """Run `work` as `read` does, where it may go through a million points: other reads do not wait."""
+        return await asyncio.get_running_loop().run_in_executor(self._scanners, self._read, work)
+
+    @property
+    def alive(self) -> bool:
+        return self._writer.is_alive()
+
+    def close(self) -> None:
+        """Commit what waits, fold the log into the file, close."""
+        self._queue.put(None)
+        self._writer.join()
+        self._readers.shutdown()
+        self._scanners.shutdown()
+        for db in self._opened:
+            db.close()
+        self._db.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._db.close()
+
+    def _read(self, work: Callable[[sqlite3.Connection], T]) -> T:
+        db: sqlite3.Connection | None = getattr(self._local, "db", None)
+        if db is None:
+            db = self._local.db = connect(self.path)
+            silence.make_view(db, self._began, self._stale_seconds)
+            db.execute("PRAGMA query_only=ON")
+            self._opened.append(db)
+        late = time.monotonic() + QUERY_SECONDS
+        db.set_progress_handler(lambda: time.monotonic() > late, 100_000)
+        db.execute("BEGIN")
+        try:
+            return work(db)
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+                raise Slow from None
+            raise
+        finally:
+            db.set_progress_handler(None, 0)
+            db.execute("COMMIT")
+
+    def _write_groups(self) -> None:
+        open_ = True
+        while open_:
+            group, open_ = self._next_group()
+            if group:
+                self._write_group(group)
+
+    def _next_group(self) -> tuple[list[Work], bool]:
+        group: list[Work] = []
+        some = self._queue.get()
+        while some is not None:
+            group += some
+            if len(group) >= GROUP:
+                return group, True
+            try:
+                some = self._queue.get_nowait()
+            except Empty:
+                return group, True
+        return group, False
+
+    def _write_group(self, group: list[Work]) -> None:
+        outcomes: list[Outcome] = []
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            for points, some in groupby(group, lambda work: isinstance(work[0], Sent)):
+                works = list(some)
+                outcomes.extend(self._keep(works) if points else map(self._one, works))
+            self._db.execute("COMMIT")
+        except Exception as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            self._keeper.forget()
+            outcomes = [(done, None, error) for _, done in group]
+        for loop, some_outcomes in groupby(outcomes, lambda outcome: outcome[0].get_loop()):
+            with suppress(RuntimeError):  # its event loop has ended, so nobody waits
+                loop.call_soon_threadsafe(self._tell, list(some_outcomes))
+
+    def _tell(self, outcomes: list[Outcome]) -> None:
+        """Wake those who wait. Runs in their event loop: a call for each of them would cost more."""
+        for done, result, failure in outcomes:
+            self._waiting -= 1
+            if done.done():
+                continue
+            if failure is None:
+                done.set_result(result)
+            else:
+                done.set_exception(failure)
+
+    def _keep(self, some: list[Work]) -> list[Outcome]:
+        """Keep the points of requests together. If that fails, each is tried alone."""
+        together = [work for work, _ in some if isinstance(work, Sent)]
+        _, _, failure = self._one((lambda db: self._keeper.keep(db, together), some[0][1]))
+        if failure is None:
+            return [(done, None, None) for _, done in some]
+        self._keeper.forget()
+        if len(some) == 1:
+            return [(some[0][1], None, failure)]
+        return [outcome for one in some for outcome in self._keep([one])]
+
+    def _one(self, item: Work) -> Outcome:
+        """Run one write. If it fails, it alone is rolled back."""
+        work, done = item
+        assert not isinstance(work, Sent)
+        self._db.execute("SAVEPOINT one")
+        try:
+            result, failure = work(self._db), None
+        except Exception as error:
+            self._db.execute("ROLLBACK TO one")
+            result, failure = None, error
+        self._db.execute("RELEASE one")
+        return done, result, failure

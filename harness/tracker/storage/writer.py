@@ -1,0 +1,74 @@
+"""Keep the points of many requests with few statements. Runs in the transaction of the store's writer.
+
+There is one writer, so ids are counted here: the points of a request are one range of them.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from harness.tracker.shared import blocks
+from harness.tracker.shared.requests import Sender, now
+from harness.tracker.storage import claims, statements
+from harness.tracker.storage.ingest import Points
+
+SHAPES = 4096
+"""Most shapes whose ids are remembered."""
+_REQUEST = (
+    "INSERT INTO requests (id, kind, run_id, run_header, sender, project, peer, received_at, rows, error,"
+    " first_id, last_id, launch) VALUES "
+)
+_BLOCK = "INSERT INTO blocks (last_id, first_id, run_id, shape_id, request_id, packed) VALUES "
+
+
+@dataclass(frozen=True)
+class Sent:
+    """The points of one request, and who sent them."""
+
+    sender: Sender
+    points: Points
+
+
+class Keeper:
+    """Writes points. It remembers the ids of shapes, until `forget`."""
+
+    def __init__(self) -> None:
+        self._shapes: dict[tuple[int, str], int] = {}
+
+    def forget(self) -> None:
+        """What was kept last was rolled back."""
+        self._shapes.clear()
+
+    def keep(self, db: sqlite3.Connection, group: Sequence[Sent]) -> None:
+        """Keep every point of these requests, and who sent them."""
+        request, point = db.execute(
+            "SELECT (SELECT coalesce(max(id), 0) FROM requests),"
+            " (SELECT coalesce(max(last_id), 0) FROM blocks)"
+        ).fetchone()
+        at = now()
+        requests: list[tuple[Any, ...]] = []
+        rows: list[tuple[Any, ...]] = []
+        for sent in group:
+            who, block, first = sent.sender, sent.points.block, point + 1
+            request, count = request + 1, len(block)
+            point += count
+            ids = (first, point) if count else (None, None)
+            whose = (who.run_id, who.run_header, who.name, who.project, who.peer)
+            requests.append((request, "metrics", *whose, at, count, sent.points.error, *ids, who.launch))
+            if count:
+                shape = self._shape(db, who.run_id, block.title)
+                rows.append((point, first, who.run_id, shape, request, block.packed()))
+        statements.insert(db, _REQUEST, requests)
+        statements.insert(db, _BLOCK, rows)
+        claims.note_all(db, "metrics", [(sent.sender, len(sent.points.block)) for sent in group], at)
+
+    def _shape(self, db: sqlite3.Connection, run: int, title: str) -> int:
+        found = self._shapes.get((run, title))
+        if found is None:
+            if len(self._shapes) >= SHAPES or len(title) > SHAPES:
+                self._shapes.clear()
+            found = self._shapes[run, title] = blocks.shape_of(db, run, title)
+        return found
