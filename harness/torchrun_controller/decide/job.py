@@ -18,10 +18,6 @@ from harness.torchrun_controller.api.conditions import found, parsed, stamp
 from harness.torchrun_controller.api.job import Waiting
 from harness.torchrun_controller.api.models import FINISHED, JobSpec, QueueSpec, Workers
 from harness.torchrun_controller.api.rejected import Rejected
-from harness.torchrun_controller.objects import etcd, holder, probe, workspace
-from harness.torchrun_controller.objects import jobset as make
-from harness.torchrun_controller.objects.template import Resolved, resolve
-from harness.torchrun_controller.objects.template import capacity as capacity_of
 from harness.torchrun_controller.decide import stalled
 from harness.torchrun_controller.decide.decisions import (
     Action,
@@ -41,6 +37,10 @@ from harness.torchrun_controller.decide.ends import Ends
 from harness.torchrun_controller.decide.look import delete, first_error
 from harness.torchrun_controller.decide.queue import template_condition
 from harness.torchrun_controller.decide.silence import sentence
+from harness.torchrun_controller.objects import etcd, holder, probe, workspace
+from harness.torchrun_controller.objects import jobset as make
+from harness.torchrun_controller.objects.template import Resolved, resolve
+from harness.torchrun_controller.objects.template import capacity as capacity_of
 from harness.torchrun_controller.plan.capacity import Capacity, explained
 from harness.torchrun_controller.plan.gpu_layout import Refused
 

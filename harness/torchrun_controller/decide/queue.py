@@ -16,8 +16,6 @@ from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.conditions import Condition, found, stamp, with_condition
 from harness.torchrun_controller.api.models import QueueSpec, QueueStatus, ResourceStatus, ResourceTemplate
 from harness.torchrun_controller.api.names import PERMITTED
-from harness.torchrun_controller.objects.jobset import owner
-from harness.torchrun_controller.objects.template import kai_queue
 from harness.torchrun_controller.decide.decisions import (
     Action,
     Create,
@@ -28,6 +26,8 @@ from harness.torchrun_controller.decide.decisions import (
     ending,
 )
 from harness.torchrun_controller.decide.look import first_error
+from harness.torchrun_controller.objects.jobset import owner
+from harness.torchrun_controller.objects.template import kai_queue
 
 
 def desired(

@@ -23,12 +23,12 @@ from harness.torchrun_controller.api.conditions import Condition, true, with_con
 from harness.torchrun_controller.api.conditions import found as condition_of
 from harness.torchrun_controller.api.models import FINISHED, JobStatus, QueueSpec
 from harness.torchrun_controller.api.rejected import TRANSIENT, Rejected
-from harness.torchrun_controller.objects import etcd, probe
 from harness.torchrun_controller.decide import events
 from harness.torchrun_controller.decide import job as desired
 from harness.torchrun_controller.decide import queue as queues
 from harness.torchrun_controller.decide.decisions import Action, Check, Create, Decision, Seen
 from harness.torchrun_controller.decide.silence import Silence
+from harness.torchrun_controller.objects import etcd, probe
 from harness.torchrun_controller.plan.gpu_layout import Refused
 from harness.torchrun_controller.runtime.caches import Caches
 from harness.torchrun_controller.runtime.event_cache import Warnings

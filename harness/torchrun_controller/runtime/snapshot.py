@@ -10,9 +10,9 @@ from harness.core.kubernetes import Kube, Object
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import JobSpec, QueueSpec
 from harness.torchrun_controller.api.names import PERMITTED
-from harness.torchrun_controller.objects.template import kai_queue
 from harness.torchrun_controller.decide.decisions import Seen, SeenQueue
 from harness.torchrun_controller.decide.queue import resource_name
+from harness.torchrun_controller.objects.template import kai_queue
 from harness.torchrun_controller.runtime.kinds import (
     CLAIMS,
     JOBSETS,

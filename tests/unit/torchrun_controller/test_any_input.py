@@ -13,10 +13,10 @@ from pydantic import ValidationError
 from torchrun_objects import CHECKED, job, queue
 
 from harness.torchrun_controller.api.models import QueueSpec
-from harness.torchrun_controller.objects import probe
 from harness.torchrun_controller.decide import job as desired
 from harness.torchrun_controller.decide import queue as queues
 from harness.torchrun_controller.decide.decisions import Seen, SeenQueue
+from harness.torchrun_controller.objects import probe
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 Object = dict[str, Any]

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.torchrun_controller.objects import command
 from harness.torchrun_controller.decide.last_lines import explained
+from harness.torchrun_controller.objects import command
 
 LOGS = Path(__file__).parent / "last_lines"
 CODE = "Error, exit code 1"
