@@ -42,7 +42,7 @@ for names, count, packed in rows:
 """
 """A program that prints the points of a run: database, project, run id → name, step and value as JSON.
 
-It decodes the blocks (harness/tracker/shared/blocks.py) itself: an error in the tracker's queries is none here.
+It decodes the blocks (harness/tracker/shared/blocks.py) itself, and needs nothing of the tracker's queries.
 """
 Point = tuple[str, int, float | None]
 """Metric, step and value. None: not a number."""
