@@ -9,7 +9,7 @@ import typer
 
 from harness.cli import options
 from harness.cli.acceptance import fleet_of, mark_nodes, write_limits
-from harness.cli.view.lazy import load, run_context, show_verdict, watching
+from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.core.errors import UsageError
 
 REPLICAS, GPUS = 64, 8
@@ -18,6 +18,7 @@ FULL_SECONDS = 3600.0
 """Seconds from launch to verdict at most, of --full."""
 
 
+@launching
 def accept(
     nodes: Annotated[bool, typer.Option("--nodes", help="test each node by itself, one pod on each")] = False,
     ddp: Annotated[bool, typer.Option("--ddp", help="test the collectives over many pods")] = False,
@@ -70,18 +71,7 @@ def accept(
     ] = False,
     pod: options.Pod = None,
     env: options.Env = None,
-    cluster_name: options.ClusterName = None,
-    workers: options.Workers = None,
-    kubernetes: options.Kubernetes = None,
-    images: options.Images = None,
-    runs_dir: options.RunsDir = None,
-    keep_runs: options.KeepRuns = None,
-    keep_cluster: options.Keep = None,
-    kubeconfig: options.Kubeconfig = None,
-    context: options.Context = None,
-    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    launch: Launch = NOTHING,
 ) -> int:
     """Accept a cluster's nodes: what they have, whether they compute right, and how fast.
 
@@ -91,7 +81,6 @@ def accept(
     judged by a limit with a source; without one it is UNKNOWN. Exit code, bundle
     and report are those of `harness run`. See docs/acceptance.md.
     """
-    from harness import run as running
     from harness.launch.names import LOCAL_IMAGE
     from harness.launch.workloads import acceptance
     from harness.launch.workloads.pod_options import pod_options
@@ -117,19 +106,7 @@ def accept(
         selector=_selector(selector or []),
         busbw_limit=busbw_limit,
     )
-    settings = load(
-        cluster_name=cluster_name,
-        workers=workers,
-        kubernetes=kubernetes,
-        images=images,
-        runs_dir=runs_dir,
-        keep_runs=keep_runs,
-        keep_cluster=keep_cluster,
-        wait_seconds=wait or (FULL_SECONDS if full else None),
-        kubeconfig=kubeconfig,
-        context=context,
-        pod=pod,
-    )
+    settings = launch.settings(pod=pod, wait_seconds=launch.wait or (FULL_SECONDS if full else None))
     if device != "cpu" and image is None and settings.worker_image is None:
         raise UsageError(
             "an image whose PyTorch has CUDA is expected: the worker image that is built here has none",
@@ -145,9 +122,8 @@ def accept(
         raise UsageError(
             "--label and --taint are for a cluster that stays", hint="--kubeconfig, or --keep-cluster"
         )
-    with watching(quiet) as (tell, listener):
-        outcome = running.run(workload, run_context(settings, tell), listener)
-    code = show_verdict(outcome.verdict, outcome.bundle, as_json)
+    outcome = launch.run(workload, settings)
+    code = launch.show(outcome)
     if calibrate is not None:
         from harness.evidence.io.reader import Bundle
 
@@ -157,7 +133,9 @@ def accept(
         print("no node is marked, because the image can judge none", file=sys.stderr)
     elif label or taint:
         with redirect_stdout(sys.stderr):  # stdout has the verdict
-            mark_nodes(outcome.bundle, taint, False, force, settings.cluster_name, kubeconfig, context)
+            mark_nodes(
+                outcome.bundle, taint, False, force, settings.cluster_name, launch.kubeconfig, launch.context
+            )
     return code
 
 

@@ -15,13 +15,14 @@ import typer
 
 from harness.cli import acceptance, bundles, cluster, experiments, konduktor, options, report
 from harness.cli.accept import accept
+from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.cli.netcheck import netcheck
 from harness.cli.options import dump, progress
 from harness.cli.stdout import in_utf8, may_be_left
 from harness.cli.torchrun.commands import torchrun_app
 from harness.cli.tracker import tracker_app
 from harness.cli.train import train
-from harness.cli.view.lazy import console, load, opened, run_context, show_verdict, watching
+from harness.cli.view.lazy import console, load, opened, run_context, show_verdict
 from harness.core.errors import HarnessError, UsageError
 
 FOLDERS = (
@@ -59,22 +60,12 @@ def _of_all_commands(
 
 
 @app.command()
+@launching
 def run(
     job: Annotated[
         Path,
         typer.Argument(help="a konduktor job file, or a manifest of a StatefulSet, Indexed Job or DaemonSet"),
     ],
-    cluster_name: options.ClusterName = None,
-    workers: options.Workers = None,
-    kubernetes: options.Kubernetes = None,
-    images: options.Images = None,
-    runs_dir: options.RunsDir = None,
-    keep_runs: options.KeepRuns = None,
-    keep_cluster: options.Keep = None,
-    fresh: options.Fresh = None,
-    kubeconfig: options.Kubeconfig = None,
-    context: options.Context = None,
-    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
     tracker: Annotated[str | None, typer.Option(help="embedded or hosted (embedded)")] = None,
     netcheck: Annotated[
         bool | None, typer.Option("--netcheck", help="check first in every pod that the ranks can meet")
@@ -83,38 +74,20 @@ def run(
         str | None,
         typer.Option(help="the ranks that log, e.g. 0,4; the others log nothing (all)"),
     ] = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    launch: Launch = NOTHING,
 ) -> int:
     """Launch a job and judge it. Creates a cluster if there is none, and deletes it afterwards.
 
     With --json, `bundle` and `report` beside the verdict are absolute paths.
     """
-    settings = load(
-        cluster_name=cluster_name,
-        workers=workers,
-        kubernetes=kubernetes,
-        images=images,
-        runs_dir=runs_dir,
-        keep_runs=keep_runs,
-        keep_cluster=keep_cluster,
-        fresh=fresh,
-        wait_seconds=wait,
-        tracker=tracker,
-        netcheck=netcheck,
-        expect=options.expect(expect_ranks),
-        kubeconfig=kubeconfig,
-        context=context,
-    )
+    settings = launch.settings(tracker=tracker, netcheck=netcheck, expect=options.expect(expect_ranks))
     from harness.launch.konduktor.program import early
 
     with early(job, settings) as process:  # its imports run beside these
-        from harness import run as running
         from harness.launch.workload_file import load as load_workload
 
-        with watching(quiet) as (tell, listener):
-            outcome = running.run(load_workload(job, process), run_context(settings, tell), listener)
-    return show_verdict(outcome.verdict, outcome.bundle, as_json)
+        outcome = launch.run(load_workload(job, process), settings)
+    return launch.show(outcome)
 
 
 @app.command()

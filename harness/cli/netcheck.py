@@ -7,11 +7,13 @@ from typing import Annotated
 import typer
 
 from harness.cli import options
+from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.cli.options import dump, progress
-from harness.cli.view.lazy import load, opened, run_context, show_verdict, watching
+from harness.cli.view.lazy import load, opened, run_context
 from harness.core.errors import UsageError
 
 
+@launching
 def netcheck(
     bundle: Annotated[
         Path | None, typer.Argument(metavar="RUN", help="look inside this running job: its bundle")
@@ -30,21 +32,10 @@ def netcheck(
     ] = False,
     pod: options.Pod = None,
     env: options.Env = None,
-    cluster_name: options.ClusterName = None,
-    workers: options.Workers = None,
-    kubernetes: options.Kubernetes = None,
-    images: options.Images = None,
-    runs_dir: options.RunsDir = None,
-    keep_runs: options.KeepRuns = None,
-    keep_cluster: options.Keep = None,
-    kubeconfig: options.Kubeconfig = None,
-    context: options.Context = None,
     print_module: Annotated[
         bool, typer.Option("--print-module", help="print netcheck as one Python file, and launch nothing")
     ] = False,
-    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    launch: Launch = NOTHING,
 ) -> int:
     """Check on the cluster, from inside pods, whether the ranks of a job can meet.
 
@@ -72,40 +63,25 @@ def netcheck(
                 "--nodes, --image, --bandwidth, --pod and --env are for a launch, and RUN has been launched"
             )
             raise UsageError(wrong)
-        return _inside(bundle, rank, runs_dir, quiet, as_json)
+        return _inside(bundle, rank, launch)
     if rank is not None:
         raise UsageError("--rank looks inside a running job: name it", hint="harness netcheck runs/latest")
-    from harness import run as running
     from harness.launch.workloads.netcheck_job import job
     from harness.launch.workloads.pod_options import pod_options
 
-    settings = load(
-        cluster_name=cluster_name,
-        workers=workers,
-        kubernetes=kubernetes,
-        images=images,
-        runs_dir=runs_dir,
-        keep_runs=keep_runs,
-        keep_cluster=keep_cluster,
-        wait_seconds=wait,
-        kubeconfig=kubeconfig,
-        context=context,
-        pod=pod,
-    )
+    settings = launch.settings(pod=pod)
     workload = pod_options(settings, env).applied(job(nodes or 4, image, bandwidth))
-    with watching(quiet) as (tell, listener):
-        outcome = running.run(workload, run_context(settings, tell), listener)
-    return show_verdict(outcome.verdict, outcome.bundle, as_json)
+    return launch.show(launch.run(workload, settings))
 
 
-def _inside(bundle: Path, rank: int | None, runs_dir: Path | None, quiet: bool, as_json: bool) -> int:
+def _inside(bundle: Path, rank: int | None, launch: Launch) -> int:
     from harness.cli import inside
     from harness.workers.netcheck import show as table
 
-    settings = load(runs_dir=runs_dir)
-    context = run_context(settings, progress(quiet))
+    settings = load(runs_dir=launch.runs_dir)
+    context = run_context(settings, progress(launch.quiet))
     seen = inside.look(opened(bundle, settings.runs_dir), context)
     rank = min(seen.results, default=0) if rank is None else rank
     found = seen.diagnosis(rank)
-    dump(seen.as_dict(rank)) if as_json else print(table.text(found, sys.stdout.isatty()))
+    dump(seen.as_dict(rank)) if launch.as_json else print(table.text(found, sys.stdout.isatty()))
     return {"ok": 0, "failed": 1, "unknown": 2}[found.verdict]

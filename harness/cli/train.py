@@ -7,10 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from harness.cli import options
-from harness.cli.view.lazy import load, run_context, show_verdict, watching
+from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.core.errors import UsageError
 
 
+@launching
 def train(
     more: Annotated[
         list[str] | None, typer.Argument(metavar="[-- OPTION…]", help="options of the trainer, after `--`")
@@ -100,18 +101,7 @@ def train(
     ] = False,
     pod: options.Pod = None,
     env: options.Env = None,
-    cluster_name: options.ClusterName = None,
-    workers: options.Workers = None,
-    kubernetes: options.Kubernetes = None,
-    images: options.Images = None,
-    runs_dir: options.RunsDir = None,
-    keep_runs: options.KeepRuns = None,
-    keep_cluster: options.Keep = None,
-    kubeconfig: options.Kubeconfig = None,
-    context: options.Context = None,
-    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
-    quiet: options.Quiet = False,
-    as_json: options.Json = False,
+    launch: Launch = NOTHING,
 ) -> int:
     """Train a language model on several pods, and judge it: no restart may change the result.
 
@@ -123,7 +113,6 @@ def train(
     """
     from dataclasses import replace
 
-    from harness import run as running
     from harness.cli.printed_image import printed_image
     from harness.launch.names import LOCAL_IMAGE
     from harness.launch.user_secrets import wanted
@@ -155,23 +144,11 @@ def train(
         synthetic=synthetic,
         secrets=tuple(map(wanted, secret or ())),
         reach=reach,
-        same_as=None if same_as is None else training.weights_of(same_as, runs_dir or Path("runs")),
+        same_as=None if same_as is None else training.weights_of(same_as, launch.runs_dir or Path("runs")),
         upload=upload,
         resume_from=resume_from,
     )
-    settings = load(
-        cluster_name=cluster_name,
-        workers=workers,
-        kubernetes=kubernetes,
-        images=images,
-        runs_dir=runs_dir,
-        keep_runs=keep_runs,
-        keep_cluster=keep_cluster,
-        wait_seconds=wait,
-        kubeconfig=kubeconfig,
-        context=context,
-        pod=pod,
-    )
+    settings = launch.settings(pod=pod)
     options_of_pods = pod_options(settings, env)
     if print_manifests:
         named = replace(asked, image=printed_image(settings, image))
@@ -179,9 +156,7 @@ def train(
         print(training.manifests(named, options_of_pods, pull_secret), end="")
         return 0
     workload = options_of_pods.applied(training.workload(asked))
-    with watching(quiet) as (tell, listener):
-        outcome = running.run(workload, run_context(settings, tell), listener)
-    return show_verdict(outcome.verdict, outcome.bundle, as_json)
+    return launch.show(launch.run(workload, settings))
 
 
 def _words(trainer: str) -> tuple[str, ...]:

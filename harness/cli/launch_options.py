@@ -1,0 +1,70 @@
+"""The options of the commands that launch something, and what these commands have in common."""
+
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from harness.cli import options
+from harness.cli.view import lazy
+
+if TYPE_CHECKING:
+    from harness.launch.workloads.base import Workload
+    from harness.report.finalize import Outcome
+    from harness.settings import Settings
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The options of each command that launches something (`launching`)."""
+
+    cluster_name: options.ClusterName = None
+    workers: options.Workers = None
+    kubernetes: options.Kubernetes = None
+    images: options.Images = None
+    runs_dir: options.RunsDir = None
+    keep_runs: options.KeepRuns = None
+    keep_cluster: options.Keep = None
+    fresh: options.Fresh = None
+    kubeconfig: options.Kubeconfig = None
+    context: options.Context = None
+    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None
+    quiet: options.Quiet = False
+    as_json: options.Json = False
+
+    def settings(self, **more: Any) -> "Settings":
+        """Return the settings with these options and those of the command. Raises UsageError."""
+        own = {name: getattr(self, name) for name in _LAUNCH if name not in ("wait", "quiet", "as_json")}
+        return lazy.load(**{**own, "wait_seconds": self.wait, **more})
+
+    def run(self, workload: "Workload", settings: "Settings") -> "Outcome":
+        """Launch a workload and judge it, with progress on stderr."""
+        from harness import run as running
+
+        with lazy.watching(self.quiet) as (tell, listener):
+            return running.run(workload, lazy.run_context(settings, tell), listener)
+
+    def show(self, outcome: "Outcome") -> int:
+        """Print the verdict and return its exit code."""
+        return lazy.show_verdict(outcome.verdict, outcome.bundle, self.as_json)
+
+
+NOTHING = Launch()
+_LAUNCH = inspect.signature(Launch).parameters
+
+
+def launching(command: Callable[..., int]) -> Callable[..., int]:
+    """Give a command the options of Launch in place of its last parameter, `launch`."""
+
+    @wraps(command)
+    def called(**words: Any) -> int:
+        return command(**words, launch=Launch(**{name: words.pop(name) for name in _LAUNCH}))
+
+    own = [one for one in inspect.signature(command).parameters.values() if one.name != "launch"]
+    parameters = [*own, *_LAUNCH.values()]
+    called.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
+    called.__annotations__ = {one.name: one.annotation for one in parameters}
+    return called
