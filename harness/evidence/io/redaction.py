@@ -11,7 +11,7 @@ import base64
 import json
 import re
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -81,6 +81,11 @@ def secret_variable(name: str) -> bool:
 
 _URL_PASSWORD = re.compile(r"://[^/\s:@\"']+:([^/\s@\"']+)@")
 _ASSIGNMENT = re.compile(rf"(?ai)(?<![-\w])({_VARIABLE}|{_NAME})=(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)")
+
+
+def secret_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables that hold a secret: by their name, or as a URL with a password."""
+    return {name: value for name, value in variables.items() if secret_variable(name) or secrets_in(value)}
 
 
 def secrets_in(text: str) -> set[str]:

@@ -14,7 +14,7 @@ import yaml
 from harness.core.bounds import listed, ranks_problem, shown
 from harness.core.errors import UsageError
 from harness.core.user_yaml import yaml_documents
-from harness.evidence.io.redaction import secret_variable, secrets_in
+from harness.evidence.io.redaction import secret_variables, secrets_in
 from harness.launch.konduktor.mistakes import DURATION_LABEL, mistakes
 from harness.launch.names import LOCAL_IMAGE, QUEUE_LABEL
 from harness.launch.workloads import script_ranks
@@ -136,13 +136,8 @@ class JobFile:
 
     @property
     def secret_envs(self) -> dict[str, str]:
-        """Return the variables of `envs` that hold a secret. Ranks get them out of a Secret.
-
-        A variable holds one by its name, or when its value is a URL with a password.
-        """
-        return {
-            name: value for name, value in self.envs.items() if secret_variable(name) or secrets_in(value)
-        }
+        """Return the variables of `envs` that hold a secret. Ranks get them out of a Secret."""
+        return secret_variables(self.envs)
 
     @property
     def secrets(self) -> set[str]:

@@ -23,7 +23,7 @@ from harness.context import RecordedContext, RunContext
 from harness.core.bounds import listed
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
-from harness.evidence.io.redaction import secret_variable, secrets_in
+from harness.evidence.io.redaction import secret_variables, secrets_in
 from harness.evidence.kubernetes import kinds
 from harness.evidence.schema.bundle import Purpose
 from harness.launch import inits
@@ -184,9 +184,7 @@ class PlainWorkload(ABC):
 
     @property
     def secret_envs(self) -> dict[str, str]:
-        return {
-            name: value for name, value in self.envs.items() if secret_variable(name) or secrets_in(value)
-        }
+        return secret_variables(self.envs)
 
     @property
     def secrets(self) -> set[str]:

@@ -76,16 +76,17 @@ def parse_one_line(text: str) -> list[Source]:
 def read_sources(root: Path = Path("/")) -> list[Source]:
     """Return all sources of the system at `root`, in apt's order."""
     apt = root / "etc/apt"
-    found = parse_one_line(_text(apt / "sources.list"))
+    found = parse_one_line(text_of(apt / "sources.list"))
     for path in sorted((apt / "sources.list.d").glob("*")):
         if path.suffix == ".list":
-            found += parse_one_line(_text(path))
+            found += parse_one_line(text_of(path))
         elif path.suffix == ".sources":
-            found += parse_deb822(_text(path))
+            found += parse_deb822(text_of(path))
     return found
 
 
-def _text(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """Return the text of a file, "" where there is none."""
     return path.read_text(errors="replace") if path.is_file() else ""
 
 
@@ -139,7 +140,7 @@ def write_sources(suites: Sequence[str], release: str, root: Path = Path("/")) -
     """
     source = root / f"etc/apt/sources.list.d/{NAME}.sources"
     pins = root / f"etc/apt/preferences.d/{NAME}"
-    already = [s for parsed in parse_deb822(_text(source)) for s in parsed.suites]
+    already = [s for parsed in parse_deb822(text_of(source)) for s in parsed.suites]
     suites = [*already, *(suite for suite in suites if suite not in already)]
     written = {pins: our_pins(suites), source: our_source(suites, read_sources(root), release)}
     for path, text in written.items():

@@ -62,7 +62,7 @@ def fix(context: RunContext) -> list[Check]:
             return before
         dockerd = probe.ask("dockerd", "--version").text if probe.which("dockerd") else None
         packages = needed_packages(failed, settings, dockerd)
-        release = apt.codename(_read(Path("/etc/os-release")))
+        release = apt.codename(apt.text_of(Path("/etc/os-release")))
         if packages and release:
             with _go_modules(before, context):
                 install(packages, release, progress)
@@ -154,7 +154,7 @@ def start_daemon(context: RunContext) -> None:
     def ended() -> None:
         if daemon.poll() is not None:
             hint = f"the whole log is {log}"
-            raise ToolError(["dockerd"], daemon.returncode, _read(log), hint=hint, cause=DOWN)
+            raise ToolError(["dockerd"], daemon.returncode, apt.text_of(log), hint=hint, cause=DOWN)
 
     _wait_for_daemon(ended)
     progress("dockerd answers")
@@ -166,7 +166,7 @@ def _remove_stale_pid_files(progress: Progress) -> None:
     """
     for path, program in PID_FILES.items():
         pid = probe.kernel_number(path)
-        if pid is not None and _read(Path(f"/proc/{pid}/comm")).strip() != program:
+        if pid is not None and apt.text_of(Path(f"/proc/{pid}/comm")).strip() != program:
             path.unlink()
             progress(f"removed {path}: process {pid} is no {program}")
 
@@ -203,7 +203,3 @@ def _raise_inotify(before: Sequence[Check], progress: Progress) -> None:
             progress(f"fs.inotify.{name} = {INOTIFY[name]} until the next boot")
         except OSError as error:
             progress(f"fs.inotify.{name} cannot be raised: {error.strerror}")
-
-
-def _read(path: Path) -> str:
-    return path.read_text(errors="replace") if path.is_file() else ""
