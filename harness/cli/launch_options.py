@@ -61,7 +61,8 @@ def launching(command: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(command)
     def called(**words: Any) -> int:
-        return command(**words, launch=Launch(**{name: words.pop(name) for name in _LAUNCH}))
+        launch = Launch(**{name: words.pop(name) for name in _LAUNCH})
+        return command(**words, launch=launch)
 
     own = [one for one in inspect.signature(command).parameters.values() if one.name != "launch"]
     parameters = [*own, *_LAUNCH.values()]
