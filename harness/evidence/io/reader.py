@@ -20,6 +20,7 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod
 from harness.evidence.kubernetes.typed_objects import typed
 from harness.evidence.schema.acceptance import AcceptanceRecord
 from harness.evidence.schema.bundle import (
+    SCHEMA_VERSION,
     ContainerExit,
     DeviceHolder,
     DryRun,
@@ -129,7 +130,15 @@ class Bundle:
     def _document(self, relative_path: str, model: type[_M]) -> _M | None:
         try:
             with open_regular(self.path / relative_path) as file:
-                return model.model_validate(upgraded(json.loads(file.read(MAX_RECORD_BYTES))))
+                document = json.loads(file.read(MAX_RECORD_BYTES))
+            version = document.get("schema_version") if isinstance(document, dict) else None
+            if isinstance(version, int) and version > SCHEMA_VERSION:
+                wanted = (
+                    f"has schema version {version}, of a newer harness; this one reads up to {SCHEMA_VERSION}"
+                )
+                self._damage(relative_path, wanted)
+                return None
+            return model.model_validate(upgraded(document))
         except FileNotFoundError:
             return None
         except (OSError, ValueError, RecursionError):

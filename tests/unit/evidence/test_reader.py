@@ -1,5 +1,7 @@
 """A bundle is read as far as it goes; what cannot be read is said, not raised."""
 
+import json
+
 import bundles
 import process_events
 import pytest
@@ -7,6 +9,8 @@ import pytest
 from harness.core.errors import UsageError
 from harness.evidence import Bundle
 from harness.evidence.io import reader
+from harness.evidence.schema.bundle import SCHEMA_VERSION
+from harness.judge import judge
 from harness.judge.case import Case
 
 
@@ -69,6 +73,19 @@ def test_a_cut_last_line_is_damage(bundle, path):
     last = whole.count(b"\n")
     assert count >= last - 1
     assert any(line.startswith(f"{path}:{last} ") for line in cut.damaged)
+
+
+def test_a_bundle_of_a_newer_schema_is_not_read(bundle):
+    """Contract: evidence whose meaning is not known is no evidence: the version is named, and nothing passes."""
+    manifest = json.loads((bundle.path / "manifest.json").read_text())
+    (bundle.path / "manifest.json").write_text(json.dumps({**manifest, "schema_version": SCHEMA_VERSION + 1}))
+    newer = Bundle.open(bundle.path)
+    assert newer.manifest is None
+    assert newer.damaged == [
+        f"manifest.json has schema version {SCHEMA_VERSION + 1}, of a newer harness; "
+        f"this one reads up to {SCHEMA_VERSION}"
+    ]
+    assert judge(newer).verdict == "UNKNOWN"
 
 
 def test_garbage_is_damage(bundle):
