@@ -1,8 +1,8 @@
 """How long the harness takes to refuse what it cannot use, beside its own start: `python bench/bad_input.py`.
 
 The corpus is that of tests/unit/bad_inputs.py. Each case runs once, as a process of its own, after a start of
-`harness run --help`. CPU seconds hardly depend on what else the machine does; wall seconds do. Prints the
-table of docs/limits.md.
+`harness run --help`. CPU seconds hardly depend on what else the machine does; wall seconds do. Prints a
+Markdown table. docs/limits.md has its largest values.
 """
 
 from __future__ import annotations

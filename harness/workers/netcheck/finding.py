@@ -101,7 +101,7 @@ _ADVICE = {
         "allreduce.failed": "Read the error of PyTorch; the steps before this one say more.",
     },
 }
-"""What to do, by step and cause. The causes are a closed set (docs/networking.md)."""
+"""What to do, by step and cause. The causes are a closed set (docs/reference/networking.md)."""
 CAUSES = {cause: step for step, advice in _ADVICE.items() for cause in advice}
 """The step that each cause belongs to."""
 

@@ -16,7 +16,7 @@ from harness.workers.netcheck.finding import CAUSES, STEPS, failed
 
 FOLDER = Path(netcheck.__file__).parent
 MODULES = sorted(FOLDER.glob("*.py"))
-DOCUMENT = FOLDER.parents[2] / "docs/networking.md"
+DOCUMENT = FOLDER.parents[2] / "docs/reference/networking.md"
 
 
 def command(*arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
