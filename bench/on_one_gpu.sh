@@ -1,5 +1,5 @@
 #!/bin/bash
-# What a machine with one GPU, Python and PyTorch can show of S1 and S2, without Kubernetes: about 4 minutes.
+# What a machine with one GPU, Python and PyTorch can show of acceptance and training, without Kubernetes: about 4 minutes.
 #
 #   bash bench/on_one_gpu.sh FOLDER      (DEVICE=cpu: the trainings alone, to try this script)
 #

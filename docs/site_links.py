@@ -13,7 +13,7 @@ LINK = re.compile(r"\[(?P<text>[^\[\]]+)\]\((?P<target>[^)#\s:]+)(?P<anchor>#[^)
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Return the page with each link to a folder, or to a file outside docs/, as an address of the repository.
+    """Return the page with links to folders and to files outside docs/ as addresses of the repository.
 
     Outside GitHub Actions, where the repository is not known, only the text of such a link is kept.
     """

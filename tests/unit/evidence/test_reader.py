@@ -76,7 +76,7 @@ def test_a_cut_last_line_is_damage(bundle, path):
 
 
 def test_a_bundle_of_a_newer_schema_is_not_read(bundle):
-    """Contract: evidence whose meaning is not known is no evidence: the version is named, and nothing passes."""
+    """Contract: the version is named, and a bundle whose meaning is not known is no PASS."""
     manifest = json.loads((bundle.path / "manifest.json").read_text())
     (bundle.path / "manifest.json").write_text(json.dumps({**manifest, "schema_version": SCHEMA_VERSION + 1}))
     newer = Bundle.open(bundle.path)
