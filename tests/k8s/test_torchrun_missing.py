@@ -1,6 +1,6 @@
 """What a job needs and the cluster does not have: the job names it, and goes on when it is there.
 
-One test for each row of "Things that are not there" in docs/torchrun-controller.md.
+One test for each row of "Missing objects" in docs/reference/torchrun-controller.md.
 """
 
 from __future__ import annotations

@@ -13,18 +13,17 @@ def test_every_refusal_is_in_the_docs() -> None:
     """Contract: there is no webhook because nothing is left that it would add: each refusal has its line."""
     sources = (ROOT / "harness/torchrun_controller").rglob("*.py")
     raised = {reason for source in sources for reason in RAISED.findall(source.read_text())}
-    table = (
-        (ROOT / "docs/torchrun-controller.md").read_text().partition("## No webhook")[2].partition("\n## ")[0]
-    )
+    document = (ROOT / "docs/reference/torchrun-controller.md").read_text()
+    table = document.partition("## Refusals")[2].partition("\n## ")[0]
     listed = {reason for row in table.splitlines() for reason in re.findall(r"^\| `(\w+)`", row)}
     assert len(raised) > 5
     assert listed == raised
 
 
 def test_each_missing_object_has_a_test() -> None:
-    """Contract: each row of "Things that are not there" names tests on a cluster that are there."""
-    document = (ROOT / "docs/torchrun-controller.md").read_text()
-    table = document.partition("## Things that are not there")[2].partition("\n## ")[0]
+    """Contract: each row of "Missing objects" names tests on a cluster that are there."""
+    document = (ROOT / "docs/reference/torchrun-controller.md").read_text()
+    table = document.partition("## Missing objects")[2].partition("\n## ")[0]
     rows = [row for row in table.splitlines() if row.startswith("| ")][1:]
     written = "".join(path.read_text() for path in (ROOT / "tests/k8s").glob("test_torchrun_*.py"))
     assert len(rows) > 10
