@@ -1,4 +1,4 @@
-"""The figures of bench/tracker.py as the tables of docs/tracker.md."""
+"""The figures of bench/tracker.py as the tables of docs/reference/tracker.md."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def table(found: dict[str, Any]) -> str:
-    """Return the figures as the tables of docs/tracker.md."""
+    """Return the figures as the tables of docs/reference/tracker.md."""
     mlflow = any("mlflow" in row for row in found.get("matrix", []))
     lines = [
         "| points a request | senders | tracker, points/s | p50, p99 (ms) | its processor time (µs a point) "

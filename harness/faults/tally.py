@@ -1,4 +1,4 @@
-"""Count what the oracle said of drawn faults, and make docs/random-faults.md."""
+"""Count what the oracle said of drawn faults, and make docs/reference/random-faults.md."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Return the whole docs/random-faults.md."""
+    """Return the whole docs/reference/random-faults.md."""
     missed = [row for row in rows if row.oracle in ("wrong PASS", "not named", "unseen")]
     parts = [HEAD, summary(rows), "## Misses"]
     parts.append("\n\n".join(f"- **{r.fault}** {r.about} {r.got}: {r.wrong}" for r in missed) or "None.")

@@ -157,7 +157,7 @@ def test_one_wrong_pass_is_too_many():
 
 
 def test_the_page_lists_every_miss():
-    """Contract: docs/random-faults.md counts, and names what was missed."""
+    """Contract: docs/reference/random-faults.md counts, and names what was missed."""
     rows = [
         _row("random-1-000", "named"),
         _row("random-1-001", "wrong PASS"),
