@@ -20,7 +20,7 @@ KIND := $(shell sed -n 's/^kind = "\(v[0-9.]*\)".*/\1/p' harness/versions.toml)
 GO_MISSING := Go 1.26 or newer is needed and not on PATH: HARNESS_IMAGES=source make doctor installs it on Debian as root
 
 .DEFAULT_GOAL := help
-.PHONY: help e2e images test test-cluster nightly faults programs soak unit lint workflows format reference doctor kind browser pictures recording lock clean
+.PHONY: help e2e images test test-cluster nightly faults programs soak unit coverage lint workflows format site reference doctor kind browser pictures recording lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -57,6 +57,10 @@ soak: images ## 100 healthy launches in a row on one cluster, and whether anythi
 unit: browser ## the tests that need no Docker
 	$(BIN)/pytest $(BOTH) tests/unit tests/integration $(PYTEST_ARGS)
 
+coverage: browser ## how much of the code the tests without Docker run, in runs/coverage.md
+	@mkdir -p runs
+	$(BIN)/pytest $(BOTH) tests/unit tests/integration --cov=harness --cov-report=markdown:runs/coverage.md
+
 lint: $(MADE) workflows ## ruff, mypy, the import contracts and actionlint
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
@@ -70,6 +74,10 @@ workflows: $(MADE) $(ACTIONLINT) ## actionlint and shellcheck on .github/workflo
 format: $(MADE) ## rewrite the code as ruff wants it
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
+
+site: $(MADE) ## the documentation as web pages in site/, with every link checked
+	$(BIN)/uv tool run --quiet --python $(BIN)/python --from mkdocs --with-requirements locks/site.txt \
+		mkdocs $(or $(MKDOCS),build) --quiet --strict
 
 reference: $(MADE) ## write docs/reference, docs/causes.md, docs/guides.md and docs/torchrun-wrong-objects.md
 	$(BIN)/python -m harness.reference docs/reference
@@ -98,6 +106,7 @@ lock: $(MADE) ## resolve the newest versions that fit into the locks
 	$(COMPILE) locks/build.in -o locks/build.txt
 	$(COMPILE) pyproject.toml --group dev -o locks/dev.txt
 	$(COMPILE) locks/mlflow.in -o locks/mlflow.txt
+	$(COMPILE) locks/site.in -o locks/site.txt
 	$(COMPILE) harness/locks/konduktor.in -o harness/locks/konduktor.txt
 	$(WORKER) harness/locks/tracker.in -o harness/locks/tracker.txt
 	$(WORKER) harness/locks/worker.in -o harness/locks/worker.txt
@@ -105,7 +114,7 @@ lock: $(MADE) ## resolve the newest versions that fit into the locks
 
 clean: ## delete the cluster that `harness` made, and everything built in this checkout
 	@if [ -x $(BIN)/harness ]; then $(BIN)/harness down; fi
-	rm -rf .venv build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv build dist site *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
 	find harness fixtures tests -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # pluto-ml is here for tests of the tracker. Its hook imports all of it at every start of Python, also of

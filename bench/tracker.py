@@ -8,7 +8,7 @@ Then, of the tracker alone: requests at half of the goal, reads meanwhile, memor
 takes. Ratios mean the same on another machine; absolute figures do not.
 
     python bench/tracker.py [--seconds 5] [--mlflow] [--million 10]     prints one JSON document
-    python bench/tracker.py --table figures.json                        prints its tables, for docs/reference/tracker.md
+    python bench/tracker.py --table figures.json             prints the tables of docs/reference/tracker.md
 """
 
 from __future__ import annotations

@@ -15,9 +15,10 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 WORKFLOW = ROOT / ".github/workflows/e2e.yml"
+SITE = ROOT / ".github/workflows/site.yml"
 ACTION = ROOT / "action.yml"
 COMPOSITES = [ACTION, ROOT / ".github/actions/prepare/action.yml"]
-FILES = [WORKFLOW, *COMPOSITES]
+FILES = [WORKFLOW, SITE, *COMPOSITES]
 PINNED = re.compile(r"uses: ([\w-]+/[\w-]+)@([0-9a-f]{40}) # (v\d+\.\d+\.\d+)$")
 LOCK = tomllib.loads((ROOT / "harness/versions.toml").read_text())
 

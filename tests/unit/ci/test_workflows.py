@@ -21,6 +21,7 @@ from ci_scripts import (
     LOCK,
     PINNED,
     ROOT,
+    SITE,
     WORKFLOW,
     Done,
     Step,
@@ -67,6 +68,16 @@ def test_permissions_are_the_least() -> None:
     assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
+def test_only_the_job_that_publishes_pages_may_write() -> None:
+    """Contract: it runs on main alone, so no pull request gets its rights."""
+    document = parsed(SITE)
+    assert document["permissions"] == {"contents": "read"}
+    writing = {name: job for name, job in document["jobs"].items() if "permissions" in job}
+    assert set(writing) == {"publish"}
+    assert writing["publish"]["if"] == "github.event_name == 'push'"
+    assert document[True]["push"] == {"branches": ["main"]}
+
+
 def test_everything_that_takes_long_has_a_limit() -> None:
     """Contract: each job has a time limit. Each launch has a shorter one, so that the steps after it still
     run.
@@ -90,7 +101,7 @@ def test_it_runs_when_it_is_asked_for() -> None:
     for event in ("push", "pull_request"):
         assert events[event]["branches"] == ["main", "releases/**"]
     assert set(events) == {"push", "pull_request", "workflow_dispatch", "schedule"}
-    assert nightly_targets() == {"faults", "nightly", "soak"}
+    assert nightly_targets() == {"coverage", "faults", "nightly", "soak"}
     launching = set(jobs()) - {"plan", "lint", "nightly"}
     assert all("github.event_name != 'schedule'" in jobs()[name]["if"] for name in launching)
 
@@ -100,7 +111,7 @@ def test_uploads_come_also_after_a_failure(path: Path) -> None:
     """Contract: a failed step does not prevent the upload, for a bundle is needed most after one."""
     uploads = [step for step in steps(path) if "upload-artifact@" in step.get("uses", "")]
     assert all(step["if"].startswith("always()") for step in uploads)
-    assert uploads or path == COMPOSITES[1]
+    assert uploads or path in (COMPOSITES[1], SITE)
 
 
 def test_every_job_that_launches_uploads() -> None:
@@ -132,7 +143,7 @@ def test_its_make_targets_are_those_of_the_makefile() -> None:
     text = "\n".join(step["run"] for path in FILES for step in steps(path) if "run" in step)
     used = set(re.findall(r'\bmake (?:-C "\$HARNESS" )?(\S+)', text)) - {'"$TARGET"', ".venv/.made"}
     used |= nightly_targets()
-    assert used == {"e2e", "test", "test-cluster", "lint", "kind", "faults", "nightly", "soak"}
+    assert used == {"e2e", "test", "test-cluster", "lint", "kind", "coverage", "faults", "nightly", "site", "soak"}
     assert used <= targets
 
 
