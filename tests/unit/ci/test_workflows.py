@@ -143,7 +143,18 @@ def test_its_make_targets_are_those_of_the_makefile() -> None:
     text = "\n".join(step["run"] for path in FILES for step in steps(path) if "run" in step)
     used = set(re.findall(r'\bmake (?:-C "\$HARNESS" )?(\S+)', text)) - {'"$TARGET"', ".venv/.made"}
     used |= nightly_targets()
-    assert used == {"e2e", "test", "test-cluster", "lint", "kind", "coverage", "faults", "nightly", "site", "soak"}
+    assert used == {
+        "e2e",
+        "test",
+        "test-cluster",
+        "lint",
+        "kind",
+        "coverage",
+        "faults",
+        "nightly",
+        "site",
+        "soak",
+    }
     assert used <= targets
 
 
