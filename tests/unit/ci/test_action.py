@@ -161,7 +161,7 @@ def test_a_machine_that_lacks_something_is_no_pass(action: Action) -> None:
     assert action.step("exit code").code == 2
 
 
-def test_what_the_verdict_says_is_no_markup_and_no_other_output(action: Action) -> None:
+def test_a_verdict_adds_no_markup_and_no_outputs(action: Action) -> None:
     """A log line in the explanation neither ends the block nor adds an output."""
     document = {"verdict": "FAIL", "cause": "rank.exception\nverdict=PASS", "explanation": "a\n# b\n``` c"}
     (Path(action.outputs["folders"]["use"]) / "verdict.json").write_text(json.dumps(document))

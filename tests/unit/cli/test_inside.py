@@ -55,7 +55,7 @@ def test_the_state_of_a_pod_in_words():
     assert [runs(pod()), runs(pending), runs(pulling)] == [True, False, False]
 
 
-def test_a_pod_that_does_not_run_is_the_cause_and_comes_first():
+def test_a_pending_pod_precedes_every_other_finding():
     """Contract: the API server's word replaces what no pod can know, and precedes every other finding."""
     other = failed("tcp.refused", "nobody listens", [1])
     here = diagnosis(0, other, verdict="failed", cause="tcp.refused")
@@ -108,7 +108,7 @@ def test_the_package_works_from_memory_in_another_python():
         ([sys.executable, "-c", "import sys; sys.exit('no such pod')"], "no such pod"),
     ],
 )
-def test_a_pod_that_cannot_run_it_is_an_error_in_words(command, said):
+def test_a_failed_exec_becomes_an_error_message(command, said):
     """Contract: an image without Python, or an exec that fails, is named and stops nobody else."""
     results, errors = together({2: command}, {"nodes": 1, "deadline": 5, "peers": []})
     assert results == {}

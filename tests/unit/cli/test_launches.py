@@ -81,7 +81,7 @@ def test_a_launch_without_an_object() -> None:
     assert found.lines() == ["launch       e2e-1  not launched yet, or over and deleted"]
 
 
-def test_a_pod_that_is_not_of_the_object_has_no_rank() -> None:
+def test_a_stray_pod_is_shown_without_a_rank() -> None:
     """Contract: a pod that another one replaced, or of another owner, is shown without a rank, and last."""
     index = "apps.kubernetes.io/pod-index"
     stray = {**pod("a-stray", {index: "0"}), "spec": {}, "status": {"phase": "Pending"}}

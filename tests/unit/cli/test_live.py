@@ -103,7 +103,7 @@ def test_lines_where_there_is_no_terminal(capsys: Any) -> None:
     assert capsys.readouterr().err == ""
 
 
-def test_a_rank_is_shown_beside_the_pod_that_it_ran_in(tmp_path: Path) -> None:
+def test_live_output_shows_each_rank_beside_its_pod(tmp_path: Path) -> None:
     """Contract: with c10d the agent decides ranks; what a pod's processes recorded comes before its index."""
     job = process_events.recorded(bundles.healthy(nodes=2))
     for index in (0, 1):

@@ -59,7 +59,7 @@ def test_a_rank_without_a_pod_is_told(bundle: Bundle) -> None:
             next(read)
 
 
-def test_following_tells_lines_as_they_come_and_ends_with_the_launch(bundle: Bundle) -> None:
+def test_following_prints_complete_lines_until_the_launch_ends(bundle: Bundle) -> None:
     """A line is printed when it is complete, once. What is left when the harness has ended is printed too."""
     under_way(bundle, None)
     log_of(bundle, 0).write_text("")

@@ -95,7 +95,7 @@ def test_old_bundles_are_listed_without_a_cluster_client(tmp_path: Path) -> None
     assert modules & {"kubernetes", "httpx", "starlette", "kopf", "jinja2", "harness.judge"} == set()
 
 
-def test_where_there_is_no_cluster_nothing_is_imported_to_ask_one(
+def test_status_without_a_cluster_imports_no_kubernetes_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: `harness status` without a cluster asks Docker alone."""

@@ -21,7 +21,7 @@ NONE = Status(
 )
 
 
-def test_no_cluster() -> None:
+def test_status_without_a_cluster_suggests_harness_up() -> None:
     """Contract: what to do, the room on the disk and other clusters; nothing that could not be asked."""
     lines = NONE.text().splitlines()
     assert lines[0] == "cluster      c: none (`harness up` makes one)"

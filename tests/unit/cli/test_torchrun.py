@@ -66,7 +66,7 @@ def pod(*codes: int | None) -> dict[str, Any]:
         ("Cancelled", [pod(0)], 1),
     ],
 )
-def test_exit_code(
+def test_only_a_succeeded_job_has_exit_code_0(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, phase: str, pods: list[dict[str, Any]], code: int
 ) -> None:
     """Contract: 0 for Succeeded alone; else the first trainer's that failed, and never 0."""
@@ -91,7 +91,7 @@ def test_a_folder_s_name_is_a_job_s_name(tmp_path: Path, folder: str) -> None:
     assert name != name_of(tmp_path / folder)
 
 
-def test_environment() -> None:
+def test_env_options_are_name_value_pairs() -> None:
     """Contract: a value may hold `=` and be empty; what is no pair is refused."""
     assert environment(["A=b=c", "D="]) == [{"name": "A", "value": "b=c"}, {"name": "D", "value": ""}]
     for wrong in ("A", "=b", "1A=b", "A B=c"):
@@ -106,7 +106,7 @@ def test_the_namespace_is_the_context_s(kubeconfig: Path) -> None:
     assert namespace_of(Kube(kubeconfig), "other") == "other"
 
 
-def test_table() -> None:
+def test_the_table_includes_a_job_without_status() -> None:
     """Contract: a column for each thing to know, also of a job that the controller has not seen."""
     lines = table([ended("Failed"), {"metadata": {"name": "new"}, "spec": {"queue": "q"}}]).splitlines()
     assert [line.split() for line in lines[1:]] == [["a", "cpu", "Failed", "0"], ["new", "q", "Pending", "0"]]
@@ -161,7 +161,7 @@ def test_the_context_of_kubectl_s_own_kubeconfig(
     assert "context nowhere is expected" in capsys.readouterr().err
 
 
-def test_a_dry_run_without_a_cluster_prints_the_job_and_says_so(
+def test_a_dry_run_without_a_cluster_prints_the_job(
     kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Contract: exit code 0, YAML alone on stdout, and on stderr that no cluster has checked it."""

@@ -25,7 +25,7 @@ def fails() -> None:
     processes.run(FAILS, timeout=LONG)
 
 
-def test_both_end() -> None:
+def test_both_results_are_available_after_the_block() -> None:
     with beside(lambda: processes.run(["echo", "one"], timeout=LONG).stdout) as one:
         two = processes.run(["echo", "two"], timeout=LONG).stdout
     assert (one.result(), two) == ("one\n", "two\n")

@@ -17,7 +17,7 @@ from harness.core.clock import now, seconds
         (7, None),
     ],
 )
-def test_seconds(text, expected):
+def test_seconds_parse_rfc_3339_times_with_a_zone(text, expected):
     """Contract: seconds since the epoch of an RFC 3339 time; a time without a zone is not known."""
     assert seconds(text) == expected
 

@@ -49,7 +49,7 @@ def test_a_frozen_server_is_told_in_time(serve: Serve) -> None:
     assert server.asked < 10
 
 
-def test_a_moment_without_a_server_is_a_retry_that_is_told(serve: Serve) -> None:
+def test_a_brief_server_outage_is_a_reported_retry(serve: Serve) -> None:
     server, kube = serve(lambda asked: OK if asked > 2 else "reset")
     told: list[tuple[str, str]] = []
     kube.retried = lambda what, reason: told.append((what, reason))
@@ -112,7 +112,7 @@ def test_a_server_that_stays_away_is_told_at_the_end(serve: Serve) -> None:
     assert gaps[0].endswith("(HTTP 500); it did not come back")
 
 
-def test_a_watch_line_that_was_cut_is_a_connection_that_broke() -> None:
+def test_a_truncated_watch_line_is_a_broken_connection() -> None:
     """Contract: the client cannot handle such a line, so the caller starts the watch again."""
 
     class Cut:

@@ -99,7 +99,7 @@ def test_a_program_of_a_killed_holder_still_holds(tmp_path: Path) -> None:
         pass
 
 
-def test_a_holder_that_lets_go_does_so_for_its_programs_too(tmp_path: Path) -> None:
+def test_release_frees_a_lock_inherited_by_child_processes(tmp_path: Path) -> None:
     hold = take(tmp_path / "lock")
     with subprocess.Popen(["cat"], stdin=subprocess.PIPE, pass_fds=inherited()) as program:
         hold.release()

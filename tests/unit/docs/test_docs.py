@@ -109,7 +109,7 @@ def test_pytest_options_and_markers_exist() -> None:
         assert {name for text in chosen for name in text.split()} <= markers, command
 
 
-def test_variables_exist() -> None:
+def test_documented_variables_exist_in_the_code() -> None:
     """HARNESS_… in a document is a setting, or a name that the code reads or sets."""
     sources = [*(ROOT / "harness").rglob("*.py"), *(ROOT / "fixtures").rglob("*.py")]
     known = NAMES | {name for path in sources for name in re.findall(r'"(HARNESS_\w+)"', path.read_text())}

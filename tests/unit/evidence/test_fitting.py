@@ -80,7 +80,7 @@ def test_a_node_that_may_take_it_later(of: dict[str, Any], nodes: list[dict[str,
         (8, "8"),
     ],
 )
-def test_quantities(text: object, value: str) -> None:
+def test_kubernetes_quantities_become_decimal_numbers(text: object, value: str) -> None:
     assert quantity(text) == Decimal(value)
 
 
@@ -141,7 +141,7 @@ def test_preferred_affinity_keeps_no_pod_away() -> None:
         ({"key": "another", "operator": "Exists"}, ""),
     ],
 )
-def test_a_toleration_of_the_same_key_for_another_taint_is_told(toleration: Any, told: str) -> None:
+def test_a_toleration_with_the_same_key_is_mentioned(toleration: Any, told: str) -> None:
     """Contract: charts tolerate `nvidia.com/gpu=present`, and the nodes of others have `=true`."""
     taint = "has the taint team=other:NoSchedule"
     assert kept_away(pod(tolerations=[toleration]), node("a", taints=[TAINT])) == [f"{taint}{told}"]

@@ -80,7 +80,7 @@ def _cut(path: Path) -> None:
         (lambda path: None, "judged"),
     ],
 )
-def test_what_is_left_of_a_bundle_is_listed_in_its_place(
+def test_a_damaged_bundle_is_listed_and_never_pruned(
     tmp_path: Path, harm: Callable[[Path], None], state: str
 ) -> None:
     """Contract: nothing that happens to a bundle hides it or the others; and it is never removed for it."""
@@ -94,7 +94,7 @@ def test_what_is_left_of_a_bundle_is_listed_in_its_place(
     assert left(tmp_path) == ([15] if state == "judged" else [10, 15])
 
 
-def test_a_bundle_that_is_written_is_running_until_it_is_done(tmp_path: Path) -> None:
+def test_a_bundle_is_running_until_its_writer_is_done(tmp_path: Path) -> None:
     """Contract: also when its verdict stands there already, nobody removes it before."""
     writer = BundleWriter.create(tmp_path, "abcd1234", Redactor())
     [one] = folder.past(tmp_path)
@@ -182,7 +182,7 @@ def test_nothing_but_own_bundles_is_removed(tmp_path: Path) -> None:
     assert (moved / "verdict.json").is_file()
 
 
-def test_what_is_spared_stays_and_latest_may_name_an_older_one(tmp_path: Path) -> None:
+def test_pruning_keeps_spared_and_latest_bundles(tmp_path: Path) -> None:
     """Contract: of two runs at once, neither removes the other's newest nor its own."""
     first, second, third = (ended(tmp_path, second) for second in (1, 2, 3))
     name_latest(first)

@@ -12,7 +12,7 @@ HARNESS = Path(__file__).parents[3] / "harness"
 
 
 @pytest.mark.parametrize("mark", MARKS)
-def test_a_line_of_the_harness_is_no_line_of_the_program(mark: str) -> None:
+def test_a_harness_line_is_not_a_program_line(mark: str) -> None:
     assert is_own(f"2026-11-21T05:00:01Z {mark}abc 0")
     assert not is_own(f"2026-11-21T05:00:01Z loss 0.5 {mark.replace('@', '')}")
 

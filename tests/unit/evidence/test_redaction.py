@@ -74,7 +74,7 @@ def test_an_env_entry_of_a_pod_loses_its_value():
     }
 
 
-def test_a_secret_can_be_added_later_and_a_short_one_is_none():
+def test_secrets_can_be_added_unless_too_short():
     """Contract: `add` counts from then on; fewer than 4 characters are no secret."""
     redactor = Redactor(["abc"])
     assert redactor.text("abc longsecret") == "abc longsecret"
@@ -91,7 +91,7 @@ def test_innocent_text_stays(text):
 
 
 @pytest.mark.parametrize("name", ["HF_TOKEN", "MY_KEY", "DB_PASSWORD_1", "CLIENT_SECRET", "token"])
-def test_an_env_entry_with_a_secret_s_name_loses_its_value(name):
+def test_env_entries_with_secret_names_are_redacted(name):
     """Contract: the value of a variable that is named like a secret is not in a recorded pod."""
     spec = {"env": [{"name": name, "value": "x"}, {"name": "MAX_TOKENS", "value": "8"}]}
     assert json.loads(compact(spec, Redactor()) or "")["env"][0]["value"] == "***"

@@ -130,7 +130,7 @@ def test_times_are_those_of_the_clock_passed_in(tmp_path):
     assert (stage.started_at, stage.seconds) == ("2026-01-02T03:04:05.000006Z", 2.5)
 
 
-def test_a_signal_that_comes_as_a_stage_begins_is_of_that_stage(writer):
+def test_a_signal_at_stage_start_belongs_to_that_stage(writer):
     """Contract: from the moment on when a stage can be seen, what ends it is recorded."""
 
     class Interrupting:

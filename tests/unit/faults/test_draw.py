@@ -180,7 +180,7 @@ def test_json_is_one_document(capsys):
     assert "rows are right" not in said
 
 
-def test_the_ranks_of_a_draw_are_those_of_the_main_job():
+def test_every_drawn_rank_exists_in_the_job():
     """Contract: every rank that can be drawn is in the job that is launched."""
     job = (Path(draw.__file__).parents[2] / "jobs" / "multinode.yaml").read_text()
     assert f"num_nodes: {len(RANKS)}" in job
@@ -188,7 +188,7 @@ def test_the_ranks_of_a_draw_are_those_of_the_main_job():
 
 @given(seed=st.integers(0, 1 << 20), number=st.integers(0, 400))
 @settings(max_examples=20)
-def test_a_draw_with_a_program_is_that_draw_with_other_ranks(seed: int, number: int) -> None:
+def test_a_generated_program_keeps_the_drawn_fault(seed: int, number: int) -> None:
     fault, plain = drawn(seed, number, generated=True), drawn(seed, number)
     assert by_name(fault.name) == fault
     assert (fault.target, fault.scope, fault.inject, fault.undo) == (

@@ -38,13 +38,13 @@ def fault(**changes: object) -> Fault:
     return Fault(**{"name": "some-fault", **FAULT, **changes})
 
 
-def test_the_catalogue_can_be_read_and_is_what_the_issue_asks_for():
+def test_catalogue_file_names_begin_with_their_target():
     """Contract: at least 40 faults that are injected; file names begin with what they strike."""
     known = catalogue()
     assert not [name for name, each in known.items() if not name.startswith(f"{each.target}-")]
 
 
-def test_every_stage_that_a_fault_waits_for_is_one_of_a_run():
+def test_faults_wait_only_for_stages_of_a_run():
     """Contract: no fault waits for a stage that the harness never writes."""
     source = "".join(path.read_text() for path in Path("harness").rglob("*.py"))
     stages = set(re.findall(r'\.stage\("([^"]+)"\)', source))
@@ -163,13 +163,13 @@ def verdict(**changes: object) -> Verdict:
         (None, "verdict or cause"),
     ],
 )
-def test_a_row_is_right_only_if_verdict_cause_and_ranks_are(got, wrong):
+def test_a_row_needs_the_right_verdict_cause_and_ranks(got, wrong):
     """Contract: each part is compared, and what differs is named."""
     row = judge_row(fault(), got, 1, "")
     assert (row.right, row.wrong) == (not wrong, wrong)
 
 
-def test_a_refusal_is_judged_by_its_exit_code_and_what_it_says():
+def test_a_refusal_is_judged_by_exit_code_and_message():
     """Contract: progress lines do not count as what it said."""
     refused = fault(expect={"exit": 64, "message_pattern": "num_nodes"})
     assert judge_row(refused, None, 64, "harness: num_nodes must be at least 1\n").right
@@ -177,7 +177,7 @@ def test_a_refusal_is_judged_by_its_exit_code_and_what_it_says():
     assert not judge_row(refused, None, 64, "[  1.0s] num_nodes\nharness: no\n").right
 
 
-def test_the_table_shows_what_is_wrong_and_what_cannot_be_done():
+def test_the_table_lists_wrong_and_impossible_faults():
     """Contract: one line per row, also when an explanation has line breaks or bars."""
     rows = [
         judge_row(fault(), verdict(), 1, "").model_copy(update={"visible_seconds": 2.5}),

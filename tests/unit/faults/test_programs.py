@@ -76,7 +76,7 @@ def test_the_journal_has_each_number_of_a_value(kind: str) -> None:
             assert complex(one) == number
 
 
-def test_a_call_is_in_the_journal_before_the_client_has_it(
+def test_the_journal_records_a_call_before_the_client(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "0")
@@ -147,21 +147,21 @@ def test_a_pass_is_wrong_when_an_account_does_not_close(what: Account) -> None:
     assert what.judge(verdict("PASS")).word == "wrong PASS"
 
 
-def test_a_pass_of_a_healthy_program_is_right_and_nothing_else() -> None:
+def test_only_a_pass_of_a_healthy_program_is_right() -> None:
     assert accounted().judge(verdict("PASS")).word == "right"
     assert accounted(("m0/rank0", "none", None)).judge(verdict("PASS")).word == "right"
     assert accounted().judge(verdict("FAIL", "rank.crashed")).word == "wrong FAIL"
     assert accounted().judge(verdict("UNKNOWN", "run.evidence_missing")).word == "wrong FAIL"
 
 
-def test_a_rank_that_leaves_by_os_exit_is_named_unless_all_is_there() -> None:
+def test_os_exit_may_pass_or_be_an_early_exit() -> None:
     left = accounted(how="os._exit 0")
     assert left.judge(verdict("PASS")).word == "right"
     assert left.judge(verdict("FAIL", "rank.exited_early")).word == "right"
     assert left.judge(verdict("UNKNOWN", "unification.truth_incomplete")).word == "vague"
 
 
-def test_ranks_that_share_a_name_collide_also_where_the_client_counts() -> None:
+def test_a_shared_metric_collides_without_explicit_steps() -> None:
     calls = [
         {"leaves": [["m0", "float", 1.0 + rank]], "step": None, "step_kind": "none", "container": "dict"}
         for rank in range(2)
@@ -206,7 +206,7 @@ def outcome(number: int, word: str) -> Outcome:
     return Outcome(seed=7, number=number, word=word, about="a", got="PASS", right="FAIL", bundle="/b")
 
 
-def test_the_ledger_adds_up_and_forgets_a_miss_that_is_right_again(tmp_path: Path) -> None:
+def test_the_ledger_counts_outcomes_and_drops_fixed_misses(tmp_path: Path) -> None:
     path, ledger = tmp_path / "ledger.json", Ledger()
     for number, word in enumerate(["right", "wrong PASS", "right", "vague"]):
         ledger.add(outcome(number, word))
@@ -244,7 +244,7 @@ def test_the_worker_needs_a_program() -> None:
     assert "python3 program.py PROGRAM" in done.stderr
 
 
-def test_the_tracker_of_a_session_ends_with_the_harness_that_started_it(tmp_path: Path) -> None:
+def test_the_session_tracker_ends_with_its_harness(tmp_path: Path) -> None:
     """Contract: a harness that is killed leaves no tracker: its end of the pipe closes."""
     log = tmp_path / "log"
     command = [*program_run.SERVER, "--host", "127.0.0.1", "--port", "0", "--db", str(tmp_path / "db")]
@@ -264,9 +264,7 @@ def test_the_tracker_of_a_session_ends_with_the_harness_that_started_it(tmp_path
 
 
 @pytest.mark.parametrize("failures", [1, 2])
-def test_a_program_that_could_not_run_ends_the_session_the_second_time(
-    monkeypatch: pytest.MonkeyPatch, failures: int
-) -> None:
+def test_a_second_program_error_ends_the_session(monkeypatch: pytest.MonkeyPatch, failures: int) -> None:
     """Contract: no program starts after the error, though there is time left for many."""
     errors = [HarnessError("docker run: no answer in 120 s")] * failures
 

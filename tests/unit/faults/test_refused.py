@@ -32,7 +32,7 @@ def refusal(fault: Fault, folder: Path) -> UsageError:
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_job_file_is_refused_with_the_words_of_its_fault(name: str, tmp_path: Path) -> None:
+def test_a_refused_job_file_matches_its_fault(name: str, tmp_path: Path) -> None:
     """Contract: the row of the fault is right. One fault injects: it removes the file, so none is written."""
     fault = REFUSED[name]
     row = judge_row(fault, None, 64, str(refusal(fault, tmp_path)))

@@ -20,7 +20,7 @@ def marker(path: Path) -> Command:
     return Command(["touch", str(path)])
 
 
-def test_the_block_is_undone_when_it_ends_and_when_it_raises(tmp_path):
+def test_a_fault_is_undone_even_if_its_block_raises(tmp_path):
     """Contract: undone once the block is over, and the journal is gone."""
     with undone([marker(tmp_path / "a")], tmp_path / "j.json"):
         assert (tmp_path / "j.json").exists(), "written before anything is injected"

@@ -18,7 +18,7 @@ def test_make_test_goes_every_way_of_injecting():
     assert every - {way for fault in TESTED for way in ways(fault)} == set()
 
 
-def test_make_test_provokes_every_family_of_causes_and_kind_of_verdict():
+def test_make_test_provokes_every_cause_family_and_outcome():
     """Contract: each family that a fault can provoke, and PASS, FAIL, UNKNOWN and a refusal."""
     assert {family(fault) for fault in INJECTED} - {family(fault) for fault in TESTED} == set()
     assert {outcome(fault) for fault in TESTED} == {"PASS", "FAIL", "UNKNOWN", "refused"}

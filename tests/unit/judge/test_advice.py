@@ -63,7 +63,7 @@ def test_points_from_nobody_knows_where(judged):
     assert "who else" in advice(verdict)
 
 
-def test_a_rank_whose_points_came_past_run_log_is_not_silent(judged):
+def test_points_that_bypass_run_log_are_foreign_points(judged):
     """Contract: rank 1 recorded nothing, and its pod sent points: that is what is wrong."""
     job = bundles.healthy()
     for kind, seen in job.objects:
@@ -82,7 +82,7 @@ def test_a_rank_whose_points_came_past_run_log_is_not_silent(judged):
 
 
 @pytest.mark.parametrize(("code", "asked"), [(0, True), (1, False)])
-def test_whether_it_called_init_is_asked_only_of_a_rank_that_came_so_far(judged, code, asked):
+def test_the_pluto_init_question_is_skipped_for_crashed_ranks(judged, code, asked):
     """Contract: of a rank that failed at its start nobody asks whether it called pluto.init()."""
     job = bundles.healthy()
     job.manifest = job.manifest.model_copy(
@@ -120,7 +120,7 @@ def test_the_last_line_of_a_stalled_rank_is_a_message(judged):
     assert "Its last log line: step 3" in verdict.explanation
 
 
-def test_a_signal_of_the_process_itself_was_not_sent_by_somebody(judged):
+def test_a_segfault_has_no_advice_about_the_sender(judged):
     job = bundles.healthy()
     bundles.crash(job, 0)
     job.drop_pod(0, after=10)
@@ -207,7 +207,7 @@ def test_a_client_that_uploads_nothing_is_the_reason(judged, given, said):
     assert said in verdict.explanation
 
 
-def test_a_client_in_noop_mode_is_why_a_rank_is_silent(judged):
+def test_noop_mode_explains_a_silent_rank(judged):
     job = bundles.healthy()
     job.points = [one for one in job.points if one.metric.endswith("node0")]
     job.retell(1, [])

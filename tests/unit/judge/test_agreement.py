@@ -75,7 +75,7 @@ def test_a_point_that_the_worker_did_not_record(judged: Judged) -> None:
     assert "not recorded by the worker" in verdict.explanation
 
 
-def test_a_point_that_only_the_client_was_given_and_lost_is_lost(judged: Judged) -> None:
+def test_a_lost_point_in_one_record_is_reported(judged: Judged) -> None:
     job = both(bundles.healthy())
     last = job.rows(0)[-1]
     job.retell(0, job.rows(0)[:-1])
@@ -175,7 +175,7 @@ def test_past_the_row_limit_the_digests_of_metrics_decide(judged: Judged, change
     assert (verdict.cause, verdict.ranks) == expected, verdict
 
 
-def test_rows_that_do_not_fit_the_digest_of_their_metric_are_incomplete(judged: Judged) -> None:
+def test_rows_that_contradict_their_metric_digest_are_incomplete(judged: Judged) -> None:
     """Contract: with blocks, too, each row that is in the log is held against what the rank said."""
     job = bundles.healthy()
     rows, known = past_the_row_limit(job, 1)
@@ -188,9 +188,7 @@ def test_rows_that_do_not_fit_the_digest_of_their_metric_are_incomplete(judged: 
 
 
 @pytest.mark.parametrize("lost", [0, 1])
-def test_of_older_recorders_without_digests_of_metrics_that_of_all_rows_decides(
-    judged: Judged, lost: int
-) -> None:
+def test_records_without_metric_digests_compare_the_total_digest(judged: Judged, lost: int) -> None:
     """Contract: they had no room for those of 300 metrics. Records are equal where that of all rows is."""
     job = both(bundles.healthy())
     for rank in range(job.ranks):
@@ -252,7 +250,7 @@ def test_a_rank_without_a_record_says_why(judged: Judged, said: str, recorder: b
     assert expected in verdict.explanation
 
 
-def test_a_lost_point_that_was_recorded_around_the_client_was_handed_to_it(judged: Judged) -> None:
+def test_a_lost_point_is_blamed_on_the_client_queue(judged: Judged) -> None:
     """Contract: the verdict does not say that the client was never given what it was seen to be given."""
     job = bundles.healthy()
     lost = job.rows(1)[0]

@@ -56,7 +56,7 @@ def test_without_a_job_only_what_needs_none_is_listed(need, tmp_path):
     [[], [passed("values", "a"), passed("values", "b")], passed("status", "another check")],
     ids=["nothing", "twice", "another"],
 )
-def test_a_function_that_does_not_give_its_check_is_an_error(said, monkeypatch):
+def test_a_check_must_return_exactly_its_own_finding(said, monkeypatch):
     """Contract: a check that gives no finding, two, or one of another id makes the verdict UNKNOWN."""
     monkeypatch.setitem(engine.CHECKS, "values", lambda facts: said)
     verdict = judge(Bundle.open(written("healthy")))
@@ -86,7 +86,7 @@ def test_a_check_is_not_made_without_its_need(id_, monkeypatch):
 
 
 @pytest.mark.parametrize("id_", [entry.id for entry in REGISTRY.values() if entry.passes_with])
-def test_a_check_does_not_pass_without_what_it_needs_to_pass(id_, monkeypatch):
+def test_a_check_without_its_requirement_cannot_pass(id_, monkeypatch):
     """Contract: it stays FAIL without the need, and is UNKNOWN where it would pass."""
     lacks = Facts.lacks
     need = REGISTRY[id_].passes_with

@@ -36,9 +36,7 @@ def seconds(bundle: Bundle, nodes: int, ranks: int) -> float:
 
 
 @pytest.mark.parametrize("nodes_too", [False, True], ids=["ranks", "nodes"])
-def test_the_cost_of_a_verdict_grows_no_faster_than_the_ranks_that_are_claimed(
-    tmp_path: Path, nodes_too: bool
-) -> None:
+def test_judging_cost_is_linear_in_the_claimed_ranks(tmp_path: Path, nodes_too: bool) -> None:
     """Contract: eight times as many ranks cost about eight times as much, and not 64 times."""
     bundle = bundles.healthy(nodes=2).write(tmp_path / "bundle")
     few, many = (seconds(bundle, ranks if nodes_too else 2, ranks) for ranks in (FEW, MANY))

@@ -32,7 +32,7 @@ def never_ran(job: bundles.Job) -> bundles.Job:
 
 
 @pytest.mark.parametrize(("nodes", "per_node"), [(1, 1), (2, 1), (2, 2), (3, 4)])
-def test_healthy(judged, nodes, per_node):
+def test_a_healthy_job_passes_every_check(judged, nodes, per_node):
     """Contract: a job that completed, with every point in one run, is a PASS; each check says what it saw."""
     verdict = judged(bundles.healthy(nodes, per_node))
     assert verdict.verdict == "PASS", verdict
@@ -134,7 +134,7 @@ def test_an_exit_code_that_the_shell_swallowed(judged):
         ("RunContainerError", 'exec: "bash": executable file not found', "image.entrypoint"),
     ],
 )
-def test_images(judged, reason, message, cause):
+def test_each_container_waiting_reason_has_its_cause(judged, reason, message, cause):
     """Contract: each waiting reason of a container has its cause, and nothing is said of points then."""
     job = stuck(bundles.healthy())
     job.truth, job.logs, job.runs, job.attachments, job.points = {}, {}, [], [], []
@@ -259,7 +259,7 @@ def test_a_taint_of_a_flavor_asks_for_a_toleration(judged):
         ("", "", "admission.not_seen"),
     ],
 )
-def test_kueue_refuses(judged, message, reason, cause):
+def test_an_admission_failure_quotes_the_kueue_message(judged, message, reason, cause):
     """Contract: Kueue's own sentence is the explanation, with the cause behind it."""
     job = never_ran(bundles.healthy())
     job.workload(2, [cond("QuotaReserved", "False", reason, message)] if reason else [])
@@ -281,7 +281,7 @@ def test_kueue_refuses(judged, message, reason, cause):
         ("SomethingNew", "admission.evicted"),
     ],
 )
-def test_kueue_evicts(judged, reason, cause):
+def test_a_kueue_eviction_causes_the_pod_deletions(judged, reason, cause):
     """Contract: an eviction is the cause, and the pods that it deletes follow."""
     job = stuck(bundles.healthy(), keep=3)
     job.workload(20, [cond("Admitted", "True", "Admitted"), cond("Evicted", "True", reason, "told so", 20)])
@@ -314,7 +314,7 @@ def test_who_set_the_time_that_was_over(judged, limit, wait, lowered):
 
 
 @pytest.mark.parametrize(("ago", "longer"), [(45, False), (10, True)])
-def test_a_job_that_had_logged_everything_is_not_told_to_take_longer(judged, ago, longer):
+def test_a_longer_wait_is_not_advised_after_complete_records(judged, ago, longer):
     """Contract: where every rank's record was whole long before, what did not end is not the training. A job
     that was ending when its time was over only needs longer.
     """
@@ -402,7 +402,7 @@ def test_an_eviction_after_a_crash_is_not_the_cause(judged):
     assert judged(job).cause == "rank.crashed"
 
 
-def test_unschedulable(judged):
+def test_an_unschedulable_rank_quotes_the_scheduler_message(judged):
     """Contract: the verdict has the scheduler's own message, and the rank that has no node."""
     job = stuck(bundles.healthy(), keep=1)
     why = cond("PodScheduled", "False", "Unschedulable", "0/3 nodes are available: 3 Insufficient cpu")
@@ -670,7 +670,7 @@ def test_a_log_that_stops_early(judged, mark, whole):
 @pytest.mark.parametrize(
     ("other", "said"), [("e2e-worker2", "with mn-"), ("e2e-worker1", "the ports of node")]
 )
-def test_with_the_host_s_network_a_taken_port_names_who_shares_the_node(judged, other, said):
+def test_a_host_network_port_conflict_names_pod_or_node(judged, other, said):
     job = bundles.healthy()
     bundles.crash(job, 1, code=1)
     job.truth = {}
@@ -687,7 +687,7 @@ def test_with_the_host_s_network_a_taken_port_names_who_shares_the_node(judged, 
 
 
 @pytest.mark.parametrize("why", ["i/o timeout", "connect: connection refused", "connect: no route to host"])
-def test_a_kubelet_that_is_not_reached_is_the_reason_of_an_unread_log(judged, why: str) -> None:
+def test_an_unreachable_kubelet_explains_an_unread_log(judged, why: str) -> None:
     """What lies in a log that nobody could read says nothing of its rank."""
     job = bundles.healthy()
     said = f"HTTP 500: Get https://10.0.0.2:10250/containerLogs/x: dial tcp 10.0.0.2:10250: {why}"

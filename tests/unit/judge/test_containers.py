@@ -116,7 +116,7 @@ def leave(job, index, when):
     job.see("pod", when + 30, {**pod, "metadata": metadata, "status": ended})
 
 
-def test_an_init_container_that_the_end_of_the_job_s_time_killed(judged):
+def test_an_evicted_init_container_is_unended_not_failed(judged):
     """Contract: it was killed with its pod, and had not failed by itself."""
     job = starting()
     for index in (0, 1):
@@ -162,7 +162,7 @@ def test_the_image_of_a_helper_beside_a_rank_that_runs(judged):
     assert "container proxy" in verdict.explanation.lower()
 
 
-def test_a_helper_that_never_ends_keeps_the_job_from_its_end(judged):
+def test_a_helper_that_never_ends_blocks_the_job(judged):
     """Contract: every rank ended with 0, and the container that still runs is the cause, not a controller."""
     job = bundles.healthy()
     job.drop("jobset", 2)
@@ -193,7 +193,7 @@ def test_a_helper_that_failed_is_why_the_job_failed(judged):
         assert part in verdict.explanation.lower()
 
 
-def test_a_helper_that_was_gone_before_its_rank_failed_is_mentioned(judged):
+def test_a_helper_exit_before_the_crash_is_mentioned(judged):
     """Contract: a proxy that ended before its rank crashed is said beside the crash."""
     job = bundles.healthy()
     bundles.crash(job, 1)
@@ -209,7 +209,7 @@ def test_a_helper_that_was_gone_before_its_rank_failed_is_mentioned(judged):
     assert "container proxy of its pod had ended with exit code 7" in verdict.explanation.lower()
 
 
-def test_a_container_of_the_job_s_own_template_is_not_called_injected(judged):
+def test_a_container_of_the_job_template_is_not_injected(judged):
     """Contract: what the launched object's own template has was added by nobody else."""
     job = starting()
     give(job, "warm-cache", FAILED, init=True, phase="Failed")

@@ -115,7 +115,7 @@ def test_a_node_that_stops_answering(tmp_path: Path) -> None:
     assert verdict.evidence == ["objects/node.jsonl:3"]
 
 
-def test_a_rank_that_crashes_because_its_peer_s_node_is_lost(tmp_path: Path) -> None:
+def test_a_crash_before_node_loss_is_a_consequence(tmp_path: Path) -> None:
     """A node becomes Unknown long after it was lost, so what happened in between is a consequence."""
     job = lost(when=31)
     job.ended(0, 25, 1)
@@ -267,7 +267,7 @@ def waiting_for_kueue() -> bundles.Job:
 
 
 @pytest.mark.parametrize("awaited", [True, False])
-def test_the_api_server_s_sentence_is_the_cause_of_a_missing_workload(tmp_path: Path, awaited: bool) -> None:
+def test_the_api_server_message_explains_a_missing_workload(tmp_path: Path, awaited: bool) -> None:
     kind = "Workload" if awaited else "JobSet"
     verdict = asked(waiting_for_kueue(), tmp_path, (9, kind, NO_ENDPOINT, awaited))
     assert (verdict.verdict, verdict.cause) == ("FAIL", "controllers.webhook_not_serving")
@@ -275,7 +275,7 @@ def test_the_api_server_s_sentence_is_the_cause_of_a_missing_workload(tmp_path: 
     assert "dry-runs.jsonl:1" in verdict.evidence
 
 
-def test_a_webhook_that_was_away_for_a_moment_is_named_with_both_answers(tmp_path: Path) -> None:
+def test_a_webhook_outage_is_reported_with_both_responses(tmp_path: Path) -> None:
     runs = ((9, "Workload", NO_ENDPOINT, True), (40, "Workload", None, True))
     verdict = asked(waiting_for_kueue(), tmp_path, *runs)
     assert verdict.cause == "controllers.webhook_not_serving"
@@ -305,7 +305,7 @@ def test_a_rule_counts_where_it_refuses_the_controller(tmp_path: Path, user: str
     assert POLICY in verdict.explanation
 
 
-def test_a_controller_that_lost_a_right_is_named_with_the_right(tmp_path: Path) -> None:
+def test_a_lost_controller_permission_is_named(tmp_path: Path) -> None:
     verdict = asked(waiting_for_kueue(), tmp_path, (9, "Workload", FORBIDDEN, True))
     assert verdict.cause == "controllers.kueue_not_reconciling"
     assert 'cannot create resource "workloads"' in verdict.explanation

@@ -94,7 +94,7 @@ def test_the_namespace_is_deleted(judged: Judged) -> None:
     assert any(text.startswith("rank.crashed") for text in verdict.consequences)
 
 
-def test_a_namespace_that_is_deleted_after_the_wait_is_the_harness_own(judged: Judged) -> None:
+def test_a_namespace_deletion_after_the_wait_is_ignored(judged: Judged) -> None:
     """Contract: what is deleted after the end of the wait is no disturbance."""
     job = bundles.healthy()
     bundles.crash(job, 1)
@@ -201,7 +201,7 @@ def test_what_a_container_needs_is_deleted_before_it_starts(judged: Judged, kind
     assert f"{title} pluto was deleted" in verdict.explanation
 
 
-def test_a_secret_that_is_deleted_while_the_ranks_train_does_no_harm(judged: Judged) -> None:
+def test_a_secret_deletion_during_training_still_passes(judged: Judged) -> None:
     """Contract: a disturbance without harm changes no PASS, and is told beside it."""
     job = bundles.healthy()
     job.see("secret", 0.5, inside("Secret", "pluto"), "ADDED")
@@ -256,7 +256,7 @@ def test_the_queue_is_edited_before_the_job_is_admitted(judged: Judged, manager:
         )
 
 
-def test_a_queue_that_was_created_as_the_launch_began_changed_nothing(judged: Judged) -> None:
+def test_a_queue_created_at_launch_is_no_change(judged: Judged) -> None:
     """Contract: what the queue lacks is the cause, and not that somebody created it for the job."""
     job = bundles.healthy()
     never_ends(job)
@@ -492,7 +492,7 @@ def test_there_is_no_scheduler_from_the_start(judged: Judged) -> None:
     assert judged(job).cause != "cluster.component_down"
 
 
-def test_a_control_plane_that_is_not_in_pods_is_not_absent(judged: Judged) -> None:
+def test_a_control_plane_outside_pods_is_not_down(judged: Judged) -> None:
     job = watched(bundles.healthy())
     without_node(job)
     assert judged(job).cause != "cluster.component_down"
@@ -511,7 +511,7 @@ def test_there_is_no_controller_manager(judged: Judged) -> None:
     assert "kube-controller-manager" in verdict.explanation
 
 
-def test_a_scheduler_that_was_away_while_ranks_ran_is_no_cause(judged: Judged) -> None:
+def test_a_scheduler_outage_during_training_is_no_cause(judged: Judged) -> None:
     job = watched(bundles.healthy())
     bundles.crash(job, 1)
     system(job, "kube-apiserver", -1, type_="ADDED")

@@ -49,7 +49,7 @@ def test_each_exit_code_is_known_from_two_sources(judged):
         (-9, "", "", "was ended by signal 9 after step 5"),
     ],
 )
-def test_a_rank_that_failed_in_a_pod_that_succeeded_was_masked(judged, code, how, error, said):
+def test_exit_code_0_masks_a_failed_rank(judged, code, how, error, said):
     verdict = judged(failing(bundles.healthy(), code, how, error))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.exit_code_masked", [1])
     assert f"exited with 0, though rank 1 {said}" in verdict.explanation
@@ -131,7 +131,7 @@ def test_a_command_that_was_run_again_and_succeeded_hides_nothing(judged):
         ("until torchrun \\\n  --nproc-per-node=1 a.py; do sleep 1; done", "PASS"),
     ],
 )
-def test_a_script_that_the_container_s_script_calls_may_run_torchrun_again(judged, script, result):
+def test_a_nested_script_may_run_torchrun_again(judged, script, result):
     job = with_script(two_torchruns(bundles.healthy(), "a.py"), script)
     assert check(judged(job), "rank-exit").result == result
 
@@ -141,7 +141,7 @@ def test_another_command_after_one_that_failed_hides_it(judged):
     assert (verdict.verdict, verdict.cause) == ("FAIL", "rank.exit_code_masked")
 
 
-def test_the_end_of_a_rank_that_nobody_but_its_pod_knows_is_unknown(judged):
+def test_a_rank_exit_known_only_to_kubernetes_is_unknown(judged):
     job = together(bundles.healthy())
     job.processes = [
         e for e in job.processes if e.kind not in {"end", "result"} or not e.id.startswith("pod-uid-1")
@@ -163,9 +163,7 @@ def test_the_end_of_a_rank_that_nobody_but_its_pod_knows_is_unknown(judged):
         ("for fold in 1 2\ndo\n  python3 a.py\ndone", "UNKNOWN"),
     ],
 )
-def test_an_exit_code_that_python_does_not_tell_is_known_where_the_script_passes_it_on(
-    judged, script, result
-):
+def test_the_script_decides_an_unrecorded_python_exit_code(judged, script, result):
     job = recorded(bundles.healthy())
     for kind, state in job.objects:
         if kind == "pod":
@@ -211,7 +209,7 @@ def test_the_way_in_which_a_script_hides_an_exit_code(script, said):
     assert (said in told) if said else not told
 
 
-def test_a_torchrun_that_the_script_starts_again_is_no_restart_by_torchrun(judged):
+def test_a_second_torchrun_is_not_a_torchrun_restart(judged):
     job = two_torchruns(bundles.healthy(), "a.py")
     for rank in range(2):
         first, second = (
@@ -251,7 +249,7 @@ def test_a_script_that_leaves_its_program_behind_ended_early(judged, script, cau
         assert "wait $!" in verdict.explanation
 
 
-def test_the_script_of_a_workload_of_kubernetes_is_told_from_the_harness_s_init(judged):
+def test_the_workload_script_is_distinguished_from_the_init(judged):
     job = failing(bundles.healthy())
     init = "export KONDUKTOR_OUTPUT_DIR=/tmp/x\n[ -d /opt/harness/recorder ] && : python3\n" + "#\n" * 99
     for kind, state in job.objects:
@@ -329,7 +327,7 @@ def test_a_second_try_may_go_on_from_a_checkpoint(judged, again, result):
     assert check(judged(job), "rank-exit").result == result
 
 
-def test_the_last_command_of_a_shell_is_no_parent_of_those_before_it(judged):
+def test_the_last_shell_command_is_no_parent_process(judged):
     """The shell becomes its last command, so that a program that failed looks like a child of that one."""
     job = recorded(bundles.healthy(nodes=1))
     pod = PodEvents(job, 0)
@@ -448,7 +446,7 @@ def test_a_torchrun_that_prints_its_help_fails_nothing(judged):
     assert judged(with_script(job, "torchrun --help\ntorchrun train.py")).verdict == "PASS"
 
 
-def test_a_torchrun_that_is_tried_again_before_it_started_a_rank_hides_nothing(judged):
+def test_a_rendezvous_retry_before_any_rank_still_passes(judged):
     job = recorded(bundles.healthy())
     for index in range(job.nodes):
         pod = PodEvents(job, index)
@@ -480,7 +478,7 @@ def test_a_retry_may_meet_elsewhere(judged, options, again, cause):
     assert judged(script).cause == cause
 
 
-def test_a_restart_that_is_masked_names_the_rank_that_failed_and_not_its_peer(judged):
+def test_a_masked_restart_names_the_rank_that_failed(judged):
     """The last start failed only because the first agent was gone already."""
     job = recorded(bundles.healthy())
     for index in range(2):
@@ -515,7 +513,7 @@ def out_of_memory(job, index):
     return job
 
 
-def test_a_rank_that_the_kernel_killed_for_its_memory_is_told_as_that(judged):
+def test_a_masked_oom_kill_is_still_reported(judged):
     job = out_of_memory(failing(bundles.healthy(), -9, "", ""), 1)
     verdict = judged(with_script(job, "torchrun a.py || true"))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.oom_killed", [1])
@@ -524,7 +522,7 @@ def test_a_rank_that_the_kernel_killed_for_its_memory_is_told_as_that(judged):
     assert "`|| true` behind the command hides it" in verdict.explanation
 
 
-def test_the_agent_s_own_count_of_kills_for_memory_counts_as_well(judged):
+def test_an_oom_kill_counted_by_the_agent_is_reported(judged):
     job = failing(bundles.healthy(), -9, "", "")
     for at, event in enumerate(job.processes):
         if event.kind == "failed":
@@ -532,12 +530,12 @@ def test_the_agent_s_own_count_of_kills_for_memory_counts_as_well(judged):
     assert judged(job).cause == "rank.oom_killed"
 
 
-def test_no_pass_where_the_kernel_killed_a_process_that_nobody_counts(judged):
+def test_an_oom_kill_fails_an_otherwise_healthy_job(judged):
     verdict = judged(out_of_memory(together(bundles.healthy()), 1))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.oom_killed", [1])
 
 
-def test_a_timeout_that_was_over_before_any_rank_was_recorded_is_told(judged):
+def test_a_timeout_before_any_rank_process_is_reported(judged):
     job = with_script(recorded(bundles.healthy()), "timeout 5 torchrun a.py || true")
     job.truth, job.runs, job.points, job.attachments = {}, [], [], []
     verdict = judged(job)
@@ -545,7 +543,7 @@ def test_a_timeout_that_was_over_before_any_rank_was_recorded_is_told(judged):
     assert "`timeout 5` of its script was over before a process of rank 0 was recorded" in verdict.explanation
 
 
-def test_a_container_with_exit_code_124_was_ended_by_the_timeout_of_its_script(judged):
+def test_exit_code_124_is_explained_by_the_script_timeout(judged):
     job = bundles.healthy()
     bundles.crash(job, 1, code=124)
     job.drop_pod(1, after=10)
@@ -558,7 +556,7 @@ def test_a_container_with_exit_code_124_was_ended_by_the_timeout_of_its_script(j
     assert any("raise the limit of `timeout`" in one for one in verdict.next)
 
 
-def test_a_program_that_starts_the_rank_and_does_not_pass_its_exit_code_on_is_told(judged):
+def test_a_wrapper_that_hides_the_exit_code_is_named(judged):
     job = with_script(bundles.healthy(), "python3 supervise.py")
     ran(plain(job), 20, 1)
     assert "the program that the script starts did not pass it on" in judged(job).explanation.lower()

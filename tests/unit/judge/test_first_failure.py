@@ -94,7 +94,7 @@ def test_a_rank_that_hangs_is_named_with_its_stack(judged):
     assert verdict.evidence[0].endswith(".log:2")
 
 
-def test_a_rank_that_hangs_while_it_destroys_its_group_waits_for_nobody(judged):
+def test_a_hang_in_destroy_process_group_names_its_rank(judged):
     """Contract: the rank itself hangs (pytorch#154976), although its innermost frames are torch's. The peer
     that waits for it in a collective is not named.
     """
@@ -122,7 +122,7 @@ def test_torch_may_be_a_source_tree(judged):
     assert (verdict.cause, verdict.ranks) == ("rank.hung", [1])
 
 
-def test_a_rank_that_waited_in_vain_is_not_the_one_that_hangs(judged):
+def test_a_collective_timeout_names_the_hung_peer(judged):
     """Contract: gloo's own timeout ends the peer first.
 
     The rank that was taken down outside a collective hangs.
@@ -170,7 +170,7 @@ def test_a_rank_that_never_joined_is_the_one_that_hangs(judged):
 
 
 @pytest.mark.parametrize(("word", "masked"), [("FAIL", False), ("UNKNOWN", False), ("PASS", True)])
-def test_the_script_of_acceptance_tests_ends_with_0_for_what_they_reported(judged, word, masked):
+def test_a_reported_acceptance_failure_is_no_masked_exit_code(judged, word, masked):
     """Contract: the report is judged, and not torchrun's echo of it; one that passed explains no code."""
     job = bundles.healthy(2)
     says(job, 0, ["[RESULT] 1 checks"], code=1, shell=0)
@@ -254,7 +254,7 @@ def test_a_rank_that_failed_before_its_pod_was_deleted(judged):
     assert "ValueError: boom" in verdict.explanation
 
 
-def test_the_last_error_is_told_not_what_the_client_says_after_it(judged):
+def test_client_log_lines_do_not_hide_an_exception(judged):
     """Contract: the client's last log lines do not hide an exception."""
     job = failing()
     says(
@@ -292,7 +292,7 @@ LOST = "RuntimeError: [./gloo/pair.cc:534] Connection closed by peer [10.0.0.1]:
         (["cp: error writing '/out/x': No space left on device"], "rank.write_failed"),
     ],
 )
-def test_a_write_that_failed_is_named_where_it_ended_the_rank(judged, lines, cause):
+def test_a_failed_write_is_named_only_if_fatal(judged, lines, cause):
     """Contract: also after many steps; a full disk that the rank lived with is no cause."""
     job = failing()
     says(job, 1, lines)

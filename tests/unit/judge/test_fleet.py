@@ -43,7 +43,7 @@ def test_nobody_expected_and_nothing_said_is_no_pass() -> None:
     assert fleet([], []).verdict == "UNKNOWN"
 
 
-def test_a_node_that_did_not_answer_comes_first_and_is_unknown() -> None:
+def test_a_node_without_a_report_is_unknown_and_first() -> None:
     nodes = changed(healthy(5), 0, bad={("env.shm", None): "FAIL"})
     found = fleet(records(nodes[:4]), expected(nodes))
     assert [(one.node, one.verdict) for one in found.nodes[:2]] == [("gpu-04", "UNKNOWN"), ("gpu-00", "FAIL")]
@@ -72,7 +72,7 @@ def test_slower_than_the_fleet_from_four_nodes_on(count: int, verdict: str) -> N
     assert all("slower than the fleet: 0.69" in one.text for one in slow)
 
 
-def test_a_missing_node_does_not_make_a_slow_one_look_better() -> None:
+def test_a_missing_node_does_not_hide_a_slow_one() -> None:
     """Contract: of the figures that are left alone, the median would be low enough for the slow ones."""
     nodes = [replace(one, scale=1.3 if number < 3 else 0.9) for number, one in enumerate(healthy(5))]
     for there in (nodes, nodes[1:]):
@@ -98,12 +98,12 @@ def test_a_check_that_others_have_is_not_reported() -> None:
     assert node(found, "gpu-00").verdict == "PASS"
 
 
-def test_a_gpu_fewer_than_the_others_of_its_kind_is_unknown() -> None:
+def test_a_node_with_fewer_gpus_is_unknown() -> None:
     nodes = changed(healthy(3), 1, gpus=1)
     assert node(fleet(records(nodes), expected(nodes)), "gpu-01").verdict == "UNKNOWN"
 
 
-def test_a_node_of_another_kind_owes_no_checks_of_the_others() -> None:
+def test_another_gpu_model_needs_no_fp8_check() -> None:
     nodes = changed(healthy(5), 1, model="NVIDIA A100-SXM4-80GB", lacks=("compute.gemm.fp8",))
     assert fleet(records(nodes), expected(nodes)).verdict == "PASS"
 
@@ -143,7 +143,7 @@ def test_a_report_that_says_worse_than_its_checks_is_believed() -> None:
     assert cell(fleet(printed("accept-a", report), ["a"]), "a", REPORT).verdict == "FAIL"
 
 
-def test_without_its_report_a_pod_is_unknown_and_its_failures_stay() -> None:
+def test_a_pod_without_its_report_is_unknown_or_failed() -> None:
     one = Node("a", bad={("env.shm", None): "FAIL"})
     assert fleet(one.said()[:-1], expected([one])).verdict == "FAIL"
     assert fleet(Node("a").said()[:-1], expected([one])).verdict == "UNKNOWN"
@@ -181,7 +181,7 @@ def test_nodes_that_speak_through_the_collectives_alone_answered() -> None:
     assert found.verdict == node(found, "gpu-03").verdict == "UNKNOWN"
 
 
-def test_a_node_whose_own_tests_are_missing_does_not_pass_by_the_collectives() -> None:
+def test_collectives_do_not_replace_missing_node_tests() -> None:
     nodes = healthy(4)
     report = together(nodes, collective("ddp.all_reduce.correct"))
     found = fleet([*records(nodes[:3]), *printed(nodes[0].pod, report)], expected(nodes, world=True))
@@ -275,7 +275,7 @@ def test_removing_a_record_never_makes_a_verdict_better(
 
 @settings(max_examples=150, deadline=None)
 @given(CLUSTERS, GROUPS, st.data())
-def test_whatever_is_lost_what_did_not_pass_before_does_not_pass_now(
+def test_lost_records_never_turn_another_verdict_into_pass(
     nodes: list[Node], group: list[tuple[str, str, int]] | None, data: st.DataObject
 ) -> None:
     """Contract: any records may be lost, all of a pod too. The cluster then passes only if it did before and

@@ -61,7 +61,7 @@ def test_an_image_in_another_registry_is_named(judged: Any) -> None:
     assert "The nodes have localhost/worker:9, which is another image to Kubernetes" in verdict.explanation
 
 
-def test_an_image_that_is_there_and_is_pulled_all_the_same(judged: Any) -> None:
+def test_pull_policy_always_ignores_an_image_on_the_node(judged: Any) -> None:
     """Contract: the tag latest, or none, is what makes the policy Always where the pod names none."""
     images = {name: ["docker.io/library/worker:latest"] for name in ("e2e-worker1", "e2e-worker2")}
     verdict = judged(starting(BACK_OFF, images, image="worker", policy="Always"))

@@ -38,7 +38,7 @@ def status(job: bundles.Job, folder: Path) -> tuple[Check, str]:
 USUAL = ((2, "Queued"), (4, "Pending"), (6, "Running"), (32, "Succeeded"))
 
 
-def test_the_truth(tmp_path: Path) -> None:
+def test_a_correct_torchrun_job_status_passes(tmp_path: Path) -> None:
     """Contract: a job that said what was so passes, and the check says how late it said its end."""
     check, verdict = status(told(*USUAL), tmp_path)
     assert (check.result, verdict) == ("PASS", "PASS"), check
@@ -54,7 +54,9 @@ def test_the_truth(tmp_path: Path) -> None:
         ([*USUAL, (34, "Running")], "JobSet is Completed, and the TorchrunJob says Running"),
     ],
 )
-def test_lies(tmp_path: Path, phases: list[tuple[float, str]], says: str) -> None:
+def test_a_wrong_torchrun_job_status_fails(
+    tmp_path: Path, phases: list[tuple[float, str]], says: str
+) -> None:
     """Contract: another end, an end too early, Running without pods: each is a FAIL with its cause."""
     check, verdict = status(told(*phases), tmp_path)
     assert (check.result, check.cause, verdict) == ("FAIL", "run.status_wrong", "FAIL"), check

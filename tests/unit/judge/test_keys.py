@@ -55,7 +55,7 @@ def test_an_account_that_closes_is_a_pass_with_its_number(judged: Judged) -> Non
     assert said(verdict) == f"{sum(len(job.rows(rank)) for rank in range(2))} keys × steps"
 
 
-def test_a_value_that_the_client_left_out_is_named_with_the_reason_first(judged: Judged) -> None:
+def test_a_value_the_client_omits_is_named_with_reason(judged: Judged) -> None:
     verdict = judged(accounted(1, ("flag", "bool", BOOLEAN, 6, "0", "5")))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.client_rewrote", [1])
     assert f"6 values of rank 1: {BOOLEAN}: 'flag' (bool) at steps 0 to 5 of rank 1" in verdict.explanation

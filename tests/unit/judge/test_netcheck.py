@@ -101,7 +101,7 @@ def test_a_pod_that_did_not_come_because_nothing_schedules_it(tmp_path: Path) ->
     assert any(line.startswith("peer.never_came") for line in seen.consequences)
 
 
-def test_a_pod_that_got_a_node_only_when_the_others_had_ended(tmp_path: Path) -> None:
+def test_a_pod_scheduled_too_late_is_the_cause(tmp_path: Path) -> None:
     """Contract: what kept it away while they waited is the cause, also when it runs and speaks later."""
     made = job({index: diagnosis("peer.never_came", 3) for index in range(3)})
     ended(made, 0, 1, 2)

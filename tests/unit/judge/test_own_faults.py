@@ -61,12 +61,12 @@ def test_a_cause_that_is_no_nodes_own_stays_doubtful(cause: str) -> None:
     assert list(reasons(failing(1, of=5, cause=cause))) == ["gpu-00"]
 
 
-def test_one_node_alone_is_at_fault_for_its_hardware_and_not_for_what_an_image_may_lack() -> None:
+def test_a_single_node_is_blamed_only_for_hardware() -> None:
     assert reasons(failing(1, of=1, cause="gpu.ecc")) == {}
     assert "may be the image's" in reasons(failing(1, of=1, cause="gpu.absent"))["gpu-00"]
 
 
-def test_where_most_nodes_fail_in_one_way_none_is_tainted_unasked() -> None:
+def test_a_failure_on_most_nodes_needs_force_to_taint() -> None:
     """Contract: also one whose own fault is proved, until --force says so."""
     nodes = failing(4, of=4, cause="gpu.driver")
     nodes = changed(nodes, 1, bad={("compute.gemm.bf16.correct", 1): "FAIL"})

@@ -241,9 +241,7 @@ def test_the_harness_deletes_a_stateful_set_that_a_user_interrupted(tmp_path: Pa
 
 
 @pytest.mark.parametrize(("ended", "cause"), [(41, "run.timed_out"), (20, "rank.killed")])
-def test_a_command_that_ends_after_the_deadline_was_ended_by_the_harness(
-    tmp_path: Path, ended: float, cause: str
-) -> None:
+def test_an_exit_after_the_deadline_is_a_timeout(tmp_path: Path, ended: float, cause: str) -> None:
     """Contract: only a command that ended before the deadline, at 40 s, accuses its rank."""
     job = queued("StatefulSet")
     assert job.manifest.expected is not None

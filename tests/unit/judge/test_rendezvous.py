@@ -74,7 +74,7 @@ def absent(seen):
 
 
 @pytest.mark.parametrize("index", [0, 1])
-def test_a_name_that_the_pods_of_one_node_do_not_know(judged, index):
+def test_dns_that_differs_on_one_node_is_the_cause(judged, index):
     """Contract: where a pod of another node resolves it, the Service is not to blame."""
     job = bundles.healthy()
     seen = [absent(inspection(job, at)) if at == index else inspection(job, at) for at in range(2)]
@@ -90,7 +90,7 @@ def test_a_name_that_no_pod_knows_is_missing(judged):
     assert judged(job, *(absent(inspection(job, at)) for at in range(2))).cause == "dns.no_record"
 
 
-def test_another_port(judged):
+def test_a_wrong_master_port_makes_the_rendezvous_unreachable(judged):
     """Contract: no connection to the expected port is TCP, and the verdict gives the other nodes' port."""
     job = bundles.healthy()
     verdict = judged(

@@ -140,7 +140,7 @@ def test_restart_past_the_row_limit_that_leaves_rows_unknown(
     assert "HARNESS_TRUTH_ROWS" in verdict.explanation
 
 
-def test_restart_past_the_row_limit_that_ends_before_the_killed_life_did(
+def test_unrepeated_rows_past_the_row_limit_are_unknown(
     judged: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: rows behind the last block are known only if the next life logged them again."""
@@ -156,7 +156,7 @@ def test_restart_past_the_row_limit_that_ends_before_the_killed_life_did(
     [(210, "UNKNOWN"), (223, "UNKNOWN"), (224, "PASS")],
     ids=["before", "just before", "past"],
 )
-def test_restart_of_a_rank_that_logged_faster_than_it_was_recorded(
+def test_buffered_rows_of_a_killed_rank_must_be_repeated(
     judged: Judged, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: int, result: str
 ) -> None:
     """Contract: rows that waited for a frame when the rank was killed are known only if they came again."""
@@ -209,7 +209,7 @@ def test_a_rank_that_becomes_another_program_was_not_restarted(
     assert ("replaced itself by another program (os.exec)" in check.explanation) == any(opens)
 
 
-def test_a_loop_of_the_run_script_is_no_restart_that_the_job_allows(judged: Judged) -> None:
+def test_a_run_script_loop_is_no_allowed_restart(judged: Judged) -> None:
     """Contract: where torchrun's count did not change and no other pod failed, torchrun started nothing."""
     job = bundles.healthy()
     again(job, 1)
@@ -282,7 +282,7 @@ def test_the_later_value_counts(judged: Judged) -> None:
     assert (verdict.cause, verdict.ranks) == ("unification.wrong_value", [1])
 
 
-def test_an_attempt_that_was_cut_at_full_speed_may_have_logged_more(judged: Judged) -> None:
+def test_a_fast_attempt_cut_short_is_an_incomplete_record(judged: Judged) -> None:
     """Contract: rows of a rank that recorded very fast are known only where the next attempt overlaps."""
     job = bundles.healthy(steps=30)
     for rank in range(2):

@@ -366,13 +366,13 @@ def test_a_row_from_before_the_checkpoint_is_owed(scaled_down: Any) -> None:
     assert (found["no-lost-points"].cause, found["no-lost-points"].ranks) == ("unification.lost_points", [1])
 
 
-def test_a_deleted_rank_that_missed_a_step_before_the_checkpoint_is_named(scaled_down: Any) -> None:
+def test_a_deleted_rank_that_missed_checkpointed_steps_is_named(scaled_down: Any) -> None:
     """Contract: without an end of its record, the steps of rank 0 prove what a rank had to log."""
     found = scaled_down(logged=CHECKPOINT - 1)
     assert (found["training-data"].cause, found["training-data"].ranks) == ("training.data_missed", [1])
 
 
-def test_a_world_of_another_size_is_no_restart_of_the_job(scaled_down: Any) -> None:
+def test_a_smaller_world_is_no_job_restart(scaled_down: Any) -> None:
     """Contract: the verdict names the new world, and values that it logged anew are no collision."""
     found = scaled_down()
     assert found["restarts"].result == "PASS"
@@ -380,7 +380,7 @@ def test_a_world_of_another_size_is_no_restart_of_the_job(scaled_down: Any) -> N
     assert found["collisions"].result == found["training-resume"].result == "PASS"
 
 
-def test_a_superseded_step_may_have_the_value_of_an_earlier_world(scaled_down: Any) -> None:
+def test_a_superseded_step_may_keep_its_earlier_value(scaled_down: Any) -> None:
     """Contract: where a deleted rank made the step twice, else its value must be the one that it logged."""
     metric = "rank1/train/loss"
     assert scaled_down(seen={(metric, 3): 7.5})["values"].cause == "unification.wrong_value"
@@ -446,7 +446,7 @@ def test_an_upload_that_nothing_is_known_of_is_no_pass(checked: Any) -> None:
         ({"error": "it was cut"}, "UNKNOWN", None),
     ],
 )
-def test_a_training_goes_on_where_the_run_stands_that_was_brought_back(
+def test_resumed_training_must_continue_the_restored_run(
     checked: Any, brought: dict[str, Any] | None, result: str, cause: str | None
 ) -> None:
     """Contract: a training that began anew beside what was brought back is no PASS."""

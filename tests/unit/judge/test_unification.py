@@ -46,7 +46,7 @@ def causes(verdict: Verdict) -> set[str | None]:
     return {verdict.cause, *(line.partition(":")[0] for line in verdict.consequences)}
 
 
-def test_no_run(judged):
+def test_a_run_in_another_project_is_rejected(judged):
     """Contract: a run of another project is not the run, and the verdict says where the ranks went."""
     job = bundles.healthy()
     job.runs = [job.runs[0].model_copy(update={"project": "other"})]
@@ -175,7 +175,7 @@ def test_two_ranks_say_the_same(judged):
     assert judged(job).verdict == "PASS"
 
 
-def test_foreign_points(judged):
+def test_sys_metrics_are_not_foreign_points(judged):
     """Contract: points that no rank logged are a FAIL. The client's own sys/ metrics are allowed."""
     job = bundles.healthy()
     row = TruthRow(metric="sys/cpu.percentage.0", step=1, value=3, time_ms=1)
@@ -193,7 +193,7 @@ def test_foreign_points_of_somebody_else(judged):
     assert "loss/node0 step 77" in verdict.explanation
 
 
-def test_plutos_deduplication(judged):
+def test_duplicate_rows_resolve_by_client_time_then_order(judged):
     """Contract: the highest client time wins, then the last row.
 
     Re-sent rows are mentioned and are no failure.
@@ -289,7 +289,7 @@ def with_blocks(wrong: bool = False, lose: int = 0) -> bundles.Job:
     return job
 
 
-def test_blocks_pass(judged):
+def test_intact_blocks_pass_past_the_row_limit(judged):
     """Contract: rows past the limit are compared by block, count and digest."""
     assert judged(with_blocks()).verdict == "PASS"
 
@@ -357,7 +357,7 @@ def begun(pid: int, time: int, pod: str = "p") -> TruthStart:
     return TruthStart(attempt=f"a{pid}", time_ms=time, pod=pod, pid=pid, outside=True)
 
 
-def test_a_value_that_the_same_process_logs_again_is_a_note(judged: Judged) -> None:
+def test_an_overwrite_by_the_same_process_is_a_note(judged: Judged) -> None:
     job = relived(
         bundles.healthy(), [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN), *at_steps(2, 4, 0.75, BEGUN + 50)]
     )
@@ -404,7 +404,7 @@ def child(pid: int, time: int, parent: int) -> TruthStart:
     return begun(pid, time).model_copy(update={"parent": parent})
 
 
-def test_a_child_of_a_rank_that_logs_other_steps_is_no_restart(judged: Judged) -> None:
+def test_a_child_process_with_other_steps_is_no_restart(judged: Judged) -> None:
     one = [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN + 100)]
     verdict = judged(
         relived(bundles.healthy(), one, [child(23, BEGUN + 50, 7), *at_steps(6, 9, 0.5, BEGUN + 200)])
@@ -416,9 +416,7 @@ def test_a_child_of_a_rank_that_logs_other_steps_is_no_restart(judged: Judged) -
 @pytest.mark.parametrize(
     ("cut", "said"), [(0, "rank 0: its end is"), (1, "process 23, a child of the rank's")]
 )
-def test_the_record_of_a_rank_and_of_each_of_its_children_has_an_end(
-    judged: Judged, cut: int, said: str
-) -> None:
+def test_rank_and_child_records_each_need_an_end(judged: Judged, cut: int, said: str) -> None:
     """Contract: the end of a child is not that of the rank, and the other way round."""
     one = [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN + 100)]
     job = relived(bundles.healthy(), one, [child(23, BEGUN + 50, 7), *at_steps(6, 9, 0.5, BEGUN + 200)])
@@ -430,9 +428,7 @@ def test_the_record_of_a_rank_and_of_each_of_its_children_has_an_end(
 
 
 @pytest.mark.parametrize(("more", "verdict"), [(0, "PASS"), (1, "UNKNOWN")])
-def test_a_child_that_a_pool_killed_after_it_had_finished_is_complete(
-    judged: Judged, more: int, verdict: str
-) -> None:
+def test_a_pool_child_killed_after_its_work_is_complete(judged: Judged, more: int, verdict: str) -> None:
     one = [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN + 100)]
     account = TruthAccount(handed=2, logged=2, left=0)
     rest = at_steps(8, 8 + more, 0.5, BEGUN + 200)
@@ -451,7 +447,7 @@ def test_a_child_and_its_rank_collide_with_both_process_ids(judged: Judged) -> N
     assert "process 7 in pod p and process 23 in pod p" in verdict.explanation
 
 
-def test_a_second_process_without_a_restart_is_no_life_that_the_job_allows(judged: Judged) -> None:
+def test_a_second_process_without_a_restart_overwrites_points(judged: Judged) -> None:
     one = [begun(7, BEGUN), *at_steps(0, 6, 0.5, BEGUN)]
     job = relived(bundles.healthy(), one, [begun(23, BEGUN + 500), *at_steps(0, 2, 0.75, BEGUN + 600)])
     verdict = judged(job)
@@ -498,9 +494,7 @@ DISORDER = [
 ]
 
 
-def test_steps_that_fall_past_the_row_limit_are_compared_as_the_tracker_keeps_them(
-    judged: Judged, tmp_path: Path
-) -> None:
+def test_decreasing_steps_past_the_row_limit_still_pass(judged: Judged, tmp_path: Path) -> None:
     verdict = judged(past_the_limit(tmp_path, DISORDER, 300))
     assert verdict.verdict == "PASS", verdict
     assert "201 points came again with another value" in verdict.explanation
@@ -509,7 +503,7 @@ def test_steps_that_fall_past_the_row_limit_are_compared_as_the_tracker_keeps_th
 @pytest.mark.parametrize(
     "cause", ["unification.lost_points", "unification.wrong_value", "unification.foreign_points"]
 )
-def test_a_difference_past_the_row_limit_is_found_among_steps_that_fall(
+def test_decreasing_steps_past_the_row_limit_hide_no_difference(
     judged: Judged, tmp_path: Path, cause: str
 ) -> None:
     job = past_the_limit(tmp_path, [row for row in DISORDER if row[1] != 1100], 300)

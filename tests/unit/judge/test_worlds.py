@@ -58,7 +58,7 @@ def test_pods_that_trained_alone_are_named_with_the_reason(judged, options, why)
     assert "ll ranks met" not in " ".join(one.explanation for one in verdict.checks)
 
 
-def test_ranks_that_were_no_world_have_no_open_account_of_keys_of_their_own(judged):
+def test_a_world_of_one_leaves_the_keys_unjudged(judged):
     job = alone(bundles.healthy(), "--nnodes=1")
     launch = job.manifest.launch.model_copy(update={"recorder": True, "accounts": ["keys"]})
     job.manifest = job.manifest.model_copy(update={"launch": launch})
@@ -68,7 +68,7 @@ def test_ranks_that_were_no_world_have_no_open_account_of_keys_of_their_own(judg
     assert verdict.consequences == []
 
 
-def test_worlds_of_several_ranks_in_one_pod_each_are_of_the_wrong_size(judged):
+def test_separate_worlds_per_pod_have_the_wrong_size(judged):
     verdict = judged(alone(bundles.healthy(per_node=2), "--nnodes=1", world=2))
     assert (verdict.verdict, verdict.cause) == ("FAIL", "rendezvous.world_size"), verdict.explanation
     assert "ranks 0 and 1 of a world of 2" in verdict.explanation
@@ -112,7 +112,7 @@ def test_a_script_without_a_process_group_is_alone(judged):
     assert "never initialised torch.distributed" in verdict.explanation
 
 
-def test_a_group_that_the_script_made_for_itself_counts_more_than_torchruns(judged):
+def test_the_process_group_size_overrides_the_torchrun_size(judged):
     job = recorded(bundles.healthy())
     for index in range(2):
         pod = PodEvents(job, index)
@@ -143,7 +143,7 @@ def test_a_pod_without_recorded_processes_is_unknown(judged):
     assert "ll ranks met" not in " ".join(one.explanation for one in verdict.checks)
 
 
-def test_an_evaluation_after_the_training_may_run_in_each_pod_alone(judged):
+def test_a_standalone_evaluation_after_training_passes(judged):
     job = together(bundles.healthy())
     for index in range(2):
         pod = PodEvents(job, index)
@@ -167,7 +167,7 @@ def test_ranks_are_named_by_the_pod_that_had_them(judged):
 
 
 @pytest.mark.parametrize("given", [True, False])
-def test_the_recorded_number_of_ranks_counts_where_the_file_gives_none(judged, given):
+def test_the_job_file_world_size_overrides_the_recorded_one(judged, given):
     job = together(bundles.healthy(nodes=2, per_node=2))
     expected = job.manifest.expected
     assert expected is not None
@@ -200,7 +200,7 @@ def test_a_world_with_a_rank_in_two_pods_is_none(judged):
 
 
 @pytest.mark.parametrize(("world", "verdict"), [(2, "PASS"), (1, "FAIL"), (None, "UNKNOWN")])
-def test_without_the_recorder_the_workers_own_record_must_tell_its_world(judged, world, verdict):
+def test_without_the_recorder_workers_must_record_their_world(judged, world, verdict):
     job = bundles.healthy()
     changed = job.manifest.launch.model_copy(update={"processes": True, "recorder": False})
     job.manifest = job.manifest.model_copy(update={"launch": changed})
@@ -211,13 +211,13 @@ def test_without_the_recorder_the_workers_own_record_must_tell_its_world(judged,
     assert seen.verdict == verdict, seen.explanation
 
 
-def test_the_log_of_a_rank_is_that_of_the_pod_that_had_it(tmp_path):
+def test_a_rank_maps_to_the_pod_that_ran_it(tmp_path):
     job = together(bundles.healthy(), order=[1, 0])
     ranks = job.write(tmp_path / "bundle").ranks()
     assert {rank: pod.name for rank, pod in ranks.items()} == {0: job.pod_name(1), 1: job.pod_name(0)}
 
 
-def test_ranks_that_never_came_to_a_world_are_named_by_their_ends_alone(judged):
+def test_ranks_without_a_world_are_judged_by_exits(judged):
     job = recorded(bundles.healthy())
     for index in range(2):
         job.drop_pod(index, after=6)
@@ -227,7 +227,7 @@ def test_ranks_that_never_came_to_a_world_are_named_by_their_ends_alone(judged):
     assert not any("which world" in text for text in verdict.consequences)
 
 
-def test_a_torchrun_that_was_seen_waiting_and_met_the_others_later_is_no_cause(judged):
+def test_a_torchrun_that_joins_late_is_no_cause(judged):
     """The look inside comes at a fixed time, and on a busy machine a pod may still start then."""
     job = together(bundles.healthy())
     torchrun = Process(pid=7, parent=1, command=[*TORCHRUN, "--nnodes=2", "train.py"])

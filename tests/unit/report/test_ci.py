@@ -79,7 +79,7 @@ def test_a_summary_is_cut_to_what_a_job_may_have(tmp_path):
     assert file.read_text() == text
 
 
-def test_launches_that_did_not_pass_come_first_and_retries_are_told():
+def test_the_summary_lists_failures_first_and_retries():
     """Contract: verdict, cause, ranks, report; "tried again" with what and why."""
     text = summary.launches([summary.Row(PASS), summary.Row(FAIL)])
     lines = text.splitlines()
@@ -129,7 +129,7 @@ def test_annotations_of_launches():
     ]
 
 
-def test_a_document_counts_its_tests_and_refuses_what_ctrf_does_not_know():
+def test_a_ctrf_document_counts_tests_and_rejects_invalid_ones():
     """Contract: the sums are those of the tests."""
     tests = [a_test(), a_test(name="u", status="failed"), a_test(name="v", flaky=True, retries=1)]
     made = document(tests, Tool(name="pytest"), 0, 20, "2026-01-01T00:00:00Z")

@@ -281,7 +281,7 @@ def test_blocks_known_by_digest(tmp_path: Path) -> None:
     assert (found.values_differ, found.values) == (1, [])
 
 
-def test_another_value(tmp_path: Path) -> None:
+def test_a_different_value_is_reported_with_both_values(tmp_path: Path) -> None:
     a, b = bundles.healthy(), bundles.healthy()
     rows = [
         row.model_copy(update={"value": 5.0}) if (row.metric, row.step) == ("loss/node1", 4) else row

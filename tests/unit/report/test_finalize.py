@@ -31,7 +31,7 @@ def writer(tmp_path: Path) -> BundleWriter:
     return writer
 
 
-def test_a_finished_run_has_a_report_and_is_judged_the_same_afterwards(writer):
+def test_a_run_with_a_report_keeps_its_verdict(writer):
     """Contract: report.html is not evidence; `harness judge` does not see it."""
     outcome = finish(RecordedContext(settings=Settings(), progress=pytest.fail, writer=writer))
     assert outcome.report == writer.path / "report.html"
@@ -118,14 +118,14 @@ def test_what_a_judge_of_the_user_says_is_redacted_everywhere(writer, monkeypatc
         assert "asked with ***" in text
 
 
-def test_a_secret_that_is_a_word_of_ours_ends_no_run(writer):
+def test_a_secret_equal_to_pass_changes_no_verdict(writer):
     """Contract: redaction changes no decision."""
     writer.redactor.add("PASS")
     outcome = finish(RecordedContext(settings=Settings(), progress=pytest.fail, writer=writer))
     assert (outcome.verdict.verdict, outcome.report) == ("PASS", writer.path / "report.html")
 
 
-def test_where_the_evidence_filled_the_disk_there_is_a_verdict_and_no_report(small_disk):
+def test_a_full_disk_yields_a_verdict_without_report(small_disk):
     """Contract: the report does not use the rest of the disk, and leaves no half file."""
     writer = BundleWriter.create(small_disk / "runs", "abcd1234", Redactor())
 

@@ -24,7 +24,7 @@ def test_without_netcheck_there_is_no_matrix(tmp_path: Path) -> None:
     assert 'id="netcheck"' not in render(bundle, judge(bundle))
 
 
-def test_the_matrix_is_on_the_page_in_the_terminal_and_in_markdown(tmp_path: Path) -> None:
+def test_the_matrix_is_in_page_terminal_and_markdown(tmp_path: Path) -> None:
     """Contract: a column of failures is seen as one, each square with its cause."""
     bundle = job(everywhere(diagnosis("tcp.filtered", 1, **BLIND))).write(tmp_path / "b")
     found = matrix(bundle)
@@ -56,7 +56,7 @@ def test_ci_s_summary_shows_the_matrix_of_what_failed(tmp_path: Path) -> None:
         assert ("| 0 | – | silent | ok | ok |" in summary) is (name == "bad"), summary
 
 
-def test_a_pod_that_was_not_heard_has_a_row_without_squares(tmp_path: Path) -> None:
+def test_a_pod_without_a_report_has_no_squares(tmp_path: Path) -> None:
     """Contract: what nobody saw is not drawn as fine."""
     alone = diagnosis("peer.never_came", 3)
     alone = alone.model_copy(update={"rows": {k: v for k, v in alone.rows.items() if k != 3}})

@@ -69,7 +69,7 @@ def test_the_verdict_its_cause_and_every_check_are_there(tmp_path):
         assert line.split()[0] in text
 
 
-def test_a_lost_point_is_marked_in_the_matrix_and_in_its_curve(tmp_path):
+def test_a_lost_point_is_marked_in_matrix_and_curve(tmp_path):
     """Contract: the page shows metric, rank and step of what is missing."""
     job = bundles.healthy()
     gone = next(point for point in job.points if point.step == 2 and math.isfinite(point.value))

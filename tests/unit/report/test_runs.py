@@ -34,7 +34,7 @@ def text(rows: list[Row], width: int) -> str:
     return console.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_rows(rows: list[Row]) -> None:
+def test_rows_list_runs_from_oldest_to_newest(rows: list[Row]) -> None:
     """Contract: seconds, ISO times and bytes; the newest last, whatever their names."""
     told = [(one.state, one.verdict, one.cause, one.job[:15]) for one in rows]
     assert told == [
@@ -74,7 +74,7 @@ def test_ranks_are_told_as_ranges(numbers: Iterable[int], text: str) -> None:
     assert ranges(numbers) == text
 
 
-def test_amounts() -> None:
+def test_byte_amounts_have_binary_units() -> None:
     sizes = [0, 9, 1023, 1024, 10_240, 1023 * 1024, 1024**2 - 1, 5 * 1024**4]
     assert [amount(size) for size in sizes] == [
         *("0 B", "9 B", "1023 B", "1.0 KiB", "10 KiB", "1023 KiB", "1.0 MiB", "5.0 TiB")

@@ -68,7 +68,7 @@ def cases(suite: ET.Element) -> dict[str, str]:
     }
 
 
-def test_each_check_is_one_test_and_the_verdict_is_the_first(bundle):
+def test_the_suite_lists_the_verdict_before_its_checks(bundle):
     """Contract: in both files, in the order of the verdict; the counts are those of the tests."""
     said = verdict(PASS, FAIL, UNKNOWN)
     suite, ctrf = told(bundle, said)

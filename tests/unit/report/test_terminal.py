@@ -48,7 +48,7 @@ def test_the_verdict_comes_last(tmp_path: Path) -> None:
     assert places[0] < title < places[1]
 
 
-def test_checks_that_were_not_made_for_one_reason_are_one_row(tmp_path: Path) -> None:
+def test_unknown_checks_with_one_reason_share_a_row(tmp_path: Path) -> None:
     """Contract: the reason is shown once, with every name; checks with a cause keep a row of their own."""
     checks = [
         Check(name="a", result="UNKNOWN", explanation="Not judged"),

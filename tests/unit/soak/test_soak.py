@@ -62,7 +62,7 @@ def test_the_table_has_every_launch_and_every_measure(tmp_path: Path) -> None:
     assert "| ✗ | 2 | FAIL rank.crashed | 1 |" in text
 
 
-def test_numbers() -> None:
+def test_numbers_aggregate_verdicts_and_percentiles() -> None:
     found = numbers([entry(n, seconds=n) for n in range(1, 101)] + [entry(101, "FAIL", seconds=500)])
     assert (found.launches, found.passed) == (101, 100)
     assert found.verdicts == {"PASS": 100, "FAIL rank.crashed": 1}
