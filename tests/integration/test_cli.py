@@ -101,7 +101,7 @@ def test_settings_of_the_environment_that_do_not_fit(env: dict[str, str], name: 
 
 
 @pytest.mark.parametrize("command", [*([command] for command in COMMANDS), ["images", "build"], []])
-def test_help(env: dict[str, str], command: list[str]) -> None:
+def test_every_command_has_a_usage_text(env: dict[str, str], command: list[str]) -> None:
     done = harness(*command, "--help", env=env)
     assert done.returncode == 0, done.stderr
     assert "usage" in done.stdout.lower()
@@ -126,7 +126,7 @@ def test_no_runs_yet(env: dict[str, str]) -> None:
     assert (as_json.returncode, json.loads(as_json.stdout)) == (0, [])
 
 
-def test_without_docker_a_run_is_judged_and_json_is_one_document(env: dict[str, str], tmp_path: Path) -> None:
+def test_a_run_without_docker_prints_one_json_verdict(env: dict[str, str], tmp_path: Path) -> None:
     """The verdict on stdout, progress on stderr; the bundle, judged again, says the same."""
     done = harness("run", str(JOB), "--json", env=env)
     verdict = json.loads(done.stdout)
@@ -221,7 +221,7 @@ def test_a_run_keeps_of_the_past_what_it_is_told(env: dict[str, str], tmp_path: 
     assert not good[2].exists()
 
 
-def test_diff(env: dict[str, str], tmp_path: Path) -> None:
+def test_diff_exits_with_1_when_verdicts_differ(env: dict[str, str], tmp_path: Path) -> None:
     """0 when nothing that matters differs, 1 when something does; one document."""
     one, other = (
         str(extract(RECORDED / f"{name}.tar.xz", tmp_path / name))

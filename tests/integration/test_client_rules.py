@@ -28,7 +28,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[str, int], fl
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_names(logged: dict[tuple[str, int], float], name: str) -> None:
+def test_the_client_sends_the_name_from_the_rules(logged: dict[tuple[str, int], float], name: str) -> None:
     """Contract: the client sends the name that the rules say, and no other."""
     index = NAMES.index(name)
     assert logged[sent_name(name), 1000 + index] == float(index)
@@ -36,7 +36,7 @@ def test_names(logged: dict[tuple[str, int], float], name: str) -> None:
 
 
 @pytest.mark.parametrize("label", VALUES)
-def test_values(logged: dict[tuple[str, int], float], label: str) -> None:
+def test_the_run_has_the_value_from_the_rules(logged: dict[tuple[str, int], float], label: str) -> None:
     """Contract: the run has the last of the values that the rules say, or nothing when it is left out."""
     said, seen = sent(VALUES[label]()), logged.get((f"value/{label}", 0))
     if not said.kept or not said.values:
@@ -47,7 +47,7 @@ def test_values(logged: dict[tuple[str, int], float], label: str) -> None:
 
 
 @pytest.mark.parametrize("label", STEPS)
-def test_steps(logged: dict[tuple[str, int], float], label: str) -> None:
+def test_a_step_is_a_whole_number_or_refused(logged: dict[tuple[str, int], float], label: str) -> None:
     """Contract: a step arrives as its whole number, or the rules say that it is refused."""
     said = sent(1.0, STEPS[label])
     arrived = [step for metric, step in logged if metric == f"step/{label}"]

@@ -72,7 +72,7 @@ def bin_(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return venv / "bin"
 
 
-def test_the_wheel_has_every_file_of_the_package_and_nothing_beside_it(wheel: Path) -> None:
+def test_the_wheel_contains_exactly_the_package_files(wheel: Path) -> None:
     """Contract: it has files that no Python names too: Dockerfiles, locks, faults, templates. It takes no
     other top-level name.
     """

@@ -163,7 +163,7 @@ def pods(five: World) -> Iterator[World]:
     five.reset()
 
 
-def test_healthy(pods: World) -> None:
+def test_a_healthy_job_is_ok_within_two_seconds(pods: World) -> None:
     """Contract: a healthy job of four takes at most 2 s, and every rank knows that all pairs are fine."""
     results = play(pods)
     for rank, result in results.items():
@@ -218,7 +218,7 @@ def test_another_jobs_master(pods: World) -> None:
     assert "run-other" in said(results[0], "peer.other_job")["text"]
 
 
-def test_port_taken(pods: World) -> None:
+def test_a_port_used_by_another_program_is_named(pods: World) -> None:
     """Another program listens on the port of rank 2. Both sides say so."""
     program = (
         f"import socket,time; s=socket.create_server(('',{PORT})); print('ready', flush=True); time.sleep(99)"
@@ -240,7 +240,7 @@ def test_a_wrong_search_path_is_not_waited_for(pods: World) -> None:
     assert result["seconds"] < 6
 
 
-def test_everywhere(pods: World) -> None:
+def test_a_policy_for_all_pods_filters_every_rank(pods: World) -> None:
     """A policy for all pods, as a security group that does not name itself. Each rank says it of its row."""
     forwarded(f"-p tcp --dport {PORT}")(pods)
     results = play(pods, **WAIT)
@@ -248,7 +248,7 @@ def test_everywhere(pods: World) -> None:
     assert results[0]["missing"] == [1, 2, 3]
 
 
-def test_clock(pods: World, tmp_path: Path) -> None:
+def test_a_rank_with_a_clock_offset_is_named(pods: World, tmp_path: Path) -> None:
     """Linux has one clock for all namespaces. This rank's Python reads one that is 10 minutes ahead."""
     ahead = "import time; true = time.time; time.time = lambda: true() + 600\n"
     (tmp_path / "sitecustomize.py").write_text(ahead)
@@ -259,7 +259,7 @@ def test_clock(pods: World, tmp_path: Path) -> None:
     assert abs(float(offset[1]) - 600) < 5
 
 
-def test_versions(pods: World, tmp_path: Path) -> None:
+def test_a_rank_with_another_torch_version_is_named(pods: World, tmp_path: Path) -> None:
     """Real metadata of two versions of PyTorch, as pip leaves it."""
     paths = {}
     for version in ("2.9.1", "2.8.0"):
@@ -308,7 +308,7 @@ def test_an_unknown_number_of_nodes_is_never_ok(pods: World) -> None:
         assert {cell["outcome"] for row in result["rows"].values() for cell in row.values()} == {"ok"}
 
 
-def test_an_unknown_number_of_nodes_and_no_way_to_rank_0(pods: World) -> None:
+def test_an_unknown_node_count_reports_no_missing_ranks(pods: World) -> None:
     """Contract: the missing record is the cause, and nobody is called missing."""
     for result in play(pods, **WAIT, all=guide()).values():
         assert (result["verdict"], result["cause"], result["missing"]) == ("failed", "dns.no_record", [])
@@ -452,7 +452,9 @@ def played(
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_case(case: Case, played: dict[str, Future[dict[int, Result]]]) -> None:
+def test_every_rank_names_the_cause_and_missing_ranks(
+    case: Case, played: dict[str, Future[dict[int, Result]]]
+) -> None:
     """Contract: every rank names the cause and the right ranks, and who is missing."""
     for rank, result in played[case.name].result().items():
         if rank in case.alone:

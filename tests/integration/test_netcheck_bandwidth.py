@@ -87,7 +87,7 @@ def test_what_a_slow_node_sends_alone_is_named(limited: World) -> None:
     assert (result["cause"], result["ranks"]) == ("tcp.slow", [3]), result["findings"]
 
 
-def test_a_pair_that_fails_is_the_cause_and_nothing_is_measured(limited: World) -> None:
+def test_a_failing_pair_prevents_every_bandwidth_measurement(limited: World) -> None:
     """Contract: nobody measures beside a failure, and no rate of it is invented."""
     limited.iptables(limited.gateway, "-A FORWARD -p tcp --syn -s 10.77.1.2 -d 10.77.2.2 -j DROP")
     result = measure(limited)[0]

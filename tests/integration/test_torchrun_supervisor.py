@@ -179,7 +179,7 @@ def test_a_command_that_fails_waits_while_somebody_may_repair_it(pods: Pods, her
     assert running.said(2) == ["wrong 1", "right 2"]
 
 
-def test_when_nobody_waits_any_more_the_code_is_the_command_s(pods: Pods, here: Path) -> None:
+def test_without_a_watcher_the_command_exit_code_counts(pods: Pods, here: Path) -> None:
     """Contract: the watcher left, so the pod ends as it would have."""
     write(here, "wrong", "raise SystemExit(3)")
     running = pods.start(RUN)

@@ -187,7 +187,7 @@ def test_a_cut_connection_goes_on_where_it_was(cuts: list[int], hidden: bool) ->
         to.end()
 
 
-def test_after_too_many_cuts_it_says_so_and_keeps_what_came(here: Path, tmp_path: Path) -> None:
+def test_a_sync_resumes_after_too_many_cut_connections(here: Path, tmp_path: Path) -> None:
     """Contract: a sync ends with the reason; the next one sends the rest alone, and nothing was switched."""
     to = pod(tmp_path / "pod", [2 << 20, 100, 100, 100, 100])
     with fleet([to]) as job, pytest.raises(Cut, match="5 times"):
@@ -233,7 +233,7 @@ def test_a_receiver_that_never_answers_is_given_up(here: Path) -> None:
     assert time.monotonic() - began < 15
 
 
-def test_a_receiver_that_is_stopped_in_the_middle_is_given_up(here: Path, tmp_path: Path) -> None:
+def test_a_stopped_receiver_ends_the_sync_at_its_deadline(here: Path, tmp_path: Path) -> None:
     """Contract: bytes that pipes take without a receiver that reads them are no progress."""
     to = pod(tmp_path / "pod")
     with fleet([to], Limits(answer=20, stall=1, stage=1, tries=0)) as job:
@@ -247,7 +247,7 @@ def test_a_receiver_that_is_stopped_in_the_middle_is_given_up(here: Path, tmp_pa
     to.end()
 
 
-def test_a_file_that_changes_while_it_is_read_is_looked_at_again(here: Path, pods: list[Pod]) -> None:
+def test_a_file_changed_during_reading_is_scanned_again(here: Path, pods: list[Pod]) -> None:
     """Contract: what was hashed and what is sent are the same bytes, or the tree is looked at anew."""
 
     class Changing(Walker):
@@ -370,7 +370,7 @@ def test_a_program_that_was_cut_does_not_run(tmp_path: Path) -> None:
     assert not to.root.exists()
 
 
-def test_links_out_of_the_tree_are_refused_before_anything_is_sent(here: Path) -> None:
+def test_links_out_of_the_tree_are_refused_with_advice(here: Path) -> None:
     """Contract: the user is told which link, and where it can be ignored."""
     (here / "data").symlink_to("/mnt/data")
     with pytest.raises(UsageError, match="data → /mnt/data") as refused:

@@ -60,7 +60,7 @@ def test_a_fork_of_no_run_is_refused(seen: dict[str, Any]) -> None:
     assert "must be provided together" in seen["forks"]["no_step"]
 
 
-def test_runs_are_sorted_by_what_they_were_told_and_what_they_measured(seen: dict[str, Any]) -> None:
+def test_runs_are_sorted_by_config_and_last_metric_value(seen: dict[str, Any]) -> None:
     """Contract: by config and by the last value of a metric; a run without it is last in both directions."""
     lists = seen["lists"]
     assert lists["by_config"] == ["sweep-b", "sweep-c", "sweep-a", "sweep-broken"]

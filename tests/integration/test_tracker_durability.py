@@ -90,7 +90,7 @@ def ignored(*_: object) -> None:
     pass
 
 
-def test_a_tracker_that_is_gone_or_refuses_is_an_error_with_a_cause(server: Server) -> None:
+def test_an_unreachable_or_refusing_tracker_is_a_named_error(server: Server) -> None:
     with server.client() as client:
         server.stop()
         reader = EmbeddedAudit(client, seconds=0.2)

@@ -155,9 +155,7 @@ def test_each_rank_has_its_curve(page: Page, served: Server, demo: Demo) -> None
     )
 
 
-def test_a_peak_of_a_million_points_is_seen_and_found_by_keyboard(
-    page: Page, served: Server, demo: Demo
-) -> None:
+def test_a_single_peak_is_drawn_and_reachable_by_keyboard(page: Page, served: Server, demo: Demo) -> None:
     """Contract: one point of a million is in the picture; zooming by keys ends at its own step."""
     page.go(f"{served.url}{BASE}/r{demo.large}")
     page.until(DRAWN)
@@ -341,7 +339,7 @@ def test_points_are_placed_by_time_when_asked(served: Server, page: Page) -> Non
     assert page.errors == []
 
 
-def test_fingers_zoom(served: Server, demo: Demo) -> None:
+def test_touch_gestures_zoom_select_and_read_values(served: Server, demo: Demo) -> None:
     """Contract: two fingers keep what lies under them; one finger chooses a part; a tap reads the values."""
     with Page(360, 844) as page:
         page.call("Emulation.setTouchEmulationEnabled", enabled=True, maxTouchPoints=3)

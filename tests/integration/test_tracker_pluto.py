@@ -135,7 +135,7 @@ def test_eight_ranks_share_one_run(server: Server, tmp_path: Path) -> None:
     assert len(shown) == 20
 
 
-def test_a_rank_with_another_run_id_is_found_by_its_job(server: Server, two: str, tmp_path: Path) -> None:
+def test_a_rank_with_another_run_id_matches_its_job(server: Server, two: str, tmp_path: Path) -> None:
     finished(server.pluto(tmp_path / "r", "log", "5", "2", PLUTO_RUN_ID="other", RANK="5", **JOB))
     with server.client() as client:
         runs, attachments, _ = read(EmbeddedAudit(client), two)

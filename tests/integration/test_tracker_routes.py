@@ -153,7 +153,7 @@ def test_a_status_is_replaced_only_upward(
     assert status_of(client, run_id) == status
 
 
-def test_a_late_joiner_reopens_the_run_and_the_history_shows_it(client: httpx.Client) -> None:
+def test_a_late_joiner_reopens_the_run_in_the_history(client: httpx.Client) -> None:
     run = create(client, "reopened")
     set_status(client, run["runId"], "FAILED")
     assert create(client, "reopened")["resumed"] is True
@@ -259,7 +259,7 @@ def test_bad_reads_get_plutos_error(client: httpx.Client, query: str) -> None:
     assert isinstance(answer.json()["error"], str)
 
 
-def test_a_bad_line_is_refused_and_the_lines_before_it_stay(client: httpx.Client, run_id: int) -> None:
+def test_lines_before_a_refused_line_are_stored(client: httpx.Client, run_id: int) -> None:
     lines = [json.dumps({"time": 1, "step": step, "data": {"a": step}}) for step in (0, 1, -1, 2)]
     answer = log_metrics(client, run_id, "\n".join(lines))
     assert answer.status_code == 422

@@ -66,7 +66,7 @@ def until(wanted: str, look: Callable[[], str]) -> None:
         time.sleep(0.1)
 
 
-def test_a_silent_run_reads_as_failed_until_it_is_heard_again(client: httpx.Client) -> None:
+def test_a_silent_run_is_failed_until_its_next_request(client: httpx.Client) -> None:
     """Contract: heartbeats keep it; without them points do; the audit has what was reported."""
     run = create(client, "silent")["runId"]
     beat(client, run)

@@ -88,7 +88,7 @@ def test_one_launch_is_alone(
 
 
 @pytest.mark.parametrize("order", ["before", "during", "after"])
-def test_two_launches(
+def test_processes_of_another_launch_are_a_foreign_job(
     client: httpx.Client, start: Callable[[str], Any], tmp_path: Path, run_id: str, order: str
 ) -> None:
     """Contract: equal clients of two launches are told apart, whoever writes first."""
@@ -147,7 +147,7 @@ def test_a_claim_that_was_not_used_is_given_up(server: Server, client: httpx.Cli
 
 
 @pytest.mark.parametrize("key", [KEY, f"{KEY}.a/b", f"{KEY}.", f"{KEY}.{'x' * 65}", "other.0ther"])
-def test_keys(server: Server, key: str) -> None:
+def test_only_the_tracker_and_launch_keys_are_valid(server: Server, key: str) -> None:
     """Contract: only the tracker's own key and a launch's are valid."""
     with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {key}"}) as client:
         assert client.post("/api/slug").status_code == (200 if key == KEY else 401)

@@ -224,7 +224,7 @@ def uploaders(training: Training, rank: int) -> list[int]:
 
 
 @pytest.mark.nightly
-def test_trackers_that_are_gone_for_good_fail_the_training_which_can_be_mended(
+def test_training_with_lost_trackers_fails_and_can_be_resumed(
     server: Server, mlflow: MlflowServer, training: Training
 ) -> None:
     """Contract: one bounded wait, clear words, exit code 1; run again, by fewer ranks, all arrives."""
@@ -315,7 +315,7 @@ def test_mlflow_keeps_the_files_of_a_run_that_ended(mlflow: MlflowServer, traini
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
-def test_files_that_a_server_keeps_in_a_folder_of_its_own_are_not_written_beside_the_rank(
+def test_artifacts_for_a_server_folder_are_not_stored_locally(
     scheme: str, mlflow: MlflowServer, training: Training, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Contract: MLflow's client writes to such a folder on its own disk, where a pod would lose the files."""

@@ -251,7 +251,7 @@ def test_torn_checkpoints_on_the_disk_are_named_and_not_sent(
 
 
 @pytest.mark.parametrize("damage", ["other", "short", "gone", "manifest"])
-def test_a_torn_object_is_named_and_the_checkpoint_before_is_brought(
+def test_a_torn_object_falls_back_to_the_previous_checkpoint(
     server: S3Server, client: Minio, run: Path, prefix: str, tmp_path: Path, damage: str
 ) -> None:
     """Contract: no file that is not what its manifest says reaches the volume."""

@@ -55,7 +55,9 @@ def tree(root: Path) -> dict[str, bytes]:
     return {str(path.relative_to(root)): path.read_bytes() for path in found}
 
 
-def test_folder(server: S3Server, client: Minio, tmp_path: Path) -> None:
+def test_a_prefix_with_many_pages_is_fetched_completely(
+    server: S3Server, client: Minio, tmp_path: Path
+) -> None:
     """Contract: all that is below the prefix comes, more than one page of it, and nothing beside it."""
     expected = {f"lib/{number:04d}.txt": f"{number}".encode() for number in range(1005)}
     expected |= {"train.py": b"print(1)\n", "ä +&%/a b.txt": b"x", "empty": b""}
@@ -85,7 +87,7 @@ def test_large_object_and_changed_object(server: S3Server, client: Minio, tmp_pa
     assert (third.stdout, tree(tmp_path / "a")) == (first.stdout, {"weights": text})
 
 
-def test_archive(server: S3Server, client: Minio, tmp_path: Path) -> None:
+def test_a_single_archive_is_unpacked(server: S3Server, client: Minio, tmp_path: Path) -> None:
     """Contract: one archive is unpacked."""
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
@@ -105,7 +107,9 @@ def test_archive(server: S3Server, client: Minio, tmp_path: Path) -> None:
         ("s3://code/proj", {"AWS_ACCESS_KEY_ID": ""}, "HTTP 403 AccessDenied"),
     ],
 )
-def test_refused(server: S3Server, tmp_path: Path, url: str, changed: dict[str, str], says: str) -> None:
+def test_a_refused_fetch_reports_the_server_error(
+    server: S3Server, tmp_path: Path, url: str, changed: dict[str, str], says: str
+) -> None:
     """Contract: what cannot be brought ends with code 1 and its reason, nothing ready, no key told."""
     done = fetch(url, tmp_path, {**server.environment, **changed})
     assert (done.returncode, done.stdout) == (1, "")

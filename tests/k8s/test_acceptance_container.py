@@ -199,7 +199,9 @@ def test_no_gpu_fails(run: Run) -> None:
         ),
     ],
 )
-def test_shared_memory(run: Run, options: tuple[str, ...], command: tuple[str, ...], cause: str) -> None:
+def test_small_and_full_shared_memory_have_separate_causes(
+    run: Run, options: tuple[str, ...], command: tuple[str, ...], cause: str
+) -> None:
     """Contract: too little of it and a full one are told apart."""
     ran = run(*command, "--gpus", "1", fault=WITH_CUDA, options=options)
     assert ran.bad()["env.shm"] == ("FAIL", cause)

@@ -26,7 +26,7 @@ def test_a_rank_that_writes_more_than_its_limit_is_evicted(launch: Launch, job: 
     assert "100Mi" in verdict.explanation
 
 
-def test_an_ended_pod_that_keeps_much_goes_once_its_evidence_is_safe(
+def test_a_large_ended_pod_is_deleted_after_collection(
     launch: Launch, job: JobFile, cluster: Ready, capfd: pytest.CaptureFixture[str]
 ) -> None:
     """The job passes, and its pods are gone. Those of other launches stay."""

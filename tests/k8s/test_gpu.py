@@ -113,7 +113,7 @@ def test_gpus_are_asked_for_given_and_labelled(
         print("NOT PROVED here: CUDA, NCCL, drivers, device plugin; the nodes only say they have GPUs")
 
 
-def test_a_job_that_needs_a_device_is_no_pass_without_one(
+def test_a_gpu_job_without_a_device_fails(
     launch: Callable[[JobFile], Outcome], gpu_job: JobFile, real: bool
 ) -> None:
     """With a broken driver or a CPU image, the ranks report it, and the verdict names them."""

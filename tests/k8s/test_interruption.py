@@ -179,7 +179,7 @@ def test_one_node_is_enough_and_a_kept_cluster_is_reused(kept: dict[str, str]) -
 
 
 @pytest.mark.nightly
-def test_a_job_too_big_for_one_node_is_still_told_so(kept: dict[str, str], tmp_path: Path) -> None:
+def test_a_job_too_large_for_one_node_is_reported(kept: dict[str, str], tmp_path: Path) -> None:
     """CPU requests are lowered to share a node, but never to hide that a job is larger than any node."""
     job = tmp_path / "job.yaml"
     job.write_text(Path(JOB).read_text().replace("cpus: 1", "cpus: 64"))

@@ -24,7 +24,7 @@ from harness.settings import Settings
         ("drops a point", "named", "the tracker lacks 1 of 60 points of rank 0"),
     ],
 )
-def test_the_oracle_sees_what_a_worker_wrote_and_the_tracker_lacks(
+def test_the_oracle_names_points_that_the_tracker_lacks(
     cluster: Ready, harness_settings: Settings, behaviour: str, says: str, lost: str
 ) -> None:
     """Contract: a disturbance that is borne is a PASS with every point there; a lost point is seen."""
@@ -40,9 +40,7 @@ def test_the_oracle_sees_what_a_worker_wrote_and_the_tracker_lacks(
 
 
 @pytest.mark.nightly
-def test_a_draw_whose_ranks_run_a_program_is_judged_and_counted(
-    cluster: Ready, harness_settings: Settings
-) -> None:
+def test_a_program_draw_is_judged_and_counted(cluster: Ready, harness_settings: Settings) -> None:
     """Contract: what the oracle says of it is in the ledger of programs."""
     context = RunContext(settings=harness_settings, progress=lambda text: print(text, file=sys.stderr))
     commands.undo_left(context)

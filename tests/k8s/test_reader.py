@@ -139,7 +139,7 @@ def tutorial(terminal: Reader) -> dict[tuple[str, bool], str]:
     return said
 
 
-def test_the_tutorial(tutorial: dict[tuple[str, bool], str]) -> None:
+def test_the_tutorial_commands_print_the_promised_verdicts(tutorial: dict[tuple[str, bool], str]) -> None:
     """The tutorial gives what it promises: PASS, then the lost point by name, then PASS."""
     run, said = "harness run jobs/multinode.yaml", tutorial
     assert "✓ PASS" in said[(run, False)]

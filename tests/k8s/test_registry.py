@@ -353,7 +353,7 @@ def test_acceptance_with_a_private_image_needs_its_secret(theirs: Settings, priv
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
 
 
-def test_a_manifest_that_is_not_the_pinned_one_ends_before_a_cluster(
+def test_an_unpinned_manifest_ends_the_run_before_a_cluster(
     published: Published, folder: Path, job: JobFile, harness_settings: Settings
 ) -> None:
     """A manifest with one byte more is refused. The error says what was expected and what was seen."""

@@ -109,7 +109,7 @@ def test_a_konduktor_rank_killed_with_host_pid_is_named(
     killed(launch(load(job), konduktor_config=config, wait_seconds=WAIT_SECONDS).verdict)
 
 
-def test_a_rank_killed_beside_a_helper_that_shares_its_process_ids_is_named(
+def test_a_killed_rank_beside_a_helper_container_is_named(
     launch: Launch, cluster: Ready, outside: Outside
 ) -> None:
     """The helper never ends, and is none of the container's processes."""

@@ -122,7 +122,7 @@ def test_the_exit_code_is_the_job_s(team: Team, here: Path) -> None:
     assert (code, said.count("one: sum 3")) == (0, 1), said
 
 
-def test_edit_and_the_ranks_run_new_code_in_the_same_pods(team: Team, here: Path) -> None:
+def test_edited_code_runs_in_the_same_pods(team: Team, here: Path) -> None:
     """Contract: with --watch wrong code keeps the pods; right code in its place ends the job with its own."""
     with (here / "train.py").open("a") as file:
         file.write("if NAME == 'one':\n    time.sleep(600)\nsys.exit(3 if NAME == 'two' else 0)\n")
@@ -270,7 +270,7 @@ def test_a_dry_run_prints_what_would_be_created(team: Team, here: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_job_that_is_submitted_suspended_runs_once_it_is_resumed(team: Team, here: Path) -> None:
+def test_a_job_submitted_suspended_runs_after_resume(team: Team, here: Path) -> None:
     """Contract: --suspend creates it and leaves; resume and sync run it."""
     code, said = submit(team, here, "later", "--suspend").ends()
     assert (code, "kubectl torchrun resume later" in said) == (0, True), said

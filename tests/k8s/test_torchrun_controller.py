@@ -62,7 +62,7 @@ def submit_readme(team: Team, **distributed: str) -> tuple[str, ...]:
     return jobs
 
 
-def test_readme_runs(team: Team, controller: Controller) -> None:
+def test_the_readme_jobs_run_on_cpus(team: Team, controller: Controller) -> None:
     """Contract: the README's jobs run on CPUs: their ranks meet, by names, and the job has succeeded.
 
     Changed are what a machine without GPUs and without their images lacks: node resources, image, command,

@@ -73,7 +73,7 @@ def until_says(team: Team, name: str, text: str) -> str:
     return last
 
 
-def test_best_fit_runs_where_a_packed_job_waits_for_a_whole_node(team: Team) -> None:
+def test_best_fit_splits_a_job_that_packing_queues(team: Team) -> None:
     """Contract: with 2 and 2 GPUs free a job of 4 runs as two pods; the packed one says what would fit, and a
     job that Kueue has not admitted says who holds the GPUs."""
     team.queue("best", distribution="BestFit", nodeResources=WHOLE)

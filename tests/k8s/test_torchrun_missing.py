@@ -275,7 +275,7 @@ def test_missing_secrets_and_config_maps(team: Team) -> None:
         until_said(team, name, *texts, seconds=90 if name == "pull-secret" else SAID_SECONDS)
 
 
-def test_missing_claims(team: Team) -> None:
+def test_missing_and_unbound_claims_are_named(team: Team) -> None:
     """Contract: a claim that is not there, and one for which there is no volume, are named."""
     access: dict[str, Any] = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Mi"}}}
     claim = placed(team, "v1", "PersistentVolumeClaim", "unbound", spec={**access, "storageClassName": ""})

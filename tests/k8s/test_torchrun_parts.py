@@ -125,7 +125,7 @@ def said(team: Team, name: str) -> list[str]:
     return lines
 
 
-def test_git_workspace(
+def test_all_ranks_run_the_code_of_the_git_ref(
     team: Team, controller: Controller, repository: tuple[str, Path], git_image: str
 ) -> None:
     """Contract: all ranks run the code of the ref: a tag, a branch, a part of a commit's name. A ref that is
@@ -155,7 +155,7 @@ def test_git_workspace(
     assert "this image has no git" in team.until("no-git", "Failed", 300)["status"]["message"]
 
 
-def test_s3_workspace(
+def test_an_s3_workspace_uses_keys_from_a_secret(
     team: Team, controller: Controller, context: RunContext, gateway: str, tmp_path: Path
 ) -> None:
     """Contract: the code comes from a bucket with the keys of a Secret, by the job's own image."""
@@ -206,7 +206,7 @@ def test_the_readme_runs_with_its_rendezvous(team: Team, controller: Controller,
         assert f"--rdzv-endpoint={etcd.ENDPOINT}" in ended["status"]["torchrunCommand"]
 
 
-def test_etcd_rendezvous(team: Team, controller: Controller, etcd_here: str) -> None:
+def test_a_restart_uses_a_fresh_etcd_rendezvous(team: Team, controller: Controller, etcd_here: str) -> None:
     """Contract: a restart meets nothing of the last time in etcd."""
     team.queue(podTemplate={"spec": {"terminationGracePeriodSeconds": 3}})
     by_etcd = {"rdzvBackend": "etcd-v2", "rdzvEndpoint": etcd.ENDPOINT}

@@ -171,7 +171,7 @@ def test_kills_change_no_bit(kills: str, run: Run, undisturbed: tuple[Ran, Path]
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
-def test_the_validation_loss_is_the_same_for_any_number_of_ranks(
+def test_the_validation_loss_does_not_depend_on_world_size(
     ranks: int, run: Run, undisturbed: tuple[Ran, Path]
 ) -> None:
     """Contract: to 1e-9 nats, over shards of different sizes; the best checkpoint is as good as it says."""
@@ -402,9 +402,7 @@ def test_a_hugging_face_model_resumes_to_the_bit(run: Run, tiny: Path, tmp_path:
 
 
 @pytest.mark.nightly
-def test_the_best_of_a_hugging_face_model_is_one_for_transformers(
-    run: Run, tiny: Path, tmp_path: Path
-) -> None:
+def test_the_best_hugging_face_checkpoint_loads_in_transformers(run: Run, tiny: Path, tmp_path: Path) -> None:
     """Contract: what is exported loads by transformers alone, and has the loss that the manifest says."""
     shutil.copytree(tiny, tmp_path / "out")
     out = tmp_path / "out"

@@ -91,7 +91,7 @@ def keyless(bundle: Path, server: S3Server) -> None:
     assert not [path for path, text in held.items() if any(key in text for key in keys)]
 
 
-def test_a_run_comes_back_on_another_volume_and_ends_to_the_bit(
+def test_a_run_resumed_on_another_volume_is_bit_identical(
     train: Train, server: S3Server, cluster: Ready
 ) -> None:
     """Contract: trained, sent, brought back where nothing of it is, gone on with: the weights of one that
@@ -128,7 +128,7 @@ def test_a_run_comes_back_on_another_volume_and_ends_to_the_bit(
         assert "training-transfer" not in {each["metadata"]["name"] for each in left}
 
 
-def test_a_training_that_was_lost_goes_on_from_what_was_sent(train: Train, server: S3Server) -> None:
+def test_a_lost_training_resumes_from_its_uploaded_checkpoint(train: Train, server: S3Server) -> None:
     """Contract: the whole checkpoints of a training that failed are sent, too, and resumed to the bit."""
     url = f"s3://{BUCKET}/lost"
     whole = train(24)
@@ -141,9 +141,7 @@ def test_a_training_that_was_lost_goes_on_from_what_was_sent(train: Train, serve
     assert f"which are those of {whole.bundle.name}" in checks(found)["training-checkpoints"]
 
 
-def test_a_failed_upload_is_no_pass_and_its_run_is_sent_later(
-    train: Train, server: S3Server, volumes: str
-) -> None:
+def test_a_run_with_a_failed_upload_is_uploaded_later(train: Train, server: S3Server, volumes: str) -> None:
     """Contract: the verdict names the object in the way, the training stays proved, and the volume has the
     run: a launch with more steps and another prefix sends all of it.
     """
@@ -189,9 +187,7 @@ def test_keys_of_a_secret_go_to_the_transfer_alone(
             assert "bucket-keys" not in f"{state.object['spec']}"
 
 
-def test_a_bucket_that_does_not_exist_is_refused_before_anything_is_created(
-    train: Train, cluster: Ready
-) -> None:
+def test_a_missing_bucket_is_refused_before_anything_is_created(train: Train, cluster: Ready) -> None:
     """Contract: one sentence, and no namespace."""
     before = {each["metadata"]["name"] for each in cluster.kube.objects("v1", "Namespace")}
     with pytest.raises(UsageError, match="--upload s3://nowhere/a: there is no bucket nowhere at http://"):

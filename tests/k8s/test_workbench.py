@@ -72,7 +72,7 @@ def test_an_edited_worker_runs_without_a_new_image(
     )
 
 
-def test_a_shell_in_a_copy_of_a_rank_that_has_ended(
+def test_a_shell_for_an_ended_rank_uses_a_copy(
     launched: Path, cluster: Ready, harness_settings: Settings
 ) -> None:
     """The shell has the rank's environment, returns the program's exit code, and leaves nothing behind."""

@@ -45,7 +45,7 @@ def container(workload: Any) -> dict[str, Any]:
     return dict(workload.document["spec"]["template"]["spec"]["containers"][0])
 
 
-def test_every_gpu_node_must_answer_also_one_whose_gpus_are_gone():
+def test_a_node_without_allocatable_gpus_must_answer_too():
     """Contract: capacity counts, not what is allocatable now; taints keep no node out."""
     there = cluster(node("a", 8), node("b", 8, 0), node("c"), node("d", 0))
     assert acceptance.nodes(Asked()).must_answer(there) == ["a", "b"]
@@ -60,7 +60,7 @@ def test_a_selector_narrows_the_nodes():
         acceptance.nodes(Asked(selector=(("pool", "z"),))).members(there)
 
 
-def test_pods_stay_on_the_nodes_that_must_answer_with_all_their_gpus():
+def test_pods_are_pinned_to_gpu_nodes_with_all_gpus():
     """Contract: no pod waits for a GPU on a node that never had one."""
     there = cluster(node("a", 8), node("b", 8), node("c"))
     workload = acceptance.nodes(Asked())

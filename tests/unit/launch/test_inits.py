@@ -125,7 +125,7 @@ def test_sigterm_reaches_every_process_of_the_container_and_no_other(
 
 @pytest.mark.parametrize("namespace", [False, True], ids=["no namespace", "namespace"])
 @pytest.mark.parametrize("shell", WORDS)
-def test_after_a_killed_command_the_init_waits_for_the_container_s_processes_alone(
+def test_the_init_waits_only_for_its_container_processes(
     cgroup: Path, outside: subprocess.Popen[bytes], shell: str, namespace: bool
 ) -> None:
     """The process outside lives on, and so would an init that waited for everybody."""

@@ -155,7 +155,7 @@ def test_a_job_ends_before_the_harness_stops_waiting() -> None:
     assert short[-1]["spec"]["activeDeadlineSeconds"] == 20
 
 
-def test_a_secret_in_the_manifest_is_not_applied_in_plain_text() -> None:
+def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
     """Contract: the secret is applied by reference, and the redactor knows it."""
     changed = documents(ROOT / "manifests/statefulset.yaml")
     changed[1]["spec"]["template"]["spec"]["containers"][0]["env"] = [

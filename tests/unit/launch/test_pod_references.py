@@ -76,7 +76,7 @@ def test_what_the_cluster_lacks_is_refused(cluster: Any, pod: dict[str, Any], me
         references.check(cluster, pod, [])
 
 
-def test_a_pull_secret_is_copied_from_the_namespace_of_the_kubeconfig(cluster: Any) -> None:
+def test_a_pull_secret_is_copied_from_the_kubeconfig_namespace(cluster: Any) -> None:
     """Contract: with its type, and its value in no text. The launch's own Secrets are not looked up."""
     named = {"imagePullSecrets": [{"name": "regcred"}, {"name": "ours"}, {"name": "beside"}]}
     beside = [{"kind": "Secret", "metadata": {"name": "beside"}}]

@@ -76,7 +76,7 @@ def _nnodes(value: str) -> Any:
     return edit
 
 
-def test_the_claims_of_a_storage_class_are_printed_and_taken_back(tmp_path: Path) -> None:
+def test_printed_storage_class_claims_are_loaded_again(tmp_path: Path) -> None:
     made = loaded(printed(Asked(storage_class="nfs"), tmp_path))
     beside = made.beside  # type: ignore[attr-defined] # of PlainWorkload
     names = {each["metadata"]["name"] for each in beside if each["kind"] == "PersistentVolumeClaim"}

@@ -116,7 +116,7 @@ def test_a_folder_of_a_volume_is_left_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [[], ["-I"], ["-E"]])
-def test_a_program_with_a_clean_environment_is_led_to_the_recorder(
+def test_a_program_with_a_clean_environment_is_recorded(
     site_packages: Path, tmp_path: Path, options: list[str]
 ) -> None:
     log = tmp_path / "log"
@@ -143,7 +143,7 @@ def test_a_process_with_an_empty_nonce_is_not_recorded(site_packages: Path, tmp_
     assert log.read_text() == ""
 
 
-def test_the_pth_file_does_nothing_where_the_recorder_is_not_mounted(tmp_path: Path) -> None:
+def test_the_pth_file_does_nothing_without_the_recorder(tmp_path: Path) -> None:
     (tmp_path / "harness_recorder.pth").write_text(
         recorder.MOUNTED.sources["harness_recorder.pth"].read_text().replace(recorder.FOLDER, "/nowhere")
     )

@@ -30,14 +30,14 @@ def test_what_is_mounted_counts_over_what_the_image_holds(
     assert (code.whole, code.ours, code.versions) == (["/workspace"], True, {"pluto": "0.0.29"})
 
 
-def test_of_an_image_of_the_users_own_only_the_mounted_files_are_known() -> None:
+def test_only_mounted_files_of_a_user_image_are_known() -> None:
     """Contract: such an image may hold other files in /workspace, and any version of the client."""
     code = sent.code("mine:1", None, {"a.py": b"1"})
     assert list(code.files) == code.mounted == ["/workspace/a.py"]
     assert (code.whole, code.ours, code.image_id, code.versions) == ([], False, None, {})
 
 
-def test_a_pushed_worker_image_is_like_one_of_the_users_own() -> None:
+def test_a_pushed_worker_image_counts_as_a_user_image() -> None:
     """Contract: HARNESS_WORKER_IMAGE names an image of which this machine knows no file."""
     code = sent.code("registry/worker:1", ImageRef("registry/worker:1", ""), {})
     assert (code.files, code.whole, code.ours) == ({}, [], False)

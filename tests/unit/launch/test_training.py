@@ -50,7 +50,7 @@ def test_the_number_of_nodes_is_one_number(kind: Any, replicas: int, processes: 
     )
 
 
-def test_the_number_of_nodes_is_a_range_where_the_pods_may_be_scaled() -> None:
+def test_scalable_pods_get_a_range_of_nodes() -> None:
     """Contract: a launch's as asked for; a printed StatefulSet's by default, and a printed Job's never."""
     env = {
         one["name"]: one.get("value") for one in container(training.workload(Asked(max_replicas=6)))["env"]
@@ -214,7 +214,7 @@ def texts_in(folder: Path, train: str = GOOD, val: str = GOOD) -> Path:
         ({}, ("--context", "4096"), r"at least 4097 tokens are expected \(--context 4096"),
     ],
 )
-def test_texts_that_the_trainer_would_refuse_are_refused_before_the_launch(
+def test_texts_the_trainer_rejects_are_refused_before_launch(
     files: dict[str, str], options: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     """Contract: the trainer's own words, with the file of this machine."""

@@ -70,7 +70,7 @@ def test_without_keys_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
         training.workload(Asked(upload=URL)).check(load())
 
 
-def test_keys_are_those_of_a_secret_or_else_of_the_environment() -> None:
+def test_keys_of_a_secret_override_the_environment() -> None:
     """Contract: nothing else of either goes to the pod, and a Secret with a place of its own has its own."""
     own = secret("bucket", AWS_ACCESS_KEY_ID="AKIA1", AWS_SECRET_ACCESS_KEY="s1", OTHER="x")
     half = secret("half", AWS_ACCESS_KEY_ID="AKIA2")

@@ -91,7 +91,7 @@ def test_what_is_missing_is_named(tmp_path: Path, text: str, message: str) -> No
 
 
 @pytest.mark.parametrize("text", ["hf-token=hf_aValueByMistake", "a/b=C", "A_B", "", "a b"])
-def test_a_value_on_the_command_line_is_refused_and_not_repeated(text: str) -> None:
+def test_a_refused_secret_option_does_not_repeat_the_value(text: str) -> None:
     with pytest.raises(UsageError, match="NAME=VARIABLE of this environment") as refused:
         user_secrets.wanted(text)
     assert "aValueByMistake" not in str(refused.value)
@@ -160,7 +160,7 @@ def test_a_model_that_the_hub_refuses_is_not_launched(
     assert told == []
 
 
-def test_a_hub_that_is_not_reached_is_no_reason_to_refuse() -> None:
+def test_an_unreachable_hub_does_not_refuse_the_launch() -> None:
     """Contract: the ranks may reach it; one line says that nobody asked."""
     told: list[str] = []
     hub.check("gated/llama", None, told.append, {"HF_ENDPOINT": "http://127.0.0.1:9"})

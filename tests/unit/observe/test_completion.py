@@ -69,7 +69,7 @@ def test_a_job_that_waits_for_quota_goes_on(end: CompletionDetector) -> None:
     assert told(end, "workload", {"conditions": [waits]}) is None
 
 
-def test_an_eviction(end: CompletionDetector) -> None:
+def test_an_eviction_by_kueue_ends_the_launch(end: CompletionDetector) -> None:
     evicted = condition("Evicted", "True", "MaximumExecutionTimeExceeded", "too long")
     assert "too long" in (told(end, "workload", {"conditions": [evicted]}) or "")
 
@@ -94,7 +94,7 @@ def test_a_pod_that_fits_nowhere(end: CompletionDetector) -> None:
     assert "0/3 nodes" in (told(end, "pod", {"conditions": [unschedulable]}) or "")
 
 
-def test_a_pod_that_no_node_could_take_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pod_larger_than_every_node_ends_the_launch(monkeypatch: pytest.MonkeyPatch) -> None:
     """No node fits the pod although Kueue has admitted it.
 
     A pod that only waits for another one to end is given time.
@@ -168,7 +168,7 @@ def test_controllers_that_follow_nothing_up(end: CompletionDetector) -> None:
     assert told(end, "jobset", {"terminalState": "Completed"}) == "the JobSet is Completed"
 
 
-def test_a_queued_job_waits_for_kueue_and_not_for_its_pods(end: CompletionDetector) -> None:
+def test_a_queued_job_waits_for_kueue_before_its_pods(end: CompletionDetector) -> None:
     """Contract: a suspended Job whose Workload waits is not idle; without a Workload it is."""
     end.launched, end.kind = "job", "Job"
     assert told(end, "job", {}, suspend=True) == "the Job waits, and Kueue made no Workload for it"
@@ -359,7 +359,7 @@ def refused(end: CompletionDetector, message: str, at: str = "2026-01-01T00:00:0
 FORBIDDEN = 'pods "x-1" is forbidden: exceeded quota: team, requested: cpu=1, used: cpu=1, limited: cpu=1'
 
 
-def test_pods_that_a_rule_of_the_cluster_refuses_are_not_waited_for(end: CompletionDetector) -> None:
+def test_forbidden_pods_end_the_launch(end: CompletionDetector) -> None:
     """Also where some pods were let in, unless a job is content with those."""
     end.members = 2
     told(end, "jobset", {})
@@ -399,7 +399,7 @@ def test_a_pod_that_no_scheduler_looks_at(end: CompletionDetector, ready: str | 
     assert ("no kube-scheduler" in (end.reason() or "")) is (ready != "True")
 
 
-def test_a_step_that_kueue_does_not_take_is_told_with_the_request_to_repeat(end: CompletionDetector) -> None:
+def test_a_missing_kueue_workload_is_awaited_with_its_request(end: CompletionDetector) -> None:
     pod = {"spec": {"serviceAccountName": "kueue-controller-manager"}}
     told(end, "kueue-controller", {"availableReplicas": 1}, "kueue", template=pod)
     told(end, "jobset", {}, suspend=True)
@@ -436,7 +436,7 @@ WORKERS: dict[str, Any] = {
 ENDED_WELL = {"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 0}}}]}
 
 
-def test_a_failure_that_the_script_hides_ends_the_launch_though_a_peer_runs_on(
+def test_a_failure_hidden_by_the_script_ends_the_launch(
     end: CompletionDetector,
 ) -> None:
     """Contract: what the pod's processes recorded counts when the pod itself has ended with exit code 0."""
@@ -458,9 +458,7 @@ def test_a_rank_without_torchrun_that_failed_counts_too(end: CompletionDetector)
 
 
 @pytest.mark.parametrize("again", ["torchrun", "the script", "the script, without torchrun"])
-def test_a_failure_after_which_the_ranks_were_started_again_is_none(
-    end: CompletionDetector, again: str
-) -> None:
+def test_a_failure_before_a_restart_does_not_count(end: CompletionDetector, again: str) -> None:
     """Contract: a restart by torchrun, or by a loop in the script, may still end well."""
     end.container, end.members = "main", 2
     told(end, "pod", {"phase": "Running"}, name="x-1")

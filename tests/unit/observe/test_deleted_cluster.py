@@ -33,14 +33,14 @@ def test_the_wait_ends_when_the_cluster_is_gone(tmp_path: Path, monkeypatch: pyt
     assert HOW in raised.value.message
 
 
-def test_a_launcher_that_fails_because_the_cluster_went_is_not_to_blame(tmp_path: Path) -> None:
+def test_a_deleted_cluster_is_the_cause_of_launcher_failure(tmp_path: Path) -> None:
     watching = observer(Server(lambda _: "reset"), tmp_path, lambda: HOW)
     with pytest.raises(HarnessError) as raised, watching.blamed():
         raise HarnessError("konduktor ended with 1", cause="launch.konduktor_failed")
     assert raised.value.cause == "cluster.deleted"
 
 
-def test_an_error_on_a_cluster_that_is_there_keeps_its_cause(tmp_path: Path) -> None:
+def test_an_error_on_an_existing_cluster_keeps_its_cause(tmp_path: Path) -> None:
     watching = observer(Server(lambda _: "reset"), tmp_path, lambda: None)
     with pytest.raises(HarnessError) as raised, watching.blamed():
         raise HarnessError("konduktor ended with 1", cause="launch.konduktor_failed")

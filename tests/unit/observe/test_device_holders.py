@@ -134,7 +134,7 @@ def test_ranks_that_wait_for_devices_are_told_who_has_them(tmp_path: Path) -> No
     assert "Team-a/train-0 holds 8 of 8 on e2e-worker2" in found.explanation
 
 
-def test_devices_of_a_node_that_the_pod_cannot_use_are_not_named(tmp_path: Path) -> None:
+def test_device_holders_on_unusable_nodes_are_not_named(tmp_path: Path) -> None:
     """Contract: pods on nodes with other labels or taints do not keep the pod waiting."""
     kube = cluster(pod("theirs", "team-a", "a", 8), pod("others", "team-b", "b", 8))
     nodes_there = kube.objects("v1", "Node")

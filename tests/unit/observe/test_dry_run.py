@@ -126,7 +126,7 @@ def test_nothing_is_stored(server: Server, kube: Kube, creates: Any) -> None:
     assert all(body["metadata"]["name"] != "job" for method, _, _, body in server.writes if method == "POST")
 
 
-def test_an_account_that_may_not_impersonate_asks_in_its_own_name(server: Server, kube: Kube) -> None:
+def test_an_account_without_impersonation_uses_its_own_name(server: Server, kube: Kube) -> None:
     server.may_impersonate = False
     [workload, _] = dry_runs(kube, Awaited("", JOBSET, "Workload", USER), JOBSET)
     assert (workload.user, workload.message) == (None, None)

@@ -137,12 +137,12 @@ def test_what_the_kubelet_says_is_no_line_of_the_log(follow: Start) -> None:
     assert follow(body(ONE + GONE + b"\n" + TWO), body(ONE + TWO), ends=2).finish() == (["one", "two"], [])
 
 
-def test_a_log_comes_back_after_the_kubelet_could_not_read_it(follow: Start) -> None:
+def test_a_log_resumes_after_a_kubelet_read_error(follow: Start) -> None:
     """The kubelet cannot read the log while containerd restarts. Later lines are not taken for known ones."""
     assert follow(body(ONE), body(GONE), body(ONE + TWO), ends=3).finish() == (["one", "two"], [])
 
 
-def test_a_kubelet_that_restarts_ends_the_stream_and_not_the_log(follow: Start) -> None:
+def test_a_kubelet_restart_does_not_end_the_log(follow: Start) -> None:
     """Contract: it ends as the log would. Nobody reaches the kubelet for a while; then the rest comes."""
     for status in (b"500 Internal Server Error", b"404 Not Found"):  # at first it knows none of its pods
         assert follow(body(ONE), refused(status), body(ONE + TWO), ends=2).finish() == (["one", "two"], [])
@@ -190,7 +190,7 @@ def test_each_life_of_a_container_is_followed(follow: Start, life: dict[str, Any
     assert log.finish() == (["a line", "a line"], [])
 
 
-def test_a_stream_that_a_firewall_cut_says_that_the_kubelet_is_not_reached(tmp_path: Path) -> None:
+def test_a_stalled_stream_reports_an_unreachable_kubelet(tmp_path: Path) -> None:
     """Contract: a stream without new lines looks alike, so a connection of its own asks why none come."""
     said = b'{"message":"Get https://10.0.0.2:10250/containerLogs: dial tcp 10.0.0.2:10250: i/o timeout"}'
     head = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"

@@ -85,7 +85,7 @@ def test_a_torchrun_that_is_still_starting_gets_more_time(met) -> None:
     assert met(seen("a"), seen("b"), after=27).reason() is not None
 
 
-def test_one_that_never_ends_starting_is_judged_before_the_deadline_of_the_job(met) -> None:
+def test_an_endless_torchrun_start_is_judged_before_the_deadline(met) -> None:
     """Half as long again is enough for all. After it Kueue ends the job, and only says that time was over."""
     assert met(seen("a", ticks=90), seen("b")).reason() is None
     made = met(seen("a", ticks=90), seen("b"), after=31)

@@ -92,7 +92,7 @@ def watched(api: Api, kind: WatchedKind, queries: int) -> tuple[list[Observation
     return recorded, gaps
 
 
-def test_of_a_secret_only_its_metadata_is_asked_for_and_recorded() -> None:
+def test_only_the_metadata_of_a_secret_is_recorded() -> None:
     """Contract: neither its data nor an annotation that holds a copy of it comes into the bundle."""
     api = Api()
     recorded, _ = watched(api, KINDS["secret"], 2)

@@ -88,7 +88,7 @@ def test_a_file_that_is_no_kubeconfig(tmp_path: Path, content: bytes | None, see
     assert "--kubeconfig FILE" in error.hint
 
 
-def test_a_folder(tmp_path: Path) -> None:
+def test_a_folder_as_kubeconfig_is_refused(tmp_path: Path) -> None:
     assert "is a folder; a file is expected" in refused(tmp_path).message
 
 

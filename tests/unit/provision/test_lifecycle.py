@@ -58,7 +58,7 @@ def test_a_cluster_that_another_uses_stays(settings: Settings) -> None:
 
 
 @pytest.mark.parametrize("owner", ["aaaa", "bbbb"])
-def test_what_never_came_to_be_used_is_removed_by_who_began_it(settings: Settings, owner: str) -> None:
+def test_an_unfinished_cluster_is_removed_only_by_its_owner(settings: Settings, owner: str) -> None:
     assert made(settings, phase="creating").removable(None, owner) == (owner == "aaaa")
 
 
@@ -155,7 +155,7 @@ def test_a_kubeconfig_chooses_the_users_own_cluster(settings: Settings) -> None:
     assert ours.kind is kind
 
 
-def test_what_a_launch_keeps_on_disk_is_looked_for_where_the_cluster_is(settings: Settings) -> None:
+def test_failure_to_free_disk_is_only_reported(settings: Settings) -> None:
     """Contract: a failure only says so, and a cluster that is gone keeps nothing."""
     said: list[str] = []
     kind = KindCluster(settings)

@@ -86,7 +86,7 @@ def test_best_fit_takes_what_is_free_now() -> None:
     assert made(HALF, best, numNodes=4)["parallelism"] == 4
 
 
-def test_nodes_that_take_no_pod_of_the_queue_do_not_count() -> None:
+def test_nodes_unschedulable_for_the_queue_do_not_count() -> None:
     """Contract: cordons, taints and the queue's node selector, as the scheduler has them."""
     queued = QueueSpec.model_validate(gpu_queue()["spec"])
     assert [each.node for each in HALF.free(queued, queued.scheduling)] == ["a", "b"]
@@ -96,7 +96,7 @@ def test_nodes_that_take_no_pod_of_the_queue_do_not_count() -> None:
     assert [(each.node, each.gpus) for each in HALF.free(one, one.scheduling)] == [("b", 4)]
 
 
-def test_a_split_that_the_job_s_claims_forbid_is_not_taken() -> None:
+def test_a_read_write_once_claim_prevents_a_split() -> None:
     """Contract: a claim of one node keeps the job on one node, and refuses nothing."""
     storage = {"checkpoints": {"enabled": True, "size": "1Gi", "accessMode": "ReadWriteOnce"}}
     assert made(HALF, gpu_queue(distribution="BestFit", storage=storage))["parallelism"] == 1
@@ -109,7 +109,7 @@ def waits(one: Object, capacity: Capacity, later: float = 0) -> Decision:
     return desired(one, seen, NOW + timedelta(seconds=later))
 
 
-def test_a_queued_job_says_what_is_free_what_fits_and_who_holds_the_rest() -> None:
+def test_a_queued_job_reports_free_capacity_and_gpu_holders() -> None:
     """Contract: after Kueue's own words, with the time of the answer."""
     one = job(numNodes=None, numGPUs=8, status={**CREATED, "numNodes": 1, "processesPerNode": 8})
     said = str(waits(one, HALF).status.message)
@@ -163,7 +163,7 @@ def test_a_job_without_gpus_says_nothing_of_them() -> None:
     gpus=st.integers(1, 24),
     whole=st.integers(1, 8),
 )
-def test_a_split_that_is_found_fits_and_no_smaller_one_does(free: list[int], gpus: int, whole: int) -> None:
+def test_best_fit_is_the_fewest_pods_that_fit(free: list[int], gpus: int, whole: int) -> None:
     """Contract: equal pods, all GPUs, at most a whole node each, the fewest pods."""
     nodes = [Free(str(index), amount, 96, 2**40) for index, amount in enumerate(free)]  # type: ignore[arg-type]
     queued = QueueSpec.model_validate({"nodeResources": {"gpus": whole}})

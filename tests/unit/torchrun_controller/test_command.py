@@ -58,7 +58,7 @@ def distributed(**fields: object) -> Distributed:
     return Distributed.model_validate(fields)
 
 
-def test_c10d(tmp_path: Path) -> None:
+def test_c10d_rendezvous_is_hosted_by_the_first_pod(tmp_path: Path) -> None:
     """Contract: the default endpoint is the first pod's name, not an etcd; only pod 0 is the host."""
     text = command.script("demo", spec("python train.py --epochs 100"), TWO, distributed())
     for index, host in ((0, "true"), (1, "false")):
@@ -96,7 +96,7 @@ def test_first_pod_waits_for_its_own_address(tmp_path: Path) -> None:
     assert "seen 10.0.0.11" in ended.stderr
 
 
-def test_static(tmp_path: Path) -> None:
+def test_static_rendezvous_has_node_ranks_and_one_master(tmp_path: Path) -> None:
     """Contract: each pod has its own node rank; all have the same master."""
     text = command.script("demo", spec("python train.py"), TWO, distributed(rdzvBackend="static", port=3000))
     arguments = shown(tmp_path, text, index=1)
@@ -109,7 +109,7 @@ def test_static(tmp_path: Path) -> None:
     ]
 
 
-def test_etcd(tmp_path: Path) -> None:
+def test_etcd_rendezvous_uses_the_given_or_default_endpoint(tmp_path: Path) -> None:
     """Contract: etcd-v2 goes to the endpoint that is given, or to the original's default."""
     given_one = distributed(rdzvBackend="etcd-v2", rdzvEndpoint="etcd.other:2379")
     text = command.script("demo", spec("python train.py"), TWO, given_one)
@@ -123,7 +123,7 @@ def test_etcd(tmp_path: Path) -> None:
     ("module", "says"),
     [("raise ImportError", "the package python-etcd"), ("", "expected an etcd at 127.0.0.1:")],
 )
-def test_an_etcd_that_is_of_no_use_is_named_before_torchrun(
+def test_an_unusable_etcd_ends_the_pod_before_torchrun(
     tmp_path: Path, module: str, says: str, unused_tcp_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Contract: without the package, or without a server, the pod ends at once with the reason, and what to
@@ -178,7 +178,7 @@ def test_one_node_is_standalone(tmp_path: Path) -> None:
     ]
 
 
-def test_elastic(tmp_path: Path) -> None:
+def test_elastic_bounds_become_the_nnodes_range(tmp_path: Path) -> None:
     """Contract: minNodes and maxNodes are torchrun's own range; a static rendezvous has none."""
     asked = spec("python train.py", minNodes=2, maxNodes=4)
     arguments = shown(tmp_path, command.script("demo", asked, ELASTIC, distributed()))
@@ -198,7 +198,7 @@ def test_elastic(tmp_path: Path) -> None:
         ("python train.py --lr=$LR", ["--no-python", "bash", "-c", "python train.py --lr=$LR"]),
     ],
 )
-def test_programs(tmp_path: Path, text: str, expected: list[str]) -> None:
+def test_commands_other_than_scripts_use_no_python(tmp_path: Path, text: str, expected: list[str]) -> None:
     """Contract: what needs a shell gets one in each rank; other programs run without Python."""
     assert shown(tmp_path, command.script("demo", spec(text), ONE, distributed()))[3:] == expected
 
@@ -333,7 +333,7 @@ def test_setup_that_fails_ends_the_pod(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["torchrun train.py", "python 'train.py", "   "])
-def test_refused(text: str) -> None:
+def test_nested_torchrun_and_malformed_commands_are_refused(text: str) -> None:
     """Contract: torchrun within torchrun, and what no shell reads, are refused before any pod."""
     with pytest.raises(Refused, match="expected"):
         command.torchrun("demo", spec(text), ONE, distributed())

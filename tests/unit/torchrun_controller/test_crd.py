@@ -37,7 +37,7 @@ def test_manifest_is_of_these_models() -> None:
 
 
 @pytest.mark.parametrize("definition", [QUEUE, JOB], ids=["queue", "job"])
-def test_structural(definition: dict[str, Any]) -> None:
+def test_crd_schemas_are_structural(definition: dict[str, Any]) -> None:
     """Contract: nothing that the API server refuses: references, null, additionalProperties."""
     for part in walk(schema(definition)):
         assert "$ref" not in part

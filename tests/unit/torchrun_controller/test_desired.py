@@ -151,7 +151,7 @@ def test_failed_rank_is_no_success() -> None:
     assert reason(decision, "Complete")[0] == "False"
 
 
-def test_success() -> None:
+def test_a_completed_jobset_is_a_succeeded_job() -> None:
     """Contract: the JobSet's completion is the job's, with the time."""
     decision = look(job(status=CREATED), jobset=jobset(Completed={}))
     assert (decision.status.phase, decision.status.completion_time) == ("Succeeded", "2026-11-23T12:00:00Z")
@@ -182,7 +182,7 @@ def test_ttl_that_has_not_passed() -> None:
     assert look(finished(), jobset=jobset(Completed={})).wake is None  # an hour is just over
 
 
-def test_ttl_deletes_the_workspace_and_keeps_what_is_not_the_jobs() -> None:
+def test_ttl_deletes_only_claims_that_the_job_owns() -> None:
     """Contract: checkpoints and datasets outlive the job."""
     claims = [
         {
@@ -269,7 +269,7 @@ def test_controller_dies_while_it_suspends() -> None:
     assert resumed.actions == []
 
 
-def test_created_suspended() -> None:
+def test_a_suspended_job_creates_nothing() -> None:
     """Contract: nothing is made until it is resumed."""
     decision = look(job(suspend=True))
     assert (decision.status.phase, decision.actions) == ("Suspended", [])
@@ -281,7 +281,7 @@ def test_end_comes_before_suspension() -> None:
     assert decision.status.phase == "Succeeded"
 
 
-def test_active_deadline() -> None:
+def test_the_active_deadline_stops_the_pods_without_retry() -> None:
     """Contract: a job that runs too long is TimedOut, its pods are stopped, and it is not repeated."""
     one = job(
         status={**CREATED, "phase": "Running", "startTime": EARLIER},
@@ -300,7 +300,7 @@ def test_active_deadline_wakes_the_controller() -> None:
     assert decision.wake == datetime(2026, 11, 23, 13, 0, tzinfo=UTC)
 
 
-def test_cancel() -> None:
+def test_a_cancelled_job_stops_and_never_restarts() -> None:
     """Contract: a cancelled job stops, keeps its record, and does not start again."""
     one = job(status={**CREATED, "phase": "Running"}, cancel=True)
     decision = look(one, jobset=jobset())
@@ -353,7 +353,7 @@ def test_ranks_that_write_nothing_are_said() -> None:
     assert (writing.status.message, writing.wake) == (None, again)
 
 
-def test_an_elastic_job_that_lost_its_pods_waits_for_new_ones() -> None:
+def test_an_elastic_job_waits_for_replacement_pods() -> None:
     """Contract: the JobSet of an elastic job does not end the attempt; its pods are made again one by one."""
     elastic = job(numNodes=None, minNodes=2, maxNodes=3, status={**CREATED, "numNodes": 3})
     lost = look(elastic, jobset=jobset(), pods=[pod(0, "Failed"), pod(1, "Running"), pod(2, "Pending")])
@@ -362,7 +362,7 @@ def test_an_elastic_job_that_lost_its_pods_waits_for_new_ones() -> None:
     assert "JobSet ends" not in str(lost.status.message)
 
 
-def test_syncing() -> None:
+def test_pods_that_fetch_their_workspace_are_syncing() -> None:
     """Contract: pods that wait for their workspace are Syncing."""
     waiting = [{"name": "workspace", "state": {"running": {}}}]
     decision = look(
@@ -441,7 +441,7 @@ def test_a_helper_that_failed_is_the_reason() -> None:
     assert over.status.message == "demo-node-0-0-x0: container exporter: Error, exit code 7"
 
 
-def test_an_init_container_that_runs_is_what_the_job_waits_for() -> None:
+def test_a_pending_job_names_its_running_init_container() -> None:
     """Contract: Pending names the init container and for how long; the text changes twice a minute."""
     running = {"running": {"startedAt": "2026-11-23T11:58:20Z"}}
     waits = pod(0, "Pending", initContainerStatuses=[_status("warm-cache", **running)])
@@ -455,7 +455,7 @@ def test_an_init_container_that_runs_is_what_the_job_waits_for() -> None:
     assert soon.status == pending.status
 
 
-def test_a_helper_that_does_not_end_is_what_the_job_waits_for() -> None:
+def test_a_container_that_outlives_the_trainers_is_named() -> None:
     """Contract: when every trainer has ended with 0, Running names the container that goes on."""
     statuses = [_status(names.TRAINER, terminated={"exitCode": 0}), _status("exporter", running={})]
     pods = [pod(index, "Running", containerStatuses=statuses) for index in range(2)]

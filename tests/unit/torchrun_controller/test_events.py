@@ -119,7 +119,7 @@ def test_decisions_lead_to_their_events() -> None:
     }
 
 
-def test_queue() -> None:
+def test_a_queue_that_is_not_ready_warns() -> None:
     """Contract: a queue that is not ready warns with the reason; one that is being made does not."""
 
     def of(state: Any, reason: str, message: str) -> list[Event]:

@@ -174,7 +174,7 @@ def test_job_says_otherwise() -> None:
         ({}, {"storage": {"datasets": {"enabled": True}}}, "ClaimSize"),
     ],
 )
-def test_refused(fields: Object, of: Object, reason: str) -> None:
+def test_a_job_that_cannot_run_is_refused(fields: Object, of: Object, reason: str) -> None:
     """Contract: what cannot run is refused by its reason, before anything is made."""
     with pytest.raises(Refused) as refused:
         made(job(**fields), queue(**of))
@@ -284,7 +284,7 @@ def test_elastic_job_outlives_a_pod() -> None:
     assert document["spec"]["failurePolicy"]["maxRestarts"] == 0
 
 
-def test_everything_goes_with_the_job_and_is_found_by_its_label() -> None:
+def test_the_jobset_is_owned_and_its_pods_are_labelled() -> None:
     """Contract: `kubectl get pods -l torchrun-job-name=demo`, and an owner in the same namespace."""
     document = made(job(labels={"team": "a"}), queue())
     [reference] = document["metadata"]["ownerReferences"]
@@ -293,7 +293,7 @@ def test_everything_goes_with_the_job_and_is_found_by_its_label() -> None:
     assert (labels[names.JOB_LABEL], labels["team"]) == ("demo", "a")
 
 
-def test_a_pod_on_the_node_s_network_finds_the_others_by_name() -> None:
+def test_a_host_network_pod_gets_cluster_first_dns() -> None:
     """Contract: with hostNetwork, names of Services need a dnsPolicy, which a template may leave out."""
     host = {"spec": {"hostNetwork": True, "containers": [{"name": "trainer"}]}}
     assert pod_of(made(job(), queue(podTemplate=host)))["dnsPolicy"] == "ClusterFirstWithHostNet"

@@ -76,7 +76,7 @@ def test_any_text_of_a_user_is_no_error(text: str) -> None:
         ("cd /", 7, ""),
     ],
 )
-def test_only_a_setup_that_ended_well_is_followed_by_the_ranks(setup: str, code: int, says: str) -> None:
+def test_ranks_start_only_after_a_successful_setup(setup: str, code: int, says: str) -> None:
     """Contract: a setup that ends the shell is named, and never looks like ranks that have succeeded."""
     lines = ["set -e", command.EXIT_AT_SIGTERM, command.SETUP_BEGINS, setup, command.SETUP_ENDED, "exit 7"]
     ended = subprocess.run(["bash", "-c", "\n".join(lines)], capture_output=True, text=True, check=False)

@@ -16,7 +16,7 @@ def record(message: str, *args: object, **extra: object) -> logging.LogRecord:
     return found
 
 
-def test_json_line() -> None:
+def test_a_record_is_one_json_line() -> None:
     """Contract: one object on one line, whatever is in the message, with whose line it is."""
     found = record("two\nlines of %s", "x", **about("job", "team", "demo", "u-1"))
     line = Json().format(found)
@@ -44,7 +44,7 @@ def test_line_of_nobody() -> None:
     assert document["error"].endswith("ValueError: wrong")
 
 
-def test_text() -> None:
+def test_a_text_line_names_its_object() -> None:
     """Contract: the object stands before the message."""
     line = Text().format(record("looks", **about("queue", "team", "cpu")))
     assert line.endswith("INFO harness.x team/cpu: looks")

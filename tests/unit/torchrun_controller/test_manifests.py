@@ -47,7 +47,7 @@ def test_pod_is_restricted() -> None:
     assert f"--port={port['containerPort']}" in container["args"]
 
 
-def test_no_wildcard() -> None:
+def test_no_role_has_a_wildcard() -> None:
     """Contract: the original's role was every verb on everything; this one names each."""
     for rule in [*manifests.RULES, *manifests.KAI_RULES, *manifests.LEASE_RULES]:
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]

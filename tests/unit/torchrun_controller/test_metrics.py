@@ -89,7 +89,7 @@ def in_phase(namespace: str, phase: str | None) -> dict[str, Any]:
     return {"metadata": {"namespace": namespace}, "status": {"phase": phase} if phase else None}
 
 
-def test_scrape(served: Served) -> None:
+def test_a_scrape_has_every_metric(served: Served) -> None:
     """Contract: looks, errors, requests, jobs, waits, leadership and build are there, by their names."""
     metrics = served.metrics
     with metrics.look("job"):
@@ -140,7 +140,7 @@ def test_waiting_counts_from_the_last_wish_to_run(since: list[tuple[str, Any, in
     assert queue_wait(job(), before, before) is None
 
 
-def test_probes(served: Served) -> None:
+def test_probes_report_liveness_and_readiness(served: Served) -> None:
     """Contract: alive while every part that began moves; ready when it is of use."""
     assert served.get("/healthz") == (200, "ok\n")
     assert served.get("/readyz")[0] == 503

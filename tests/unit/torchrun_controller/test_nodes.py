@@ -28,7 +28,7 @@ def job(**fields: int) -> JobSpec:
         ({"minNodes": 2, "maxNodes": 4}, 8, Plan(4, 2, 8, 8)),
     ],
 )
-def test_gpus(fields: dict[str, int], capacity: int, expected: Plan) -> None:
+def test_gpus_are_split_evenly_over_nodes(fields: dict[str, int], capacity: int, expected: Plan) -> None:
     """Contract: one node when it fits, else an even split; numNodes alone asks for whole nodes."""
     assert distribute(job(**fields), capacity) == expected
 
@@ -42,7 +42,7 @@ def test_gpus(fields: dict[str, int], capacity: int, expected: Plan) -> None:
         ({"numGPUs": 0, "numNodes": 3}, Plan(3, 3, 0, 1)),
     ],
 )
-def test_without_gpus(fields: dict[str, int], expected: Plan) -> None:
+def test_cpu_jobs_run_a_process_on_each_node(fields: dict[str, int], expected: Plan) -> None:
     """Contract: a job on CPUs has at least one process on each node (the original had none)."""
     assert distribute(job(**fields), 0) == expected
 
@@ -56,7 +56,9 @@ def test_without_gpus(fields: dict[str, int], expected: Plan) -> None:
         ({"processesPerNode": 2}, 8, "ProcessesPerNode", "leave it out"),
     ],
 )
-def test_refused(fields: dict[str, int], capacity: int, reason: str, text: str) -> None:
+def test_an_impossible_distribution_is_refused_with_advice(
+    fields: dict[str, int], capacity: int, reason: str, text: str
+) -> None:
     """Contract: a refusal says what was asked, what there is, and what would do."""
     with pytest.raises(Refused, match=text) as refused:
         distribute(job(**fields), capacity)

@@ -147,7 +147,7 @@ def test_an_error_of_the_controller_is_a_condition() -> None:
     assert cluster.api.there("JobSet") is not None
 
 
-def test_an_error_in_a_look_at_a_queue_is_a_condition() -> None:
+def test_an_error_while_reconciling_a_queue_is_a_condition() -> None:
     """Contract: the same holds of a queue."""
     cluster = Cluster(status={})
     cluster.api.refuse = refusing("Pod", TypeError("no"))

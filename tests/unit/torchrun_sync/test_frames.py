@@ -32,7 +32,7 @@ def test_frames_come_whole_from_pieces_of_any_size(sent: list[tuple[str, bytes]]
 
 
 @given(sent=SENT.filter(bool), at=st.integers(0), flip=st.integers(1, 255))
-def test_a_byte_that_changed_is_never_taken_for_what_was_sent(
+def test_a_frame_with_a_corrupt_byte_is_never_accepted(
     sent: list[tuple[str, bytes]], at: int, flip: int
 ) -> None:
     """Contract: frames before the wrong byte come; a payload or length with a wrong byte does not."""

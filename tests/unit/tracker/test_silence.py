@@ -43,7 +43,7 @@ def test_the_last_sign_of_life_counts(
     assert view(heartbeat, points, updated, status) == (shown, shown != status)
 
 
-def test_no_limit_and_times_outside_of_the_calendar_are_no_silence() -> None:
+def test_no_limit_or_an_invalid_time_is_no_silence() -> None:
     assert view(LONG, None, LONGER, "RUNNING", seconds=0) == ("RUNNING", False)
     assert view(None, None, "99999999999999", "RUNNING") == ("RUNNING", False)
 

@@ -121,7 +121,7 @@ def test_a_series_is_plutos(requests: list[tuple[int, int, list[tuple[Any, int, 
         assert asyncio.run(store.read(read)) == expected
 
 
-def test_a_request_that_cannot_be_kept_takes_no_other_with_it(tmp_path: Path) -> None:
+def test_a_bad_request_in_a_batch_fails_alone(tmp_path: Path) -> None:
     """Contract: of requests that came together the bad one alone fails, and it leaves nothing."""
     points = ingest.read_points(b'{"time": 1, "step": 2, "data": {"new": 1}}')
     bad = Sender(1, "1", "\ud800", "e2e", None)

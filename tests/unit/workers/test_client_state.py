@@ -45,7 +45,7 @@ def test_what_was_tidied_away(store, tmp_path: Path) -> None:
     assert not state["whole"]
 
 
-def test_no_queue(tmp_path: Path) -> None:
+def test_a_missing_or_unreadable_queue_reads_as_none(tmp_path: Path) -> None:
     assert client_state.read(str(tmp_path)) is None
     (tmp_path / "sync.db").write_text("no database")
     assert client_state.read(str(tmp_path)) is None

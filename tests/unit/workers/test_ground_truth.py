@@ -113,7 +113,7 @@ FACTS = st.lists(st.tuples(st.just("file"), NAME, NAME).map(list), min_size=1, m
 
 
 @given(FACTS)
-def test_the_code_is_told_at_the_start_and_at_the_end(facts: list[list[str]]) -> None:
+def test_code_facts_precede_the_rows_and_the_end(facts: list[list[str]]) -> None:
     """Contract: every fact arrives, in as many frames as it takes, before the rows and before the end."""
     with pytest.MonkeyPatch.context() as patch:
         payloads = reported(patch, facts)
@@ -144,7 +144,7 @@ def test_a_recorder_of_the_environment_tells_its_code() -> None:
     assert any(what == "ran" and name.endswith("/ground_truth.py") for what, name, _ in facts)
 
 
-def test_what_pluto_keeps_of_steps_that_fall_or_come_again_is_in_blocks() -> None:
+def test_blocks_hold_the_last_value_of_repeated_steps() -> None:
     """Contract: past the row limit too, the latest time of a step stays, and of equal times the last row."""
     rows = [("loss", step, step / 7) for step in range(3000)]
     rows += [("loss", step, step / 3) for step in range(500, 1500)]

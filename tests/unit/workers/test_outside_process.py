@@ -123,7 +123,7 @@ def test_a_process_that_a_signal_kills_records_no_end(folder: Path) -> None:
     assert [event.kind for event in events] == ["start"]
 
 
-def test_a_process_that_is_no_rank_and_uses_no_client_records_nothing(folder: Path) -> None:
+def test_a_process_without_rank_or_client_records_nothing(folder: Path) -> None:
     _, events, _ = ran(folder, "pass", LOCAL_RANK="")
     assert events == []
 
@@ -154,7 +154,7 @@ def test_no_event_goes_to_a_file_of_the_program(folder: Path) -> None:
     assert [event.kind for event in events] == ["start", "end"]
 
 
-def test_a_daemon_that_was_forked_from_its_program_records_its_end(folder: Path) -> None:
+def test_a_forked_daemon_records_its_end(folder: Path) -> None:
     program = """
 import os, sys
 if os.fork(): os.wait(); os._exit(0)

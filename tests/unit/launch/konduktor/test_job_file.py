@@ -152,5 +152,5 @@ def test_secrets_in_urls_and_scripts_are_known(job: JobFile) -> None:
 
 
 @pytest.mark.parametrize(("cpus", "told"), [(1, "1"), ("0.5", "0.5")])
-def test_cpus(job: JobFile, cpus: Any, told: str) -> None:
+def test_cpus_are_read_as_exact_decimals(job: JobFile, cpus: Any, told: str) -> None:
     assert job.with_(resources={"cpus": cpus}).cpus == Decimal(told)

@@ -40,7 +40,7 @@ def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     return there / "konduktor"
 
 
-def test_what_was_begun_runs_the_program_as_it_would_run_alone(program: Path, tmp_path: Path) -> None:
+def test_a_prestarted_process_runs_konduktor_like_a_direct_start(program: Path, tmp_path: Path) -> None:
     """Contract: same words and environment, files that came after its start. A second launch starts anew."""
     with Konduktor(tmp_path / "state", program) as konduktor:
         begun = konduktor._waiting
@@ -105,7 +105,7 @@ def test_without_a_program_nothing_is_begun(tmp_path: Path) -> None:
         assert (konduktor.home.stat().st_mode & 0o777) == 0o700
 
 
-def test_a_program_that_is_not_for_python_is_started_when_it_is_needed(program: Path, tmp_path: Path) -> None:
+def test_a_non_python_program_is_not_prestarted(program: Path, tmp_path: Path) -> None:
     program.write_text("#!/bin/bash\necho called with $1\n")
     with Konduktor(tmp_path / "state", program) as konduktor:
         assert konduktor._waiting is None

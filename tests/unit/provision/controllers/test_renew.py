@@ -27,7 +27,7 @@ class Cluster:
         self.deleted.append((namespace, name))
 
 
-def test_only_pods_of_the_controllers_that_are_older_than_the_start_are_deleted() -> None:
+def test_only_controller_pods_older_than_the_restart_are_deleted() -> None:
     cluster = Cluster()
     renew(cast(Kube, cluster), STARTED)
     assert cluster.deleted == [(namespace, "old") for namespace in CONTROLLERS.values()]

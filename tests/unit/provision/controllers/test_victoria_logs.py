@@ -42,7 +42,7 @@ def row(**fields: str) -> bytes:
     return json.dumps({"_time": "t", "kubernetes.pod_name": "p", **fields}).encode() + b"\n"
 
 
-def test_a_json_line_without_a_message_gets_its_fields_as_one() -> None:
+def test_a_json_line_without_message_keeps_its_fields() -> None:
     missing = "missing _msg field; see VictoriaLogs' documentation"
     read = json.loads(konduktor_fields.with_message(row(_msg=missing, loss="0.5", step="1")))
     assert json.loads(read["_msg"]) == {"loss": "0.5", "step": "1"}
@@ -61,7 +61,7 @@ def test_every_other_line_stays_as_it_is(line: bytes) -> None:
     assert konduktor_fields.with_message(line) == line
 
 
-def test_published_images_are_those_of_the_lock_and_nothing_is_built(tmp_path: Path) -> None:
+def test_published_images_come_from_the_lock(tmp_path: Path) -> None:
     context = RunContext(settings=Settings(cache_dir=tmp_path), progress=print)
     images = victoria_logs_images(context, published=True)
     assert (images.server, images.agent, images.local) == (

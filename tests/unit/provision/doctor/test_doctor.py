@@ -153,7 +153,7 @@ class TestWrittenSources:
 
 
 class TestPackages:
-    def test_come_from_a_newer_release_only_where_the_own_is_older(self) -> None:
+    def test_newer_releases_supply_only_outdated_packages(self) -> None:
         names = ["docker.io", "kind", "iptables"]
         assert apt.specs(names, "bookworm") == ["docker.io/trixie", "kind/sid", "iptables"]
         assert apt.specs(names, "trixie") == ["docker.io", "kind/sid", "iptables"]

@@ -35,7 +35,7 @@ def test_image_and_changes_make_the_checkout(image: dict[str, bytes], checkout: 
     assert all(image.get(name) != text for name, text in changed.items())
 
 
-def test_an_image_with_a_file_that_was_deleted_is_not_taken() -> None:
+def test_an_image_with_a_deleted_file_is_not_used() -> None:
     """An import of it would still work there."""
     assert scripts.changed_since(said({"old.py": b"", "a.py": b""}), {"a.py": b""}) is None
 

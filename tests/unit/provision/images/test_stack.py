@@ -159,7 +159,7 @@ def nowhere(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> Registry:
     return registry.model_copy(update={"node": "registry.invalid/node:v1"})
 
 
-def test_a_host_without_an_address_is_told_and_nothing_is_asked(
+def test_a_host_without_an_address_is_reported_without_requests(
     nowhere: Registry, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy would look for it itself, so it is asked where there is one."""
@@ -237,7 +237,7 @@ def test_a_kubernetes_version_is_a_node_image_by_digest(wanted: str | None, vers
 
 
 @pytest.mark.parametrize("wanted", ["1.3", "1.36.3", "2.0"])
-def test_a_kubernetes_version_without_a_node_image_names_those_there_are(wanted: str) -> None:
+def test_an_unknown_kubernetes_version_lists_the_available_ones(wanted: str) -> None:
     """1.3 is not 1.34, and a patch version is not another one."""
     with pytest.raises(UsageError, match=r"v1\.36\.4, v1\.37\.0, v1\.35\.8, v1\.34\.11"):
         versions.load(Settings(versions_file=None)).registry.node_of(wanted)
@@ -279,7 +279,7 @@ def test_a_lock_that_lacks_values_names_them(tmp_path: Path) -> None:
     assert error.value.exit_code == 64
 
 
-def test_a_mirror_is_written_for_the_node_s_view_of_the_host() -> None:
+def test_a_registry_mirror_uses_the_gateway_address() -> None:
     """The reference's registry host names the folder; only the mirror is asked, by the gateway's address."""
     path, content = mirror.hosts_file("localhost:5001", "http://{gateway}:5001/", "172.18.0.1")
     assert path == "/etc/containerd/certs.d/localhost:5001/hosts.toml"

@@ -63,7 +63,7 @@ def test_a_proxy_of_dockers_client(tmp_path: Path) -> None:
     assert copied.refused(kind(), SOURCE) == "nodes get a proxy"
 
 
-def test_another_provider(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_kind_provider_uses_no_template(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(copied.PROVIDER, "podman")
     assert copied.refused(kind(), SOURCE) == f"{copied.PROVIDER} is set"
 

@@ -73,7 +73,7 @@ def test_a_cluster_without_a_control_plane_was_deleted(
     assert (kind.deleted() is not None) is deleted
 
 
-def test_a_docker_that_does_not_answer_tells_nothing_of_the_cluster(
+def test_a_docker_error_does_not_report_a_deleted_cluster(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kind = docker(tmp_path, monkeypatch, ["running", "running"])
@@ -81,9 +81,7 @@ def test_a_docker_that_does_not_answer_tells_nothing_of_the_cluster(
     assert kind.deleted() is None
 
 
-def test_a_cluster_that_was_made_again_under_its_name_is_another_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_recreated_cluster_counts_as_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kind = docker(tmp_path, monkeypatch, ["running", "running"])
     save(kind.dir, State("k", "ready", "image", 1, "2026-01-01T00:00:00Z"))
     kind.used_from_now_on()

@@ -53,7 +53,7 @@ def kept(*paths: str, late: tuple[str, ...] = ()) -> list[str]:
     return [base64.b64decode(each["key"]).decode() for each in keys([entry(path) for path in paths], late)]
 
 
-def test_secrets_nodes_pods_and_what_names_the_cluster_are_not_kept() -> None:
+def test_a_template_keeps_no_secrets_or_cluster_specific_keys() -> None:
     stays = [
         "/registry/namespaces/kueue-system",
         "/registry/configmaps/kube-system/coredns",

@@ -86,7 +86,7 @@ def test_a_lock_without_a_version_says_which(tmp_path: Path) -> None:
         versions.load(Settings(versions_file=own))
 
 
-def test_what_is_discarded_goes_at_the_end_of_the_process_alone(tmp_path: Path) -> None:
+def test_a_discarded_folder_is_deleted_without_its_replacement(tmp_path: Path) -> None:
     """Contract: another process may already fill the same folder again; that one stays."""
     program = f"""
 from pathlib import Path

@@ -78,7 +78,7 @@ def test_the_frames_are_the_lines_and_the_report(
     assert [found for line in out.splitlines() if (found := frames.Collector(NONCE).feed(line))] == []
 
 
-def test_without_a_nonce_or_in_another_rank_there_are_no_frames(
+def test_only_the_framed_rank_with_a_nonce_prints_frames(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("HARNESS_NONCE", raising=False)

@@ -101,7 +101,9 @@ def test_a_gpu_that_nvidia_smi_does_not_list() -> None:
         ("NVIDIA H100 80GB HBM3", [], 2, "UNKNOWN"),
     ],
 )
-def test_links(name: str, speeds: list[list[float]], gpus: int, verdict: str) -> None:
+def test_an_nvlink_that_is_down_or_slow_fails(
+    name: str, speeds: list[list[float]], gpus: int, verdict: str
+) -> None:
     """Contract: a link that is down or slow fails, also when it is so on every GPU of a known model."""
     said = parse_links(smi_texts.links(*speeds))
     one = replace(gpu(), name=name)

@@ -87,7 +87,7 @@ def test_a_version_that_is_not_known() -> None:
         (0, 0, "shm.small"),
     ],
 )
-def test_shared_memory(total: int, free: int, cause: str | None) -> None:
+def test_small_or_full_shared_memory_fails(total: int, free: int, cause: str | None) -> None:
     check = host_state.judge_room(total, free)
     assert (check.verdict, check.cause) == ("FAIL" if cause else "PASS", cause)
 
@@ -100,7 +100,9 @@ def test_shared_memory_that_is_not_there(tmp_path: Path) -> None:
     ("limit", "devices_here", "verdict"),
     [(resource.RLIM_INFINITY, 8, "PASS"), (8 * MIB, 8, "WARN"), (8 * MIB, 0, "PASS")],
 )
-def test_locked_memory(limit: int, devices_here: int, verdict: str) -> None:
+def test_a_locked_memory_limit_warns_only_with_rdma_devices(
+    limit: int, devices_here: int, verdict: str
+) -> None:
     """Contract: a limit matters where there is an RDMA device."""
     assert host_state.locked_memory(limit, devices_here).verdict == verdict
 
@@ -116,7 +118,9 @@ def test_locked_memory(limit: int, devices_here: int, verdict: str) -> None:
         (0, 0.01, 4e9, "FAIL"),  # the year 2096
     ],
 )
-def test_the_clock(answer: int | None, error: float, built: float, verdict: str) -> None:
+def test_a_clock_before_the_image_build_time_fails(
+    answer: int | None, error: float, built: float, verdict: str
+) -> None:
     """Contract: a clock before the image's own files is wrong, whatever the kernel says of it."""
     check = host_state.judge_clock(answer, error, built)
     assert check.verdict == verdict

@@ -45,7 +45,7 @@ def test_slow_beside_others_of_its_size(figure: float, outcome: str) -> None:
 
 
 @pytest.mark.parametrize(("figure", "outcome"), [(4.9, "bad"), (5.0, "good")])
-def test_the_limit(figure: float, outcome: str) -> None:
+def test_the_limit_applies_without_results_to_compare(figure: float, outcome: str) -> None:
     """It holds without others to compare with."""
     assert judge(result(figure, figure), None, limit=5.0)[0] == outcome
 

@@ -21,7 +21,7 @@ FAST, SLOW = 1e9, 1e7
 
 @given(st.integers(0, 40))
 @settings(max_examples=41)
-def test_every_pair_has_one_turn_and_no_rank_two_at_once(number: int) -> None:
+def test_each_pair_is_measured_once_without_overlapping_ranks(number: int) -> None:
     turns = list(rounds(range(number)))
     assert sorted(pair for pairs in turns for pair in pairs) == sorted(permutations(range(number), 2))
     for pairs in turns:

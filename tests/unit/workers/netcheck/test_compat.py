@@ -37,7 +37,7 @@ def job(monkeypatch: pytest.MonkeyPatch, unused_tcp_port: int) -> pytest.MonkeyP
     return monkeypatch
 
 
-def test_variables(job: pytest.MonkeyPatch, unused_tcp_port: int) -> None:
+def test_validate_returns_the_variables_or_raises(job: pytest.MonkeyPatch, unused_tcp_port: int) -> None:
     assert netcheck.validate_k8s_environment() == {
         name: value
         for name, value in {**JOB, "MASTER_PORT": str(unused_tcp_port)}.items()
@@ -62,7 +62,7 @@ def test_networking_leaves_infiniband_alone(job: pytest.MonkeyPatch) -> None:
     assert "NCCL_IB_DISABLE" not in os.environ
 
 
-def test_waiting(job: pytest.MonkeyPatch) -> None:
+def test_waiting_for_the_master_ends_at_its_timeout(job: pytest.MonkeyPatch) -> None:
     job.setenv("COLOSSALAI_MASTER_READY_TIMEOUT", "0.2")
     done = netcheck.wait_for_master_ready()
     assert (bool(done), done.cause) == (False, "tcp.refused")
@@ -116,7 +116,7 @@ def test_no_entry_is_true_beside_its_failure(
     assert json.loads(json.dumps(found)) == found
 
 
-def test_each_process_of_a_pod_has_a_port_of_its_own(job: pytest.MonkeyPatch) -> None:
+def test_each_process_of_a_pod_has_its_own_port(job: pytest.MonkeyPatch) -> None:
     """The guide's script calls it in every process that torchrun starts. One port of a pod is not enough."""
     port = _two_ports()
     job.setenv("MASTER_PORT", str(port))

@@ -111,7 +111,7 @@ def test_the_order_of_reports_does_not_matter(order: list[int], cause: str) -> N
     assert (there.cause, there.ranks, there.missing) == (again.cause, again.ranks, again.missing)
 
 
-def test_when_no_name_has_a_record_nobody_is_said_to_have_not_come() -> None:
+def test_without_dns_records_no_peer_is_reported_absent() -> None:
     """Contract: a rank whose own name has no record knows nothing of the others by theirs."""
     alone = healthy()[0]
     for other in range(4):

@@ -64,7 +64,7 @@ def test_each_place_counts_more_than_the_one_before(tmp_path):
     }
 
 
-def test_a_job_without_torchrun_says_where_rank_0_is_by_its_processs_variables(tmp_path):
+def test_without_torchrun_process_variables_name_the_master(tmp_path):
     """Contract: the first process that knows MASTER_ADDR counts, unless the container itself does."""
     process(tmp_path, 1, ("sh",), A="container")
     process(tmp_path, 7, ("sleep",))

@@ -34,7 +34,7 @@ def test_every_failing_pair_is_explained_and_no_other(matrix: tuple[Pairs, Pairs
 
 
 @given(matrices())
-def test_a_rank_that_is_accused_alone_reaches_or_is_reached_by_nobody(matrix: tuple[Pairs, Pairs]) -> None:
+def test_a_rank_accused_alone_fails_in_its_whole_direction(matrix: tuple[Pairs, Pairs]) -> None:
     bad, good = matrix
     for pattern in classify(bad, good):
         for rank in pattern.accused if pattern.kind in ("egress", "ingress", "isolated") else ():
@@ -79,12 +79,12 @@ def test_one_fault_is_one_pattern(size: int, data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("size", [3, 4, 6])
-def test_everywhere(size: int) -> None:
+def test_failure_of_all_pairs_is_one_everywhere_pattern(size: int) -> None:
     (pattern,) = classify(pairs(range(size)), set())
     assert pattern.kind == "everywhere"
 
 
-def test_nothing_fails() -> None:
+def test_a_matrix_without_failures_has_no_pattern() -> None:
     assert classify(set(), pairs(range(4))) == []
 
 

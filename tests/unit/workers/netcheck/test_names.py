@@ -57,7 +57,9 @@ def names(server: Server, tmp_path: Path) -> Callable[..., Names]:
         ("[fd00::1]", ("fd00::1",)),
     ],
 )
-def test_found(names: Callable[..., Names], asked: str, addresses: tuple[str, ...]) -> None:
+def test_a_name_resolves_to_its_addresses(
+    names: Callable[..., Names], asked: str, addresses: tuple[str, ...]
+) -> None:
     assert names().look_up(asked).addresses == addresses
 
 
@@ -74,7 +76,7 @@ def test_the_hosts_file_comes_first(names: Callable[..., Names], server: Server)
 
 
 @given(st.from_regex(r"[a-z]{1,5}(\.[a-z]{1,5}){0,4}\.?", fullmatch=True), st.integers(0, 6))
-def test_candidates(name: str, ndots: int) -> None:
+def test_candidates_follow_ndots_and_the_search_list(name: str, ndots: int) -> None:
     """Contract: as resolv.conf(5) says: as it is first with enough dots, alone with a last dot."""
     tried = Configuration((), SEARCH, ndots).candidates(name)
     whole = name.rstrip(".") + "."
@@ -85,7 +87,7 @@ def test_candidates(name: str, ndots: int) -> None:
         assert tried == ([whole, *searched] if name.count(".") >= ndots else [*searched, whole])
 
 
-def test_before_the_record_nothing_is_asked_that_a_cache_keeps_for_others(
+def test_no_address_query_is_sent_before_the_record_exists(
     names: Callable[..., Names], server: Server
 ) -> None:
     """Contract: no A and no AAAA question before the name exists."""
@@ -116,7 +118,7 @@ def test_somebody_else_asked_too_early(names: Callable[..., Names], server: Serv
     assert 25 < found.again - names().clock() <= 30
 
 
-def test_a_cache_of_all_types_is_left_alone_until_it_expires(
+def test_a_negative_cache_is_not_queried_until_it_expires(
     names: Callable[..., Names], server: Server
 ) -> None:
     """Contract: it is known by its TTL, which counts down, and then not asked before its time."""
@@ -148,7 +150,9 @@ def test_a_cache_of_all_types_is_left_alone_until_it_expires(
     ],
     ids=["silent", "servfail", "refused", "no-address", "absent"],
 )
-def test_not_found(names: Callable[..., Names], server: Server, zone: Zone, cause: str) -> None:
+def test_a_failed_lookup_names_its_cause(
+    names: Callable[..., Names], server: Server, zone: Zone, cause: str
+) -> None:
     server.zone = zone
     assert names().look_up(NAME).cause == cause
 
@@ -164,7 +168,9 @@ def test_no_server_named() -> None:
 
 
 @pytest.mark.parametrize("how", ["namespace", "own name"])
-def test_search_path(names: Callable[..., Names], tmp_path: Path, how: str) -> None:
+def test_a_wrong_search_path_is_named_as_the_cause(
+    names: Callable[..., Names], tmp_path: Path, how: str
+) -> None:
     """Contract: where this pod's own namespace has the name, the search path is at fault."""
     (tmp_path / "namespace").write_text("team" if how == "namespace" else "")
     own = "" if how == "namespace" else "10.0.0.9 job-1.pods.team.svc.cluster.local job-1\n"
@@ -202,7 +208,7 @@ def test_a_server_that_talks_nonsense() -> None:
         assert dns.ask("127.0.0.1", NAME, A, port=liar.getsockname()[1]).kind in ("nodata", "failed")
 
 
-def test_configuration(tmp_path: Path) -> None:
+def test_nameservers_search_and_ndots_come_from_resolv_conf(tmp_path: Path) -> None:
     (tmp_path / "r").write_text(
         "# c\nnameserver 10.0.0.1\nnameserver fd00::1 ; x\nsearch a.b c.\noptions ndots:5 x\n"
     )

@@ -40,7 +40,7 @@ def test_standard_library_alone(module: Path) -> None:
             assert root in sys.stdlib_module_names or (root in ("torch", "colossalai") and node in lazy), name
 
 
-def test_every_cause_has_a_step_advice_and_a_row_in_the_document() -> None:
+def test_every_cause_has_a_step_and_documented_advice() -> None:
     """Contract: the set is closed. The code names no other cause, and names each."""
     code = "".join(path.read_text() for path in MODULES if path.name != "finding.py")
     families = {cause.partition(".")[0] for cause in CAUSES}
@@ -64,7 +64,7 @@ def test_every_cause_has_a_step_advice_and_a_row_in_the_document() -> None:
         (),
     ],
 )
-def test_bad_use(arguments: tuple[str, ...]) -> None:
+def test_invalid_arguments_exit_with_code_2_and_usage(arguments: tuple[str, ...]) -> None:
     """Contract: exit code 2 and a usage line. Without a number of ranks there is nothing to check."""
     done = command(*arguments, MASTER_ADDR="a", NODE_RANK="0")
     assert (done.returncode, done.stdout) == (2, ""), done.stderr
@@ -76,7 +76,7 @@ def test_a_bad_variable_is_bad_use(name: str) -> None:
     assert command("--nodes", "2", MASTER_ADDR="a", NODE_RANK="0", **{name: ":x:y]"}).returncode == 2
 
 
-def test_help() -> None:
+def test_help_lists_the_options() -> None:
     done = command("--help")
     assert done.returncode == 0
     assert "--peers" in done.stdout

@@ -90,7 +90,7 @@ def test_who_else_may_answer(answer: Callable[[socket.socket], object], cause: s
         assert greeted(port) == cause
 
 
-def test_a_greeting() -> None:
+def test_a_greeting_exchanges_rank_instance_and_clock_offset() -> None:
     with Server(0, Hello("run-1", 0, 2, "job-0", "you")) as server:
         connection = connect("127.0.0.1", server.port).connection
         assert connection
@@ -121,7 +121,7 @@ def test_every_errno_has_a_cause(number: int) -> None:
     assert cause_of(OSError(number, os.strerror(number))) in CAUSES
 
 
-def test_refused(unused_tcp_port: int) -> None:
+def test_a_port_without_a_listener_is_tcp_refused(unused_tcp_port: int) -> None:
     assert connect("127.0.0.1", unused_tcp_port).cause == "tcp.refused"
 
 
@@ -209,7 +209,7 @@ def test_interfaces_as_nccl_takes_them(value: str, there: bool) -> None:
     assert bool(list(check_names({"NCCL_SOCKET_IFNAME": value}))) != there
 
 
-def test_peers() -> None:
+def test_peers_are_parsed_with_ranges_and_ports() -> None:
     assert parse("a-{0..2}.b, c:5,[::1]:4,fd00::1") == [
         *(Peer(f"a-{i}.b") for i in range(3)),
         Peer("c", 5),
@@ -219,7 +219,7 @@ def test_peers() -> None:
 
 
 @pytest.mark.parametrize("text", ["", ",", ":x:y]", "a:b", "a:99999", "a b", "10.0.0.300", "[x"])
-def test_no_peers(text: str) -> None:
+def test_an_invalid_list_of_peers_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"peers|host"):
         parse(text)
 

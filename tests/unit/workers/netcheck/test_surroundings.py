@@ -27,7 +27,7 @@ def ranks(**odd: Any) -> dict[int, Any]:
 
 
 @pytest.mark.parametrize("name", ["python", "torch", "nccl"])
-def test_versions(name: str) -> None:
+def test_a_rank_with_another_version_is_accused(name: str) -> None:
     assert accused(ranks(**{name: "1.0"})) == [(f"versions.{name}", (3,))]
 
 
@@ -38,7 +38,7 @@ def test_two_that_differ_are_both_accused() -> None:
 @pytest.mark.parametrize(
     ("size", "processes", "small"), [(64 << 20, 1, False), (64 << 20, 8, True), (64 << 10, 1, True)]
 )
-def test_shared_memory(size: int, processes: int, small: bool) -> None:
+def test_shared_memory_too_small_for_its_processes_is_accused(size: int, processes: int, small: bool) -> None:
     assert accused(ranks(shm=size), processes=processes) == ([("shm.small", (3,))] if small else [])
     assert SHM_PER_PROCESS * 4 == 64 << 20  # a container's usual size is enough for four
 
@@ -78,7 +78,7 @@ def test_facts_of_this_process(tmp_path: Any) -> None:
     assert facts()["torch"] == ""  # no PyTorch where the tests run
 
 
-def test_no_package_s_start_up_code_runs_and_versions_are_known(tmp_path: Path) -> None:
+def test_versions_are_read_without_running_pth_code(tmp_path: Path) -> None:
     """Contract: in a virtual environment under -S, whatever lies in its .pth files."""
     packages = (
         tmp_path / "env" / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"

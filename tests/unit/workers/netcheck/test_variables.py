@@ -42,7 +42,7 @@ def causes(variables: dict[str, str], **options: int) -> list[str | None]:
     ],
     ids=str,
 )
-def test_right(changed: dict[str, str]) -> None:
+def test_consistent_variables_are_accepted(changed: dict[str, str]) -> None:
     known = validate_environment({**JOB, **changed})
     assert (causes({**JOB, **changed}), known.nodes) == ([], 4)
 
@@ -79,7 +79,7 @@ def test_right(changed: dict[str, str]) -> None:
     ],
     ids=str,
 )
-def test_wrong(changed: dict[str, str], cause: str) -> None:
+def test_each_invalid_variable_is_named(changed: dict[str, str], cause: str) -> None:
     assert causes({**JOB, **changed}) == [cause]
 
 

@@ -46,7 +46,7 @@ def test_the_newest_is_found_by_its_step(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["cut", "longer", "other", "gone", "no manifest", "half a manifest"])
-def test_a_torn_one_is_named_and_the_one_before_is_taken(damage: str, tmp_path: Path) -> None:
+def test_a_torn_checkpoint_falls_back_to_the_previous_one(damage: str, tmp_path: Path) -> None:
     """Contract: no file that is not what was written is ever loaded."""
     save(tmp_path, 1)
     folder = save(tmp_path, 2)
@@ -67,7 +67,7 @@ def test_a_torn_one_is_named_and_the_one_before_is_taken(damage: str, tmp_path: 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=st.integers(1, 60))
-def test_a_kill_at_any_call_leaves_the_old_one_or_the_new_one(
+def test_a_kill_at_any_call_leaves_a_whole_checkpoint(
     calls: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Contract: after a kill before any call to the file system there is a whole checkpoint, `best` names

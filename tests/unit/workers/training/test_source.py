@@ -31,7 +31,7 @@ def test_the_texts_have_the_entropy_that_is_said() -> None:
     assert sum(map(len, documents)) / 3000 == pytest.approx(40, rel=0.1)
 
 
-def test_the_files(tmp_path: Path) -> None:
+def test_the_same_seed_writes_the_same_disjoint_files(tmp_path: Path) -> None:
     """Contract: the same seed writes the same; val is of other documents than train."""
     for name in ("a", "b"):
         assert source.main(["--out-dir", str(tmp_path / name), "--documents", "50"]) == 0

@@ -69,7 +69,7 @@ def test_a_bad_line_is_named(line: str, message: str, tmp_path: Path) -> None:
         (gzip.compress(b'{"text": "a"}', mtime=0), ":1: UTF-8 is expected; found"),
     ],
 )
-def test_a_file_that_is_empty_cut_or_of_another_encoding_is_refused(
+def test_an_empty_truncated_or_wrongly_encoded_file_is_refused(
     content: bytes, message: str, tmp_path: Path
 ) -> None:
     """Contract: the trainer and the check before a launch refuse it with the same words."""

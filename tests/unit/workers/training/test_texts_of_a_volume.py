@@ -53,7 +53,7 @@ def test_an_empty_volume_gets_texts_of_a_known_entropy(volume: Path) -> None:
     assert json.loads((volume / "source.json").read_text())["entropy"] > 0
 
 
-def test_texts_of_the_user_are_used_and_stay_as_they_are(volume: Path) -> None:
+def test_texts_of_the_user_are_used_and_not_changed(volume: Path) -> None:
     (volume / ".making").mkdir()
     (volume / ".making" / "notes").write_text("also theirs")
     for name in TEXTS:
@@ -77,7 +77,7 @@ def test_one_text_alone_is_refused_in_one_sentence(volume: Path, name: str) -> N
 
 
 @pytest.mark.parametrize("moved", [0, 1, 2])
-def test_a_node_that_was_lost_while_it_moved_texts_goes_on(volume: Path, moved: int) -> None:
+def test_a_node_lost_while_moving_texts_continues(volume: Path, moved: int) -> None:
     """Its folder of made texts tells its own files from those of the user."""
     assert train(volume).returncode == 0
     made = content(volume)
@@ -89,7 +89,7 @@ def test_a_node_that_was_lost_while_it_moved_texts_goes_on(volume: Path, moved: 
     assert content(volume) == made
 
 
-def test_a_node_that_is_not_the_first_waits_for_neither_where_the_user_has_texts(volume: Path) -> None:
+def test_a_later_node_does_not_wait_for_user_texts(volume: Path) -> None:
     for name in TEXTS:
         (volume / name).write_text(THEIRS)
     assert train(volume, NODE_RANK="1").returncode == 0
