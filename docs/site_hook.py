@@ -1,7 +1,7 @@
 """A hook of MkDocs: pages that are written for GitHub become pages of the site.
 
-Links that leave docs/ lead to the repository. On GitHub, a list needs no blank line before it and is nested by
-two spaces; for MkDocs it needs a blank line and four.
+Links that leave docs/ lead to the repository. On GitHub, a list needs no blank line before it and is nested
+by two spaces; for MkDocs it needs a blank line and four.
 """
 
 from __future__ import annotations
