@@ -1,7 +1,7 @@
-"""Regular expressions that cannot take long: `$regex` of a filter comes from a client.
+"""Regular expressions in linear time, because the `$regex` of a filter comes from a client.
 
-Python's own engine goes back and tries again, which takes years for some patterns. This one keeps the set of
-all places where it may be in the pattern, and reads each character once.
+Python's own engine backtracks, which takes years for some patterns. This engine keeps the set of all possible
+positions in the pattern, and reads each character once.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 MOST = 200
-"""Most characters of a pattern."""
+"""The most characters of a pattern."""
 TEXT_MOST = 1000
-"""Characters of a text that are looked at."""
+"""The number of characters of a text that are searched."""
 CLASSES: dict[str, Callable[[str], bool]] = {
     "d": str.isdecimal,
     "w": lambda one: one.isalnum() or one == "_",
@@ -23,7 +23,7 @@ SPECIAL = frozenset("()[]{}|*+?")
 
 @dataclass(frozen=True)
 class _Piece:
-    """What one character must be, and how often it may come."""
+    """A class of characters, and how often it may occur."""
 
     fits: Callable[[str], bool]
     least: int = 1
@@ -58,29 +58,32 @@ class _Branch:
         return len(self.pieces) in places and (at_end or not self.to_end)
 
     def _reached(self, places: set[int]) -> set[int]:
-        """Return the places with those behind pieces that may be left out."""
-        found = set(places)
+        """Return the positions, and those after pieces that are optional."""
+        reached = set(places)
         for place in places:
             at = place
             while at < len(self.pieces) and self.pieces[at].least == 0:
                 at += 1
-                found.add(at)
-        return found
+                reached.add(at)
+        return reached
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """Knows characters, `.`, `\\d \\w \\s`, `[a-z]`, `* + ?` after one character, `^ $ |`, and no groups."""
+    """A pattern of characters, `.`, `\\d \\w \\s`, `[a-z]`, `* + ?` after one character, and `^ $ |`.
+
+    Groups are not supported.
+    """
 
     branches: tuple[_Branch, ...]
 
     def found(self, text: str) -> bool:
-        """Return whether some part of the text fits."""
+        """Return whether any part of the text matches."""
         return any(branch.found(text[:TEXT_MOST]) for branch in self.branches)
 
 
 def read(pattern: str) -> Pattern:
-    """Raises ValueError for a pattern that is wrong, too long, or has what this engine lacks."""
+    """Return the parsed pattern. Raises ValueError if it is invalid, too long or not supported."""
     if len(pattern) > MOST:
         raise ValueError(f"a pattern has at most {MOST} characters")
     branches: list[_Branch] = []
@@ -109,28 +112,28 @@ def read(pattern: str) -> Pattern:
 
 
 def _one(pattern: str, at: int) -> tuple[Callable[[str], bool], int]:
-    """Return what a character must be, and where the pattern goes on."""
+    """Return the test of one character, and the position after it in the pattern."""
     one = pattern[at]
     if one == ".":
         return lambda _: True, at + 1
     if one == "\\":
         if at + 1 == len(pattern):
-            raise ValueError("\\: expected something behind it")
+            raise ValueError("\\: expected a character after it")
         after = pattern[at + 1]
         if after.isalnum() and after not in CLASSES:
-            raise ValueError(f"\\{after}: this tracker does not know it")
+            raise ValueError(f"\\{after}: this tracker does not support it")
         return CLASSES.get(after, after.__eq__), at + 2
     if one == "[":
         return _set(pattern, at + 1)
     if one in SPECIAL or one == "^":
-        raise ValueError(f"{one} at {at}: this tracker knows no groups and no counts; put \\ before it")
+        raise ValueError(f"{one} at {at}: this tracker supports no groups and no counts; put \\ before it")
     return one.__eq__, at + 1
 
 
 def _set(pattern: str, at: int) -> tuple[Callable[[str], bool], int]:
     end = pattern.find("]", at + 1)
     if end < 0:
-        raise ValueError("[: expected a ] behind it")
+        raise ValueError("[: expected a ] after it")
     inside = pattern[at:end]
     other = inside.startswith("^")
     inside = inside.removeprefix("^")
