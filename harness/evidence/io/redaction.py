@@ -24,7 +24,7 @@ text around the secret and are dropped. A shorter rest would match other text.""
 _NAMES = "(?:API_?KEY|API_?TOKEN|ACCESS_?KEY|SECRET_?KEY|AUTH_?TOKEN|PASSWORD|PASSWD)"
 _NAME = rf"[A-Za-z0-9_]*{_NAMES}"
 _ASSIGNED = re.compile(rf"(?i)({_NAMES}(?:\\*[\"'])?\s*[=:]\s*(?:\\*[\"'])?)[^\s\"',;&\\]+")
-"""An assignment to a name with such an ending. Matching the start of the name too takes ten times as long."""
+"""An assignment to a name that ends in one of _NAMES. Matching whole names takes ten times as long."""
 _ASSIGNS = re.compile(rf"{_NAMES.lower()}(?:\\*[\"'])?\s*[=:]")
 """The start of _ASSIGNED, for text in lower case. Ignoring case takes eight times as long."""
 _ASSIGNABLE = {

@@ -9,7 +9,7 @@ from harness.evidence.schema.record import Record, Value
 
 
 class TrackerRun(Record):
-    """A run on the tracker that has the launch's run id, or to which the launch wrote."""
+    """A run on the tracker that has the launch's run id, or to which processes of the launch attached."""
 
     run_id: int
     external_id: str | None = None
