@@ -1,4 +1,4 @@
-"""The evidence bundle: the record on disk between the code that runs a launch and the code that judges it."""
+"""The evidence bundle: the files that connect the code that runs a launch with the code that judges it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import a name's module when it is asked for: reader and writer are slow to import (pydantic)."""
+    """Import the module of a name on first access: reader and writer import pydantic, which is slow."""
     if name in _HOME:
         return getattr(import_module(f"harness.evidence.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""Which ranks ran in which pod, the world that each believed in, and how each ended: from processes.jsonl.
+"""Determine from processes.jsonl which ranks ran in which pod, the world of each, and how each ended.
 
-A rank's world is what torch.distributed gave it when it was initialised. Without that it is what torchrun's
-rendezvous gave it. A process with neither trains in a world of one.
+A rank's world is the one with which it initialised torch.distributed. Without that initialisation, it is the
+one that torchrun's rendezvous assigned. A process with neither trains in a world of size 1.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ PATH = "processes.jsonl"
 
 @dataclass
 class ProcessRecord:
-    """What is known of one process. A process that became another program has two starts and two ends."""
+    """All events of one process. A process that called exec has two starts and two ends."""
 
     id: str
     starts: list[ProcessStart] = field(default_factory=list)
     group: ProcessGroup | None = None
     rounds: list[AgentWorkers] = field(default_factory=list)
-    """Each time that this process, an agent, started its ranks. Parts of one time are joined."""
+    """Each start of ranks, if this process is an agent. Partial events of the same start are merged."""
     failures: list[AgentFailure] = field(default_factory=list)
     result: AgentResult | None = None
     ends: list[ProcessEnd] = field(default_factory=list)
@@ -49,7 +49,7 @@ class ProcessRecord:
 
     @property
     def began(self) -> int:
-        """Return when it first recorded anything, in milliseconds since the epoch."""
+        """Return the time of the first event, in milliseconds since the epoch."""
         known = [*self.starts, *self.rounds, *self.ends, *([self.group] if self.group else [])]
         return min((event.time_ms for event in known), default=0)
 
@@ -60,22 +60,22 @@ class ProcessRecord:
 
     @property
     def end(self) -> ProcessEnd | None:
-        """Return its end, or None where it did not say: it may have become another program, or was killed."""
+        """Return the end of the process, or None if none is recorded: it was killed or called exec."""
         last = self.ends[-1] if self.ends else None
         return last if last is not None and last.how != "exec" else None
 
     @property
     def last_ms(self) -> int:
-        """Return when it recorded anything last, in milliseconds since the epoch."""
-        told = [*self.rounds, *self.failures, *self.ends, *([self.result] if self.result else [])]
-        return max((event.time_ms for event in told), default=self.began)
+        """Return the time of the last event, in milliseconds since the epoch."""
+        events = [*self.rounds, *self.failures, *self.ends, *([self.result] if self.result else [])]
+        return max((event.time_ms for event in events), default=self.began)
 
     @property
     def argv(self) -> list[str]:
         return self.start.argv if self.start else []
 
     def env(self, name: str) -> int | None:
-        """Return a number from its environment."""
+        """Return the number in an environment variable of the process, or None."""
         text = self.start.env.get(name, "") if self.start else ""
         return int(text) if text.isdecimal() else None
 
@@ -88,13 +88,13 @@ class RankLife:
     rank: int
     world: int
     by: str
-    """"group", "torchrun", or "" for a process that nobody told of other ranks."""
+    """The source of `rank` and `world`: "group", "torchrun", or "" for a process without either."""
     restart: int
     processes: tuple[ProcessRecord, ...]
     """The processes that recorded themselves as this rank."""
     agent: ProcessRecord | None
     failure: tuple[int, str] | None
-    """What torchrun said of its failure: exit code or minus the signal, and message."""
+    """The failure that torchrun reported: exit code or negative signal number, and message."""
     pid: int
 
     @property
@@ -116,14 +116,14 @@ class PodProcesses:
 
     @property
     def agents(self) -> list[ProcessRecord]:
-        """Return torchrun's agents that started ranks, oldest first."""
+        """Return the torchrun agents that started ranks, oldest first."""
         return [process for process in self._ordered if process.rounds]
 
     @property
     def agents_without_ranks(self) -> list[ProcessRecord]:
-        """Return torchrun's agents that started no rank, oldest first."""
-        found = [p for p in self._ordered if p.start is not None and p.start.role == "agent"]
-        return [process for process in found if not process.rounds]
+        """Return the torchrun agents that started no rank, oldest first."""
+        agents = [p for p in self._ordered if p.start is not None and p.start.role == "agent"]
+        return [process for process in agents if not process.rounds]
 
     @property
     def _ordered(self) -> list[ProcessRecord]:
@@ -131,8 +131,8 @@ class PodProcesses:
 
     @property
     def lives(self) -> list[RankLife]:
-        """Return the last life of each rank that ran here: those of the last round of each torchrun."""
-        found: list[RankLife] = []
+        """Return the last life of each rank in the pod: those of the last round of each torchrun."""
+        lives: list[RankLife] = []
         taken: set[str] = set()
         for agent in self.agents:
             last = agent.rounds[-1]
@@ -141,7 +141,7 @@ class PodProcesses:
                 taken |= {process.id for process in own}
                 group = next((process.group for process in own if process.group), None)
                 failed = [f for event in agent.failures for f in event.failures if f[0] == pid]
-                found.append(
+                lives.append(
                     RankLife(
                         self.pod,
                         group.rank if group else rank,
@@ -154,10 +154,10 @@ class PodProcesses:
                         pid,
                     )
                 )
-        return found + self._without_torchrun(taken)
+        return lives + self._without_torchrun(taken)
 
     def _of_worker(self, agent: ProcessRecord, pid: int, local: int, restart: int) -> list[ProcessRecord]:
-        """Return the process of a rank: the one that torchrun started, or the one that a wrapper started."""
+        """Return the process of a rank, which torchrun started directly or through a wrapper."""
         here = [process for process in self._ordered if process.pid == pid and process.began >= agent.began]
         if here:
             return here[-1:]
@@ -172,9 +172,9 @@ class PodProcesses:
         ][:1]
 
     def _without_torchrun(self, taken: set[str]) -> list[RankLife]:
-        """Return the ranks that no torchrun started.
+        """Return the ranks that were started without torchrun.
 
-        Where some of the pod's processes are ranks of a group, the others are their helpers.
+        If some of the pod's processes belong to a process group, the other processes are their helpers.
         """
         grouped = [p for p in self._outside_torchrun if p.group is not None and p.id not in taken]
         others = grouped if taken or self.agents or grouped else self.commands
@@ -200,7 +200,7 @@ class PodProcesses:
     @property
     def commands(self) -> list[ProcessRecord]:
         """Return the processes outside torchrun that no other recorded process started."""
-        # A shell's last command may take the shell's place, and so be no parent of what ran before.
+        # A shell may exec its last command. That process has the shell's pid, but did not start the others.
         others = self._outside_torchrun
         began = {process.pid: process.began for process in reversed(others)}
         return [p for p in others if p.start and began.get(p.start.ppid, p.began + 1) > p.began]
@@ -218,7 +218,7 @@ class PodProcesses:
         ]
 
     def _below(self, process: ProcessRecord, pids: set[int]) -> bool:
-        """Return whether a process is a child of one of these, as far as parents are recorded."""
+        """Return whether a process descends from one of these, as far as parents are recorded."""
         parents = {p.pid: p.start.ppid for p in self._ordered if p.start}
         at, seen = process.start.ppid if process.start else 0, set[int]()
         while at and at not in seen:
@@ -230,7 +230,7 @@ class PodProcesses:
 
 
 def pods(events: Iterable[tuple[int, ProcessLine]]) -> dict[str, PodProcesses]:
-    """Map the name of each pod, with its uid where two pods have one name, to its processes."""
+    """Map the uid of each pod, or its name if the uid is not known, to the processes of the pod."""
     found: dict[str, PodProcesses] = {}
     for number, event in events:
         pod = found.setdefault(event.uid or event.pod, PodProcesses(event.pod, {}))
@@ -260,7 +260,7 @@ def _add(process: ProcessRecord, event: ProcessLine) -> None:
 
 
 def _same(one: AgentWorkers, other: AgentWorkers) -> bool:
-    """Return whether two starts of ranks are of different times: they share a local rank."""
+    """Return whether two events share a local rank, so that they belong to different starts."""
     return bool({local for _, local, *_ in one.workers} & {local for _, local, *_ in other.workers})
 
 
@@ -274,44 +274,45 @@ def of_nodes(events: Iterable[tuple[int, ProcessLine]], nodes: Mapping[int, Pod]
 
 @dataclass(frozen=True)
 class World:
-    """The ranks that met: `size` of them, and the node of the job that each ran on."""
+    """The ranks that form one process group, and the node of the job on which each ran."""
 
     size: int
     nodes: dict[int, int]
-    """Rank → index of its node."""
+    """Rank → node index."""
 
 
 def told_by_workers(
     starts: Mapping[int, list[TruthStart]], nodes: Mapping[str, int]
 ) -> dict[int, list[RankLife]]:
-    """Map each node index to what workers that record by themselves say of their ranks.
+    """Map each node index to the last lives of its ranks, for workers that record by themselves.
 
-    `starts` are the starts of each rank's own record, `nodes` the node index of each pod's name.
+    `starts` maps each rank to the starts of its attempts, `nodes` each pod's name to its node index.
     """
-    found: dict[int, list[RankLife]] = {}
+    lives: dict[int, list[RankLife]] = {}
     for rank, of_rank in starts.items():
         last = of_rank[-1] if of_rank else None
         if last and last.world is not None and last.pod is not None and last.pod in nodes:
             life = RankLife(last.pod, rank, last.world, "torchrun", 0, (), None, None, last.pid or 0)
-            found.setdefault(nodes[last.pod], []).append(life)
-    return found
+            lives.setdefault(nodes[last.pod], []).append(life)
+    return lives
 
 
 def fits(world: World | None, expected: Expected) -> bool:
-    """Return whether there is one world, and it has the job's size where the job's file gives one."""
+    """Return whether there is one world, and its size matches the job file if the file contains a size."""
     return world is not None and (not expected.ranks_given or world.size == expected.ranks)
 
 
 def is_each(size: int, ranks: Collection[int]) -> bool:
-    """Return whether each rank of a world is there once. A process may record any size."""
+    """Return whether `ranks` has each rank of a world exactly once. A process may record any size."""
     return len(ranks) == size and set(ranks) == set(range(size))
 
 
 def whole(lives: dict[int, list[RankLife]], num_nodes: int) -> World | None:
-    """Return the one world that spans all nodes, or None where the ranks do not prove one.
+    """Return the world that spans all nodes, or None if the ranks do not form one.
 
-    `lives` are those of each node. The sizes must agree, each rank must be on exactly one node, and each node
-    must hold some. Ranks of further programs on a node, in worlds of their own, do not count.
+    `lives` maps each node index to the lives of its ranks. All sizes must agree, each rank must be on exactly
+    one node, and each node must have at least one rank. Ranks in other worlds, such as those of a second
+    program on a node, are ignored.
     """
     sizes = {life.world for of_node in lives.values() for life in of_node}
     for size in sorted(sizes, reverse=True):

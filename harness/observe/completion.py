@@ -1,9 +1,9 @@
-"""Detect when a launch is over. This decides only when to stop waiting. The judges say what it means.
+"""Detect when a launch is over. This only determines when to stop waiting. The judges determine the cause.
 
-A launch is over when its object (a JobSet, a Job) and all its pods have ended. Where the controller restarts
-what ends (a StatefulSet, a DaemonSet), it is over when the command of every rank has ended. It is also over
-when it can be seen that it will never end: an image that cannot be pulled, a queue or quota that will not
-admit it, no node that fits, a node that was lost, or a controller that does nothing.
+A launch is over when its object (a JobSet, a Job) and all its pods have ended. If the controller restarts
+pods that end (a StatefulSet, a DaemonSet), the launch is over when the command of every rank has ended. It is
+also over when it can never end: an image cannot be pulled, a queue or quota will not admit it, no node can
+run a pod, a node was lost, or a controller is inactive.
 """
 
 from __future__ import annotations
@@ -46,50 +46,48 @@ GRACE = {
     "helper": 20.0,
     "masked": 30.0,
 }
-"""Seconds that a state must last before it counts as the end. Transient states pass within it.
-
-`image`: less than the kubelet's 10 s before its second try. `image, surely`: a reason that needs no second
-try. `never`: for a pod that no node could take, however empty. `others`: for pods of which nothing is said
-yet, when one cannot start: a busy kubelet says it later, and every rank should be named. `controller`:
-nothing happens while a controller is scaled to 0. `idle`: nothing happens otherwise. `doubtful`: nothing
-happens, and the API server is asked why. `helper`: for other containers of the pods to end after their ranks.
-`masked`: for the others, after a pod that ended with exit code 0 though its ranks had failed.
-"""
+"""Seconds for which a condition must last before the launch counts as over. Transient conditions are shorter.
+`image`: less than the kubelet's 10 s before its second attempt. `image, surely`: for a reason that no retry
+changes. `never`: for a pod that even an empty node could not run. `others`: one pod cannot start, and the
+state of other pods is still unknown. A busy kubelet reports them later, and the verdict should name every
+rank. `controller`: no progress while a controller is scaled to 0. `idle`: no progress otherwise. `doubtful`:
+no progress, until a dry run is made. `helper`: other containers of the pods still run after their ranks have
+ended. `masked`: other pods still run after a pod ended with exit code 0 although its ranks had failed."""
 INIT_RESTARTS = 3
-"""After so many restarts an init container that fails is taken to fail for ever."""
+"""The number of restarts after which a failing init container counts as failed permanently."""
 NAMED_PODS, NAMED_EXCEPTIONS = 8, 3
 CONTROLLERS = ("jobset-controller", "kueue-controller")
 _SYSTEM = "system:serviceaccount:kube-system"
 _ACCOUNTS = {"StatefulSet": "statefulset-controller", "DaemonSet": "daemon-set-controller"}
-"""Kind → the service account of the part of Kubernetes that makes its pods."""
+"""Kind → the service account of the Kubernetes controller that creates its pods."""
 
 
 @dataclass
 class CompletionDetector(Seen):
-    """Takes every watch delivery. `reason()` is None while the launch may still go on."""
+    """Processes every watch event. `reason()` is None while the launch may continue."""
 
     kind: str = "JobSet"
     held: bool = False
-    """Whether containers stay when their command has ended. Their ends then come through `exited`."""
+    """Whether containers are kept alive after their command. `exited` then reports the end of the command."""
     scalable: bool = False
     """Whether the number of pods may change while they run."""
     members: int = 0
-    """How many pods must come."""
+    """The number of expected pods."""
     container: str = ""
-    """The name of the container that a rank runs in."""
+    """The name of the container in which a rank runs."""
     admission_seconds: float = 300.0
-    """Seconds that a job may wait for Kueue to admit it. After that it has no time left to run in."""
+    """Seconds that a job may wait for admission by Kueue. After that, no time is left for the job to run."""
     hopeless: set[str] = field(default_factory=set)
-    """Awaited steps that the API server refuses by a rule that will not change."""
+    """Awaited steps that the API server refuses because of a permanent rule."""
     failed: dict[str, str] = field(default_factory=dict)
-    """uid of a pod → what failed in it, as its processes recorded it, and was not started again."""
+    """uid of a pod → the failure that its processes recorded, unless ranks were started again since."""
     _ranks: set[str] = field(default_factory=set)
-    """The processes that are ranks."""
+    """The ids of the processes that are ranks."""
     _steps: dict[str, str] = field(default_factory=dict)
     """The awaited step of each launched object, by uid."""
 
     def reason(self) -> str | None:
-        """Return in one sentence why nothing more will come, or None."""
+        """Return in one sentence why the launch is over, or None."""
         if self.scalable:
             self.scaled()
         return (
@@ -107,15 +105,15 @@ class CompletionDetector(Seen):
         )
 
     def scaled(self) -> None:
-        """Take the number of pods that must come from the launched object, which somebody may have scaled.
+        """Set the number of expected pods to the replicas of the launched object.
 
-        Scaled to 0, it still needs the pods that it had.
+        If it was scaled to 0, the previous number still applies.
         """
         for item in self.all(self.launched):
             self.members = int((item.get("spec") or {}).get("replicas") or 0) or self.members
 
     def recorded(self, event: ProcessLine) -> None:
-        """Take what a process recorded of itself: a failure, or a start that makes up for one."""
+        """Process an event of a process: a failure, or a start of ranks that clears an earlier failure."""
         uid = event.uid or event.pod
         if isinstance(event, ProcessGroup) or (isinstance(event, ProcessStart) and event.role == "rank"):
             self._ranks.add(event.id)
@@ -128,12 +126,12 @@ class CompletionDetector(Seen):
             self.failed[uid] = f"a rank ended with exit code {event.code}"
 
     def finished(self) -> bool:
-        """Return whether every launched object has ended by itself, so that none must be deleted."""
+        """Return whether every launched object has ended, so that none must be deleted."""
         launched = self.all(self.launched)
         return bool(launched) and all(ended_as(item) for item in launched)
 
     def ran(self) -> bool:
-        """Return whether the container of a rank has started in any pod that is there."""
+        """Return whether the container of a rank has started in any existing pod."""
         return any(
             status.get("name") == self.container
             and ({"running", "terminated"} & {*(status.get("state") or {})})
@@ -142,12 +140,12 @@ class CompletionDetector(Seen):
         )
 
     def lingers(self) -> bool:
-        """Return whether the launched object has ended, and pods of it still run."""
+        """Return whether the launched object has ended while pods of it still run."""
         ended = [item for item in self.all(self.launched) if ended_as(item)]
         return any(self._lasts(item, "lingers", bool(self.running())) for item in ended)
 
     def summary(self) -> str:
-        """Return what was last seen, for progress lines and deadlines."""
+        """Return the current state in one line, for progress lines and timeout messages."""
         pods = pods_in_line({self._short(pod): self._doing(pod) for pod in self.all("pod")})
         if self.launched != "jobset" and not self.workloads():
             return f"pods: {pods}"
@@ -155,12 +153,11 @@ class CompletionDetector(Seen):
         return f"workload {'admitted' if admitted else 'not admitted'}; pods: {pods}"
 
     def many(self) -> bool:
-        """Return whether there are too many pods to report each change of one."""
+        """Return whether there are too many pods to report each change."""
         return len(self.all("pod")) > NAMED_PODS
 
     def _short(self, pod: Object) -> str:
-        """Return a short name of a pod: <replicated job>-<job index>-<completion index> for a JobSet's
-        pod, else its name."""
+        """Return <replicated job>-<job index>-<completion index> for a JobSet's pod, else the pod's name."""
         name = str(pod["metadata"]["name"])
         return "-".join(name.split("-")[-4:-1]) if self.launched == "jobset" else name
 
@@ -171,7 +168,7 @@ class CompletionDetector(Seen):
     def _lasts(
         self, item: Object, rule: str, holds: bool, seconds: float | None = None, part: str = ""
     ) -> bool:
-        """Return whether a state has held for the rule's grace, or for `seconds`."""
+        """Return whether a condition has lasted for the rule's time in GRACE, or for `seconds`."""
         return self.lasts(item, rule, holds, GRACE[rule] if seconds is None else seconds, part)
 
     def _finished(self) -> str | None:
@@ -189,15 +186,12 @@ class CompletionDetector(Seen):
         return None
 
     def _untold(self, item: Object) -> bool:
-        """Return whether a TorchrunJob may still say that its JobSet has ended: the verdict is about that."""
+        """Return whether a TorchrunJob may still report the end of its JobSet, which the verdict needs."""
         silent = [j for j in self.all("torchrunjob") if not (j.get("status") or {}).get("completionTime")]
         return bool(silent) and not self._lasts(item, "told", True)
 
     def _every_command_ended(self) -> str | None:
-        """Return that the command of every rank has ended, or that one failed.
-
-        After a command that failed, the others get some time to end as well.
-        """
+        """Return a sentence if the command of every rank has ended, or if one failed some time ago."""
         staying = [pod for pod in self.all("pod") if not self._scaled_away(pod)]
         if 0 < self.members <= sum(pod["metadata"]["uid"] in self.exits for pod in staying):
             return "the command of every rank has ended"
@@ -208,7 +202,7 @@ class CompletionDetector(Seen):
         return None
 
     def _scaled_away(self, pod: Object) -> bool:
-        """Return whether the StatefulSet's controller deletes a pod because there are to be fewer."""
+        """Return whether the StatefulSet's controller deletes the pod because the set was scaled down."""
         index = pod_index(pod)
         return self.scalable and index is not None and index >= self.members
 
@@ -222,7 +216,7 @@ class CompletionDetector(Seen):
                 bad = meaning is not None and meaning.prospect != "open"
                 sure = meaning is not None and meaning.prospect == "final"
                 part = status.get("name", "")
-                # Every timer is read, also where an earlier one has said it.
+                # Evaluate every timer, even if an earlier one has expired, so that each keeps its state.
                 over = {
                     rule: self._lasts(pod, rule, holds, part=part)
                     for rule, holds in (("image, surely", sure), ("image", bad), ("others", bad))
@@ -233,7 +227,7 @@ class CompletionDetector(Seen):
         return None
 
     def _all_decided(self) -> bool:
-        """Return whether every pod came, and it is said of each whether it can start."""
+        """Return whether all pods exist, and the status of each shows whether it can start."""
         pods = self.all("pod")
         return len(pods) >= self.members and all(map(decided, pods))
 
@@ -244,18 +238,19 @@ class CompletionDetector(Seen):
             never = messages.refusal(message).prospect == "final"
             refused = reserved.get("status") == "False" and never
             if self._lasts(workload, "queue", refused):
-                return f"Kueue will not admit it: {message}"
+                return f"Kueue will not admit the workload: {message}"
             evicted = condition(workload, "Evicted")
             out = evicted.get("status") == "True" and not true(workload, "Finished")
             if self._lasts(workload, "evicted", out):
-                return f"evicted: {evicted.get('reason')}: {evicted.get('message')}"
+                return f"Kueue evicted the workload: {evicted.get('reason')}: {evicted.get('message')}"
             waits = not true(workload, "Admitted") and not true(workload, "Finished")
             if self._lasts(workload, "admission", waits, self.admission_seconds):
-                return f"not admitted in {self.admission_seconds:.0f} s: {message or 'Kueue says nothing'}"
+                why = message or "Kueue reports no reason"
+                return f"the workload was not admitted within {self.admission_seconds:.0f} s: {why}"
         return None
 
     def _refused(self) -> str | None:
-        """Return that the API server refuses pods of the launch, and that another try changes nothing."""
+        """Return a sentence if the API server refuses pods of the launch by a permanent rule."""
         for item in self.all(self.launched):
             refusal = self.refusal()
             if self._lasts(item, "refused", refusal is not None) and refusal is not None:
@@ -263,20 +258,20 @@ class CompletionDetector(Seen):
         return None
 
     def refusal(self) -> refusals.Refusal | None:
-        """Return a refusal that will not change, while pods are missing, or None."""
+        """Return a final refusal if pods are missing, or None."""
         pods = self.all("pod")
         fewest = [(job.get("spec") or {}).get("minNodes") for job in self.all("torchrunjob")]
         if len(pods) >= min([self.members, *filter(None, fewest)]):
             return None
-        found = refusals.last(self.all("event"), refusals.created(pods))
-        return found if found and found.final else None
+        last = refusals.last(self.all("event"), refusals.created(pods))
+        return last if last and last.final else None
 
     def _pods(self) -> str | None:
         for pod in self.all("pod"):
             name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
             waits = scheduled.get("reason") == "Unschedulable"
             never = never_fits(pod, self.all("node")) if waits else None
-            # Each timer is read before the `or` below, which would skip it.
+            # Evaluate each timer before the `or` below, which would skip it.
             long = self._lasts(pod, "unschedulable", waits)
             others = self._lasts(pod, "others", waits, part="scheduling") or self._all_decided()
             if (self._lasts(pod, "never", bool(never)) and others) or long:
@@ -284,14 +279,15 @@ class CompletionDetector(Seen):
         return None
 
     def _unserved(self) -> str | None:
-        """Return that a pod waits for the scheduler, and the control plane has none that is ready."""
+        """Return a sentence if a pod waits for the scheduler, and no kube-scheduler is ready."""
         parts = {p["metadata"].get("labels", {}).get("component"): p for p in self.all("control-plane")}
         if "kube-apiserver" not in parts:
-            return None  # a control plane that is not in pods
+            return None  # The control plane does not run in pods.
         ready = {name for name, part in parts.items() if true(part, "Ready")}
         for pod in self.all("pod"):
-            told = gated(pod) or pod.get("spec", {}).get("nodeName") or condition(pod, "PodScheduled")
-            if self._lasts(pod, "unschedulable", not told and "kube-scheduler" not in ready, part="unserved"):
+            handled = gated(pod) or pod.get("spec", {}).get("nodeName") or condition(pod, "PodScheduled")
+            waits = not handled and "kube-scheduler" not in ready
+            if self._lasts(pod, "unschedulable", waits, part="unserved"):
                 return f"{pod['metadata']['name']} waits for a node, and no kube-scheduler is ready"
         return None
 
@@ -304,7 +300,7 @@ class CompletionDetector(Seen):
         return None
 
     def _init(self) -> str | None:
-        """Return which init container fails each time that the kubelet starts it."""
+        """Return a sentence if an init container fails each time that the kubelet starts it."""
         for pod in self.all("pod"):
             for status in pod["status"].get("initContainerStatuses") or []:
                 ended = (status.get("lastState") or {}).get("terminated") or {}
@@ -316,9 +312,9 @@ class CompletionDetector(Seen):
         return None
 
     def _helpers(self) -> str | None:
-        """Return which other container runs on in the pods of ranks that have all ended.
+        """Return a sentence if all ranks have ended, and other containers of their pods still run.
 
-        Native sidecars are init containers, which end with their pods.
+        Native sidecars do not count: they are init containers and end with their pods.
         """
         pods = self.all("pod")
         ended = [pod for pod in pods if self._rank_ended(pod)]
@@ -331,15 +327,15 @@ class CompletionDetector(Seen):
         return f"every rank has ended, and {where} still runs"
 
     def _masked(self) -> str | None:
-        """Return which pod ended with exit code 0 though its ranks had failed, while others run on.
+        """Return a sentence if a pod ended with exit code 0 although its ranks failed, and others still run.
 
-        No controller starts such a pod again, and the others may wait for its ranks for ever.
+        No controller restarts such a pod, and the others may wait forever for its ranks.
         """
         for pod in self.all("pod"):
             uid, name = str(pod["metadata"]["uid"]), pod["metadata"]["name"]
             what = self.failed.get(uid)
             if self._lasts(pod, "masked", what is not None and self._ended_well(pod)):
-                return f"{name} ended with exit code 0 though {what}, and the others have not ended"
+                return f"{name} ended with exit code 0 though {what}, and other pods have not ended"
         return None
 
     def _ended_well(self, pod: Object) -> bool:
@@ -365,12 +361,12 @@ class CompletionDetector(Seen):
         ]
 
     def _idle(self) -> str | None:
-        """Return which step a controller should take at once and does not take."""
+        """Return a sentence about a step that a controller should take at once but does not take."""
         down = [name for name in CONTROLLERS for d in self.all(name) if is_down(d)]
         for jobset in self.all(self.launched):
             awaited = self._awaited(jobset)
             what, uid = awaited.text if awaited else "", jobset["metadata"]["uid"]
-            if what != self._steps.get(uid, ""):  # Another step is awaited, so its time begins now.
+            if what != self._steps.get(uid, ""):  # Another step is awaited, so its timers start now.
                 self._steps[uid] = what
                 self.begins_again(jobset, "idle")
                 self.begins_again(jobset, "doubtful")
@@ -381,9 +377,9 @@ class CompletionDetector(Seen):
         return None
 
     def awaited(self, at_once: bool = False) -> tuple[Awaited, Object] | None:
-        """Return a step that a controller has not taken for longer than it needs, and the launched object.
+        """Return an overdue step of a controller and the launched object, or None if no step is overdue.
 
-        With `at_once`, a step that has only just become due counts too. None: no such step.
+        With `at_once`, a step counts as overdue as soon as it is awaited.
         """
         for item in self.all(self.launched):
             awaited = self._awaited(item)
@@ -393,11 +389,11 @@ class CompletionDetector(Seen):
         return None
 
     def _awaited(self, item: Object) -> Awaited | None:
-        """Return which step of a controller comes next, or None where no controller is to take one."""
+        """Return the next step of a controller, or None if no controller must take one."""
         pods = self.all("pod")
         if ended_as(item):
             return None
-        # Kueue suspends a JobSet and a Job. The pods of a StatefulSet come, and wait behind its gate.
+        # Kueue suspends a JobSet or a Job. The pods of a StatefulSet are created with a scheduling gate.
         if (item.get("spec") or {}).get("suspend") is True or (pods and all(map(gated, pods))):
             return self._of_kueue(item)
         if self.launched != "jobset":
@@ -408,15 +404,15 @@ class CompletionDetector(Seen):
     def _of_jobset(self, item: Object, pods: list[Object]) -> Awaited | None:
         jobs, jobset, user = self.all("job"), self._account("jobset-controller"), f"{_SYSTEM}:job-controller"
         if not jobs:
-            return Awaited("the JobSet was resumed, and no Job came of it", item, "Job", jobset)
+            return Awaited("the JobSet was resumed, but it has no Job", item, "Job", jobset)
         if not pods:
             return Awaited("the Job has no pods", jobs[0], "Pod", user)
         if self.running():
             return None
-        return Awaited("every pod has ended, and the JobSet has not", pods[0], None, user)
+        return Awaited("every pod has ended, but the JobSet has not", pods[0], None, user)
 
     def _account(self, controller: str) -> str | None:
-        """Return the name of a controller's service account, as the API server knows it, or None."""
+        """Return the API server's user name for a controller's service account, or None."""
         for deployment in self.all(controller):
             account = mapping(deployment, "spec", "template", "spec").get("serviceAccountName")
             if account:
@@ -430,13 +426,13 @@ class CompletionDetector(Seen):
                 f"the {self.kind} waits, and Kueue made no Workload for it", item, "Workload", user
             )
         silent = [each for each in workloads if not condition(each, "QuotaReserved")]
-        return Awaited("Kueue says nothing of the Workload", silent[0], None, user) if silent else None
+        return Awaited("Kueue reports nothing about the Workload", silent[0], None, user) if silent else None
 
 
 def pods_in_line(doing: Mapping[str, str]) -> str:
-    """Return in one line what each pod does, by its name. Of many pods, only the exceptions are named.
+    """Return the state of each pod in one line. With more than NAMED_PODS pods, states are counted.
 
-    An exception does what at most NAMED_EXCEPTIONS pods do.
+    Pods in a state that at most NAMED_EXCEPTIONS pods have are named then too.
     """
     if len(doing) <= NAMED_PODS:
         return ", ".join(sorted(f"{name} {what}" for name, what in doing.items())) or "none"

@@ -1,7 +1,7 @@
-"""Record which pods of others hold the devices that pods of a launch wait for.
+"""Record the pods of others that hold devices for which pods of a launch wait.
 
-The scheduler only says "Insufficient nvidia.com/gpu". Who holds them is known while the pods wait, and not
-afterwards.
+The scheduler's message is only "Insufficient nvidia.com/gpu". The holders can be listed while the pods wait,
+but not afterwards.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from harness.evidence.kubernetes.unschedulable import accepts, quantity, request
 from harness.evidence.schema.bundle import DeviceHolder
 
 MAX_HOLDERS = 1000
-"""Pods that one bundle names, those with most devices first."""
+"""The most pods that one bundle names, those with most devices first."""
 _INSUFFICIENT = re.compile(r"Insufficient ([\w.-]+/[\w.-]*\w)")
 
 
 def record(kube: Kube, pods: Iterable[Object], namespace: str, writer: BundleWriter) -> None:
-    """Record the holders where a pod of the launch waits for devices. `namespace` is that of the launch.
+    """Record the holders of devices for which a pod of the launch waits. `namespace` is the launch's.
 
-    Nothing is recorded where these credentials may not list pods of others.
+    Nothing is recorded if the credentials do not permit listing the pods of other namespaces.
     """
     waiting = [pod for pod in pods if _waits(pod)]
     messages = [str(condition(pod, "PodScheduled").get("message")) for pod in waiting]
@@ -37,24 +37,24 @@ def record(kube: Kube, pods: Iterable[Object], namespace: str, writer: BundleWri
         nodes, others = kube.objects("v1", "Node"), kube.objects("v1", "Pod")
     except ApiException:
         return
-    # Devices of a node that its labels or taints keep these pods off are of no use to them.
+    # A node whose labels or taints exclude the waiting pods cannot give them its devices.
     nodes = [node for node in nodes if any(accepts(pod, node) for pod in waiting)]
-    found = holders(nodes, [pod for pod in others if pod["metadata"].get("namespace") != namespace], wanted)
-    for holder in found[:MAX_HOLDERS]:
+    foreign = [pod for pod in others if pod["metadata"].get("namespace") != namespace]
+    for holder in holders(nodes, foreign, wanted)[:MAX_HOLDERS]:
         writer.device_holder(holder)
 
 
 def holders(nodes: Iterable[Object], pods: Iterable[Object], wanted: set[str]) -> list[DeviceHolder]:
-    """Return the pods that have a node and have not ended, with each wanted device that they request."""
+    """Return the wanted devices that scheduled pods request which have not ended, the most devices first."""
     has = {str(node["metadata"]["name"]): mapping(node, "status", "allocatable") for node in nodes}
-    made = []
+    records = []
     for pod in pods:
         node = str(mapping(pod, "spec").get("nodeName") or "")
         if node not in has or mapping(pod, "status").get("phase") in ("Succeeded", "Failed"):
             continue
         for resource, amount in requests(pod).items():
             if resource in wanted and amount > 0:
-                made.append(
+                records.append(
                     DeviceHolder(
                         at=now(),
                         node=node,
@@ -66,7 +66,7 @@ def holders(nodes: Iterable[Object], pods: Iterable[Object], wanted: set[str]) -
                         allocatable=int(quantity(has[node].get(resource, 0))),
                     )
                 )
-    return sorted(made, key=lambda one: (-one.amount, one.node, one.namespace, one.pod))
+    return sorted(records, key=lambda one: (-one.amount, one.node, one.namespace, one.pod))
 
 
 def _waits(pod: Object) -> bool:

@@ -1,8 +1,9 @@
-"""Repeat the request of a controller that did not come, as a server-side dry run.
+"""Send a request that a controller should have made, as a server-side dry run.
 
-A controller that cannot create an object tries again in silence. The API server's own sentence then tells
-why: a webhook that nobody serves, a quota, a policy, a right that was taken away. The request is made in the
-controller's name where the harness may do that. Nothing is created: each request has `dryRun=All`.
+A controller that cannot create an object retries without a sign. The API server's response to the same
+request contains the reason: a webhook without a server, a quota, a policy, or a permission that was removed.
+The request impersonates the controller if the harness may do that. Nothing is created: each request has
+`dryRun=All`.
 """
 
 from __future__ import annotations
@@ -22,29 +23,29 @@ from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import DryRun
 
 SUFFIX = "-dry-run"
-"""What follows the name of the launched object, so that nothing that exists is meant."""
+"""Suffix of the names in dry runs, so that no request refers to an existing object."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 VERSIONS = {"Workload": "kueue.x-k8s.io/v1beta2", "Job": "batch/v1", "Pod": "v1"}
 
 
 @dataclass(frozen=True)
 class Awaited:
-    """A step that a controller is to take next."""
+    """The next step that a controller must take."""
 
     text: str
-    """What has not come, as a sentence."""
+    """A sentence that describes the missing step."""
     of: Object
-    """The object that the step follows from."""
+    """The object for which the controller must take the step."""
     creates: Literal["Workload", "Job", "Pod"] | None = None
-    """The kind that is to be created. None: `of` itself is to be updated."""
+    """The kind of object that the step creates. None means that the step updates `of`."""
     user: str | None = None
-    """The controller that is to take it, as the API server knows it."""
+    """The user name of the controller at the API server."""
 
 
 def dry_runs(kube: Kube, awaited: Awaited, launched: Object) -> Iterator[DryRun]:
-    """Yield what the API server says of the awaited request, and of the launched object under another name.
+    """Yield the dry runs of the awaited request, and of the launched object under another name.
 
-    A request without an answer yields nothing: the heartbeat reports a silent API server.
+    A request without a response yields nothing, because the heartbeat reports a silent API server.
     """
     request = _created(awaited) if awaited.creates else _marked(awaited.of)
     if request is not None:
@@ -73,7 +74,7 @@ def _asked(
 
 
 def _created(awaited: Awaited) -> Object | None:
-    """Return an object of the kind that a controller is to create, or None where its template is unknown."""
+    """Return an object of the kind that the controller must create, or None if its template is not known."""
     item, kind = awaited.of, awaited.creates
     assert kind is not None
     if kind == "Workload":
@@ -89,7 +90,7 @@ def _created(awaited: Awaited) -> Object | None:
 
 
 def _document(version: str, kind: str, item: Object, metadata: object, spec: Object) -> Object:
-    """Return an object beside `item`, under another name."""
+    """Return an object in the namespace of `item`, under another name."""
     given = {key: dict(mapping(metadata, key)) for key in ("labels", "annotations")}
     name, namespace = f"{item['metadata']['name']}{SUFFIX}", item["metadata"]["namespace"]
     return {
@@ -126,7 +127,7 @@ def _labels(item: Object) -> Object:
 
 
 def _marked(item: Object) -> Object:
-    """Return an update of an object that changes nothing but an annotation. Its webhooks are asked too."""
+    """Return an update that only changes an annotation. It passes the same webhooks as any other update."""
     metadata = {key: item["metadata"][key] for key in ("name", "namespace")}
     annotation = {"pluto-e2e-harness/dry-run": "true"}
     return {

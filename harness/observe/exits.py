@@ -1,4 +1,4 @@
-"""The last line of a rank container's init: its command has ended, and the container may stay."""
+"""Parse the last line of the init in a rank's container. It reports the command's exit code."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _EXIT = re.compile(rf"(?P<at>\S+) {EXIT_MARK}(?P<nonce>\w+) (?P<code>\d+)$")
 
 
 def exit_of(life: Life, line: str, nonce: str) -> ContainerExit | None:
-    """Return what a line of this container's log says of its end; None for another line or launch."""
-    found = _EXIT.match(line)
-    if not found or found["nonce"] != nonce:
+    """Return the exit that a line of this container's log reports, or None for another line or launch."""
+    match = _EXIT.match(line)
+    if not match or match["nonce"] != nonce:
         return None
     of = {"pod": life.pod, "uid": life.uid, "container": life.container}
-    return ContainerExit(at=found["at"], **of, exit_code=int(found["code"]))
+    return ContainerExit(at=match["at"], **of, exit_code=int(match["code"]))

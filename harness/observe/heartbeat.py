@@ -1,6 +1,6 @@
-"""Ask whether the API server answers.
+"""Check periodically whether the API server responds.
 
-Watches cannot tell, because those of a frozen server are just silent.
+Watches do not show it: those of a frozen server are silent, like those of a cluster without changes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ ANSWER_SECONDS = 5.0
 
 
 class Heartbeat:
-    """Asks again and again until stopped. Each gap is passed to `on_gap` when it is over, or at `stop`."""
+    """Sends a request every EVERY_SECONDS until stopped. `on_gap` gets each gap at its end, or at `stop`."""
 
     def __init__(self, kube: Kube, on_gap: Callable[[str], None]) -> None:
         self._kube = kube
@@ -32,12 +32,12 @@ class Heartbeat:
 
     @property
     def silent(self) -> float:
-        """Return the seconds since the API server was first found not to answer, or 0.0 while it answers."""
+        """Return the seconds since the first request without a response, or 0.0 while the server responds."""
         since = self._since
         return 0.0 if since is None else time.monotonic() - since
 
     def ask(self) -> bool:
-        """Ask the API server now and return whether it answers."""
+        """Send a request now and return whether the API server responds."""
         start = time.monotonic()
         reason = self._kube.silence(ANSWER_SECONDS)
         with self._lock:
@@ -48,7 +48,7 @@ class Heartbeat:
         return reason is None
 
     def stop(self) -> None:
-        """Stop asking, and report a gap that is not over."""
+        """Stop the requests, and report a gap that is still open."""
         self._stop.set()
         with self._lock:
             self._end("; it did not come back")

@@ -1,6 +1,6 @@
-"""Detect when a launch of independent pods is over: pods that test their nodes, each by itself.
+"""Detect when a launch of independent pods is over. Each pod tests its own node.
 
-One that fails, cannot start or lost its node ends nothing for the others.
+A pod that fails, cannot start or loses its node does not end the wait for the other pods.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from harness.observe.seen import container_statuses
 
 @dataclass
 class IndependentPods(CompletionDetector):
-    """Takes every watch delivery. `reason()` is None while any pod may still end its command."""
+    """Processes every watch event. `reason()` is None while the command of any pod may still end."""
 
     def reason(self) -> str | None:
-        """Return in one sentence why nothing more will come, or None."""
+        """Return in one sentence why the launch is over, or None."""
         if self.deleted and not self.all(self.launched):
             return f"the {self.kind} was deleted"
         lost = self.out_of_reach()
@@ -28,8 +28,8 @@ class IndependentPods(CompletionDetector):
         absent = self.members - len(self.all("pod")) if refused else 0
         if 0 < self.members <= len(self.exits) + len(stuck) + absent:
             each = [f"{name}: {why}" for name, why in sorted(stuck.items())]
-            said = "; ".join([*each, *([refused] if refused else [])])
-            return f"{len(self.exits)} of {self.members} pods have ended their command{said and f'; {said}'}"
+            rest = "; ".join([*each, *([refused] if refused else [])])
+            return f"{len(self.exits)} of {self.members} pods have ended their command{rest and f'; {rest}'}"
         return self._idle()
 
     def _stuck(self, pod: Object, lost: set[str]) -> str | None:
@@ -43,7 +43,7 @@ class IndependentPods(CompletionDetector):
             if meaning is not None and meaning.prospect != "open":
                 why = f"{waits.get('reason')}: {waits.get('message')}"
         ended = pod["status"].get("phase") in ("Succeeded", "Failed")
-        # Every timer is read, also where an earlier one has said it.
+        # Evaluate every timer, even if an earlier one has expired, so that each keeps its state.
         over = {
             f"{scheduled.get('reason')}: {scheduled.get('message')}": self._lasts(
                 pod, "unschedulable", unscheduled
@@ -52,4 +52,4 @@ class IndependentPods(CompletionDetector):
             "its node is not Ready": self._lasts(pod, "node", name in lost),
             f"it is {pod['status'].get('phase')}": self._lasts(pod, "pods", ended),
         }
-        return next((text for text, held in over.items() if held), None)
+        return next((text for text, expired in over.items() if expired), None)

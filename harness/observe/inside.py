@@ -1,4 +1,4 @@
-"""Look into running containers: processes, TCP connections, and what a rendezvous host resolves to."""
+"""Inspect running containers: processes, TCP connections, and the addresses of the rendezvous host."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from harness.evidence.kubernetes import torchrun_processes
 from harness.evidence.schema.bundle import Asked, Process, RendezvousSnapshot
 
 NETCHECK = "/opt/harness/netcheck"
-"""Where harness/launch/mounts/netcheck.py mounts it."""
+"""The folder in which harness/launch/mounts/netcheck.py mounts netcheck."""
 EXEC_SECONDS = 15
 RESOLVE_SECONDS = 6
 ASK_SECONDS = 10
 LOOK_SECONDS = 30
 LONG = 300
-"""Longest argument that is recorded. Longer ones are scripts and settings."""
+"""The longest argument that is recorded. Longer ones are scripts and settings."""
 _LOOK = (
     OWN_PROCESSES
     + """declare -A was parent
@@ -55,23 +55,24 @@ _ESTABLISHED, _LISTEN = "01", "0A"
 
 
 def look(kube: Kube, pods: list[Object], *, network: bool = True) -> list[RendezvousSnapshot]:
-    """Look into the first container of every pod at once, by threads that die with the process.
+    """Inspect the first container of every pod, all pods in parallel.
 
-    `network`: also resolve and try the address of its rendezvous, which takes some seconds more.
+    With `network`, also resolve and probe the address of the rendezvous, which takes some seconds more.
 
-    The client of `exec` has no timeout, and one that speaks to a frozen API server never comes back.
+    Each pod has a daemon thread: the client of `exec` has no timeout, and blocks forever if the API server is
+    frozen.
     """
     named = {pod["metadata"]["name"]: pod for pod in pods}
-    seen = within(LOOK_SECONDS, lambda name: _inspect(kube, named[name], network), named)
+    snapshots = within(LOOK_SECONDS, lambda name: _inspect(kube, named[name], network), named)
     late = f"no answer within {LOOK_SECONDS} s"
-    return [seen.get(name) or RendezvousSnapshot(at=now(), pod=name, error=late) for name in named]
+    return [snapshots.get(name) or RendezvousSnapshot(at=now(), pod=name, error=late) for name in named]
 
 
 def _inspect(kube: Kube, pod: Object, network: bool) -> RendezvousSnapshot:
     name = pod["metadata"]["name"]
     try:
-        seen = parse(name, _exec(kube, pod, _LOOK))
-        agents = [agent for agent in torchrun_processes.agents(seen) if agent.host] if network else []
+        snapshot = parse(name, _exec(kube, pod, _LOOK))
+        agents = [agent for agent in torchrun_processes.agents(snapshot) if agent.host] if network else []
         hosts = {agent.host for agent in agents}
         resolved = {host: _addresses(_exec(kube, pod, _RESOLVE, host)) for host in hosts}
         places = {(agent.host, agent.port) for agent in agents if agent.port.isdecimal()}
@@ -80,21 +81,21 @@ def _inspect(kube: Kube, pod: Object, network: bool) -> RendezvousSnapshot:
             for host, port in places
             if (answer := _asked(_exec(kube, pod, _ASK, host, port))) is not None
         }
-        return seen.model_copy(update={"resolved": resolved, "asked": asked})
+        return snapshot.model_copy(update={"resolved": resolved, "asked": asked})
     except (ApiException, HTTPError, OSError, ValueError) as error:
         return RendezvousSnapshot(at=now(), pod=name, error=_why(error))
 
 
 def _why(error: Exception) -> str:
-    """Return what an error says. The API server's own words are deep inside that of a refused `exec`."""
+    """Return an error's message. For a refused `exec`, extract the API server's message from it."""
     inner = re.search(r'"message":"(.*?)","', str(error))
     return f"{type(error).__name__}: {(inner[1] if inner else str(error))[:LONG]}"
 
 
 def _exec(kube: Kube, pod: Object, script: str, *arguments: str) -> str:
-    """Return the output of a bash script in the pod's container. Raises OSError when it was not run.
+    """Return the output of a bash script in the pod's container. Raises OSError if the script was not run.
 
-    It uses a client of its own, because `stream` changes its client.
+    Each call creates its own client, because `stream` modifies the client.
     """
     core = client.CoreV1Api(client.ApiClient(kube.configuration))
     channels = stream(
@@ -111,14 +112,14 @@ def _exec(kube: Kube, pod: Object, script: str, *arguments: str) -> str:
     channels.run_forever(timeout=EXEC_SECONDS)
     status = yaml.safe_load(channels.read_channel(ERROR_CHANNEL)) or {}
     channels.close()
-    # The runtime's refusal comes here, and the output is then empty. A script's exit code comes here as well.
+    # The error channel has the error of the container runtime, or the exit code of the script.
     if status.get("status") == "Failure" and status.get("reason") != "NonZeroExitCode":
         raise OSError(status.get("message"))
     return str(channels.read_all())
 
 
 def parse(pod: str, output: str) -> RendezvousSnapshot:
-    """Parse what the script in the container printed."""
+    """Parse the output of the script in the container."""
     processes, listening, connected = [], set[int](), set[str]()
     for line in output.splitlines():
         words = line.split()
@@ -142,7 +143,7 @@ def parse(pod: str, output: str) -> RendezvousSnapshot:
 def _endpoint(text: str) -> str:
     """Return an address as text: "0100007F:04D2" → "127.0.0.1:1234".
 
-    Words have 32 bits in the machine's little-endian order.
+    /proc prints addresses as little-endian words of 32 bits.
     """
     address, _, port = text.partition(":")
     raw = b"".join(bytes.fromhex(address[at : at + 8])[::-1] for at in range(0, len(address), 8))
@@ -151,7 +152,7 @@ def _endpoint(text: str) -> str:
 
 
 def _asked(output: str) -> Asked | None:
-    """Return what netcheck said, or None: the container cannot run it."""
+    """Return the result of the netcheck probe, or None if the container cannot run netcheck."""
     try:
         return Asked.model_validate_json(output.strip())
     except ValidationError:

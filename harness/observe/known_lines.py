@@ -1,4 +1,4 @@
-"""Which lines of a log were read before: a log that is read again begins with its first line."""
+"""Recognise log lines that were already read. A log that is read again starts at its first line."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ _NEXT_UNSTAMPED = re.compile(rb"\n(?!\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
 class KnownLines:
-    """How far a log has been written: the newest timestamp, and how many lines had it."""
+    """The position in a log up to which lines are written: the newest timestamp, and its number of lines."""
 
     def __init__(self) -> None:
         self._last, self._lines = b"", 0
         self._skipping, self._skipped = False, 0
         self.tail = b""
-        """The last bytes, without the end of their line. They are written when nothing more can come."""
+        """An unfinished last line. It is written when the log is at its end."""
         self.strange = False
-        """Whether there was a line that does not belong to the log."""
+        """Whether a line had no timestamp, and so does not belong to the log."""
 
     def again(self) -> None:
-        """Start again: the log is read from its first line."""
+        """Prepare to read the log again from its first line."""
         self.strange = False
         self._skipping, self._skipped = bool(self._last), 0
 
     def fresh(self, lines: bytes) -> bytes:
-        """Return those of these whole lines that were not read before. They count as read from now on.
+        """Return the lines that were not read before, and mark them as read. `lines` are whole lines.
 
-        Python has no time for a look at each line of a rank that writes 10 MB/s: where every line is one of
-        the log and none was read before, only the last ones are looked at.
+        Python is too slow to parse each line of a rank that writes 10 MB/s. If all lines have a timestamp and
+        none was read before, only the last ones are parsed.
         """
         end = len(lines) - 1
         if self._skipping or not _STAMPED.match(lines) or _NEXT_UNSTAMPED.search(lines, 0, end):
@@ -46,7 +46,7 @@ class KnownLines:
         return lines
 
     def new(self, line: bytes, whole: bool = True) -> bool:
-        """Return whether this line was not read before. A whole line counts as read from now on."""
+        """Return whether this line was not read before. Mark a whole line as read."""
         if not _STAMPED.match(line):
             self.strange = True
             return False

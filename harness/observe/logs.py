@@ -1,12 +1,12 @@
-"""Logs of every container, live and complete, also of a pod that is deleted because another rank failed.
+"""Read the log of every container, live and completely, even of a pod deleted because another rank failed.
 
-A follower starts when the container first runs (or has ended) and reads with the kubelet's timestamps. A
-connection that breaks is resumed from the last timestamp, without repeating lines. A log that cannot be read
-to its end is passed to `on_gap`. A line without a timestamp is the kubelet's own. The kubelet answers with
-200 and "unable to retrieve container logs" for a container that it removed, or while containerd restarts.
+A follower starts when its container first runs (or has ended) and reads with the kubelet's timestamps. If the
+connection breaks, it reads again and skips the lines that it has. A log that cannot be read to its end is
+passed to `on_gap`. A line without a timestamp is a message of the kubelet, which responds with 200 and
+"unable to retrieve container logs" for a container that it removed, or while containerd restarts.
 
-The kubelet sends a followed log line by line, several times slower than a log that is only read. So a
-follower that is behind when its container has ended (a flood of lines) reads the rest without following.
+The kubelet sends a followed log line by line, several times slower than a log that is only read. A follower
+that lags behind after the end of its container therefore reads the rest without following.
 """
 
 from __future__ import annotations
@@ -25,45 +25,45 @@ from harness.evidence.schema.bundle import Observation
 from harness.observe.known_lines import KnownLines
 
 RETRY_SECONDS, LONGEST_RETRY = 0.3, 2.0
-"""Seconds until the first retry, each next one half as long again. Pods without logs must not keep the API
-server busy: 256 that were asked three times a second cost it 22 000 requests.
-"""
+"""Seconds until the first retry, and the maximum. Each delay is 1.5 times the previous one, so that pods
+without logs do not load the API server: 256 pods with three requests a second caused 22 000 requests."""
 MAX_RETRIES = 20
-"""Retries in a row, half a minute: a kubelet that restarts on a busy machine is away for many seconds."""
+"""The most retries in a row, about half a minute. A kubelet that restarts on a busy machine is down for many
+seconds."""
 BEHIND_SECONDS = 3.0
-"""Seconds after the end of a container within which a follower is done, unless it is behind."""
+"""Seconds after the end of a container after which a follower that still reads counts as lagging behind."""
 READ_BYTES = 1 << 18
 LATE_SECONDS = 8.0
-"""Seconds at the end after which a kubelet whose log is still being read is asked whether it answers."""
+"""Seconds after which `finish` probes the kubelets whose logs are still being read."""
 PROBE_SECONDS = 35.0
-"""The API server waits 30 s for a kubelet that does not take its connection."""
+"""Timeout of a probe. The API server waits 30 s for a kubelet that does not accept its connection."""
 
 
 @dataclass(frozen=True)
 class Life:
     """One life of a container.
 
-    A pod may be made again under its name, and a kubelet may restart its container.
+    A container has several lives if the kubelet restarts it, or if its pod is created again under its name.
     """
 
     pod: str
     container: str
     uid: str
     number: int
-    """How often the kubelet had restarted it before."""
+    """The number of times that the kubelet had restarted the container before."""
 
 
 class _Unread(Exception):
-    """The kubelet answered with a message of its own instead of the log."""
+    """The kubelet responded with a message of its own instead of the log."""
 
 
 class LogFollower:
-    """Follows each container of each pod that is passed to `observe`."""
+    """Follows the log of each container of each pod that is passed to `observe`."""
 
     def __init__(self, kube: Kube, write: Callable[[Life, str], None], on_gap: Callable[[str], None]) -> None:
         """Create a follower.
 
-        `write(life, text)` gets whole lines, each "<RFC 3339 time> <line>".
+        `write(life, text)` is called with whole lines, each "<RFC 3339 time> <line>".
         """
         self.kube = kube
         self._write = write
@@ -72,14 +72,14 @@ class LogFollower:
         self._ended: dict[Life, float] = {}
         self._leaving: set[Life] = set()
         self._whole: set[Life] = set()
-        """Those with the end of their command in the log."""
+        """The lives whose log contains the end of the command."""
         self._stop = threading.Event()
         self._whys: dict[Life, str] = {}
-        """Why the last try to read a log failed."""
+        """The reason why the last attempt to read a log failed."""
         self._namespace = ""
 
     def observe(self, kind: str, observation: Observation) -> None:
-        """Take a watch delivery, and start a follower for each container of a pod that has started."""
+        """Process a watch event, and start a follower for each container that has started."""
         if kind != "pod":
             return
         pod = observation.object
@@ -103,23 +103,23 @@ class LogFollower:
                 thread.start()
 
     def command_ended(self, life: Life) -> None:
-        """Take note that the end of its command was read: what the container does after it is no gap.
+        """Store that the end of a container's command was read. A later break of its log is not a gap.
 
-        A held container waits then to be deleted. Its kubelet may remove it, with its log, before it has seen
-        the end of the stream, and then the stream breaks off.
+        A container that is kept alive then waits to be deleted. The kubelet may remove it and its log before
+        the stream ends, and the stream then breaks off.
         """
         self._whole.add(life)
 
     def finish(self, seconds: float, lost: Collection[str] = ()) -> None:
-        """Wait until every log was read to its end. What is still being read after `seconds` is a gap.
+        """Wait until every log is read to its end. A log that is still being read after `seconds` is a gap.
 
-        Pods that are `lost` are not waited for.
+        The logs of `lost` pods are not waited for.
         """
         deadline, late = Deadline.after(seconds), Deadline.after(min(seconds, LATE_SECONDS))
         threads = list(self._threads.items())
         for life, thread in threads:
             thread.join(0 if life.pod in lost else late.left)
-        for life, thread in threads:  # A stream that a firewall cut is silent, as one without new lines is.
+        for life, thread in threads:  # A stream that a firewall cut looks like one without new lines.
             if thread.is_alive() and life.pod not in lost and not deadline.passed:
                 threading.Thread(target=self.probe, args=(life,), daemon=True).start()
         for life, thread in threads:
@@ -132,18 +132,21 @@ class LogFollower:
         self._stop.set()
 
     def probe(self, life: Life) -> None:
-        """Ask for the last line of a log by a connection of its own, and note why there is none."""
+        """Request the last line of a log over a new connection, and store the reason if that fails."""
         path = f"/api/v1/namespaces/{self._namespace}/pods/{life.pod}/log"
         try:
-            asked = {"container": life.container, "tailLines": "1"}
-            self.kube.fetch(path, asked, seconds=PROBE_SECONDS).close()
+            query = {"container": life.container, "tailLines": "1"}
+            self.kube.fetch(path, query, seconds=PROBE_SECONDS).close()
         except ApiException as error:
-            self._whys[life] = _said(error)
+            self._whys[life] = _reason(error)
         except (HTTPError, OSError) as error:
             self._whys[life] = f": {type(error).__name__}"
 
     def _run(self, namespace: str, life: Life) -> None:
-        """Follow. A follower that fails leaves a gap: its log would look whole."""
+        """Follow a log.
+
+        Report an unexpected error as a gap, because the log would otherwise look complete.
+        """
         try:
             self._follow(namespace, life)
         except Exception as error:
@@ -161,14 +164,14 @@ class LogFollower:
                     continue
                 whole = True
             except ApiException as error:
-                why = self._whys[life] = _said(error)
+                why = self._whys[life] = _reason(error)
                 if error.status == 404 and life in self._leaving:
-                    if not whole:  # otherwise it was followed to the end of its container
+                    if not whole:  # otherwise the log was followed to the end of its container
                         self._gap(life, "the pod was gone before its log was read")
                     return
                 if error.status == 404 or (error.status or 0) >= 500:
-                    # The kubelet is not reached, or it restarts and knows no pod yet: the stream before may
-                    # have ended with it, and not with the log.
+                    # The kubelet cannot be reached, or it restarts and has not loaded its pods. The previous
+                    # stream may have ended with the kubelet and not with the log.
                     if self._stop.wait(_pause(failures)):
                         return
                     continue
@@ -189,23 +192,23 @@ class LogFollower:
             self._on_gap(f"{life.pod}-{life.container}: {why}")
 
     def _behind(self, life: Life) -> bool:
-        """Return whether lines still come long after the end.
+        """Return whether lines still arrive long after the end of the container.
 
-        A pod that is being deleted may not be asked again.
+        Return False for a pod that is being deleted, because its log may not be readable again.
         """
         ended = self._ended.get(life)
         return ended is not None and time.monotonic() - ended > BEHIND_SECONDS and life not in self._leaving
 
     def _read(self, namespace: str, life: Life, known: KnownLines, follow: bool) -> bool:
-        """Read the log once from its first line, and write lines that are not known.
+        """Read the log once from its first line, and write the lines that were not read before.
 
-        Returns whether it stopped following.
+        Return whether it stopped because it lags behind.
         """
         path = f"/api/v1/namespaces/{namespace}/pods/{life.pod}/log"
-        asked = {"container": life.container, "timestamps": "true", **({"follow": "true"} if follow else {})}
-        response = self.kube.fetch(path, asked)
+        query = {"container": life.container, "timestamps": "true", **({"follow": "true"} if follow else {})}
+        response = self.kube.fetch(path, query)
         pending: list[bytes] = []
-        """The beginning of a line whose end has not come."""
+        """The beginning of an unfinished line."""
         known.again()
         try:
             for chunk in response.stream(READ_BYTES):
@@ -229,10 +232,11 @@ class LogFollower:
         return False
 
 
-def _said(error: ApiException) -> str:
+def _reason(error: ApiException) -> str:
+    """Return the status and the message of an error of the API server."""
     return f": HTTP {error.status}: {' '.join(str(error.body or error.reason).split())[:300]}"
 
 
 def _pause(failures: int) -> float:
-    """Return seconds until the next try after so many failures in a row."""
+    """Return the seconds until the next attempt after a number of failures in a row."""
     return float(min(LONGEST_RETRY, RETRY_SECONDS * 1.5 ** max(0, failures - 1)))

@@ -1,4 +1,4 @@
-"""Observe one launch and record it: objects, logs, ground truth, and whether the API server answers."""
+"""Observe one launch and record it: objects, logs, ground truth, and the responses of the API server."""
 
 from __future__ import annotations
 
@@ -35,26 +35,27 @@ from harness.workers.netcheck import frames
 from harness.workers.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 
 LOG_SECONDS = 50.0
-"""Seconds for logs to be read to their end. It is longer than the grace of a pod that ends (30 s)."""
+"""Time limit for reading the logs to their end. It exceeds the termination grace period of a pod (30 s)."""
 GONE_SECONDS = 45.0
-"""Seconds until a silent API server counts as gone.
+"""Seconds after which a silent API server counts as lost.
 
-One that restarts or is cut off for a moment is back by then, and the job goes on without it.
+A server that restarts or loses its connection briefly is back by then, and the job continues meanwhile.
 """
 TELL_SECONDS = 15.0
-"""Seconds that other pods have to end when netcheck, or the tests of the collectives, told everything."""
+"""Seconds for the other pods to end after netcheck or the collective tests have reported their final
+result."""
 MANY_SECONDS, PAUSE_SECONDS = 2.0, 0.2
-"""Seconds between two progress lines, and between two looks, at a job with many pods."""
+"""Seconds between two progress lines, and between two checks, for a job with many pods."""
 SHOWN_BYTES = 64 * 1024
-"""Bytes of one read that a listener gets. Nobody can read a flood as it comes."""
+"""The most bytes of one read that a listener receives. Nobody can read a flood of lines live."""
 UNREACHABLE: Final = "cluster.unreachable"
 DELETED: Final = "cluster.deleted"
 DELETED_SECONDS = 3.0
-"""Seconds of silence of the API server after which it is asked whether the cluster is there at all."""
+"""Seconds without a response of the API server after which the observer checks whether the cluster exists."""
 
 
 class LaunchObserver:
-    """Call `start`, `listed`, `wait_for_completion` and `finish`, and always `stop`."""
+    """Observes one launch. Call `start`, `listed`, `wait_for_completion` and `finish`, and always `stop`."""
 
     def __init__(
         self,
@@ -67,8 +68,8 @@ class LaunchObserver:
     ) -> None:
         """Create an observer.
 
-        `kinds` are the launched objects, and what else to watch beside pods, nodes and events. `deleted`
-        returns that somebody deleted the cluster, or None.
+        `kinds` are the kinds to watch besides pods, nodes and events, including the launched object's kind.
+        `deleted` returns how the cluster was deleted, or None if it was not.
         """
         self._deleted = deleted
         expected = writer.current.expected
@@ -92,13 +93,14 @@ class LaunchObserver:
         self._truth = TruthCollector(writer.current.nonce)
         self._looked = self._looked_late = False
         self._doubted = ""
-        """The step for which the API server was asked why it does not come."""
+        """The awaited step for which dry runs were made last."""
         self._late = budget.rank
-        self._said: dict[tuple[str, str], frames.Collector] = {}
+        self._collectors: dict[tuple[str, str], frames.Collector] = {}
         self._told: Deadline | None = None
-        """How long the other pods have, where one has told what all of them were to find out."""
+        """The deadline for the other pods to end, set when one pod has reported the result for all of
+        them."""
         self._events: set[str] = set()
-        """What processes recorded, as it was written."""
+        """The events of processes that were recorded, as JSON."""
         self._gaps: list[str] = []
         self._watched_again: list[str] = []
         self._files: dict[tuple[str, str], Any] = {}
@@ -114,19 +116,20 @@ class LaunchObserver:
         )
 
     def start(self) -> None:
-        """Start to watch a namespace that is there."""
+        """Start the watches. The namespace must exist."""
         self._heartbeat.start()
         self._watcher.start()
 
     def listed(self) -> None:
-        """Return when everything was listed once, so that from here on nothing is missed."""
+        """Wait until every kind was listed once. From then on, no change is missed."""
         self._watcher.listed()
         self._writer.update(watched=self._watcher.kinds())
 
     def wait_for_completion(self, progress: Progress) -> None:
-        """Wait until the launch is over, or until nothing can be known of it any more.
+        """Wait until the launch is over, or until it can no longer be observed.
 
-        Raises HarnessError: run.timed_out, cluster.unreachable, cluster.deleted, run.evidence_disk_full.
+        Raises HarnessError with the cause run.timed_out, cluster.unreachable, cluster.deleted or
+        run.evidence_disk_full.
         """
         deadline, late = Deadline.after(self._wait), Deadline.after(self._late)
         seen, again = "", Deadline.after(0)
@@ -145,7 +148,7 @@ class LaunchObserver:
                 self._ask_why(at_end=True)
                 self._writer.update(interrupted=f"deadline of {self._wait:.0f} s; last seen: {last}")
                 raise WaitError("the launch to end", last, self._wait, cause="run.timed_out")
-            if late.passed and not self._looked_late:  # Kueue ends the job soon, and its pods with it.
+            if late.passed and not self._looked_late:  # Kueue ends the job soon, and with it its pods.
                 self._looked_late = True
                 self._look(at_end=False)
             if self.completion.lingers():
@@ -155,16 +158,16 @@ class LaunchObserver:
                 seen, again = self.completion.summary(), Deadline.after(MANY_SECONDS)
                 progress(seen)
             self.completion.wait(min(1.0, deadline.left))
-            if self.completion.many():  # Each look takes them all, and each pod's change would be looked at.
+            if self.completion.many():  # A check goes through all pods, and any change of a pod triggers one.
                 time.sleep(PAUSE_SECONDS)
         self._take_size(progress)
-        if not self._rendezvous.reason():  # It has looked by itself.
+        if not self._rendezvous.reason():  # The rendezvous monitor has already inspected the containers.
             self._look_inside()
         self._ask_why(at_end=True)
         progress(f"over: {reason}")
 
     def _take_size(self, progress: Progress) -> None:
-        """Record how many nodes are expected, where the launched object was scaled."""
+        """Record the expected number of nodes if the launched object was scaled."""
         expected, members = self._writer.current.expected, self.completion.members
         if not self.completion.scalable or expected is None or members == expected.num_nodes:
             return
@@ -176,20 +179,22 @@ class LaunchObserver:
         progress(f"scaled {replicas}: {members * each} ranks are expected")
 
     def _ask_why(self, at_end: bool) -> None:
-        """Record what the API server says of a controller's step that does not come: once while the launch
-        waits for it, because a webhook may be away for a moment, and once at the end.
+        """Record dry runs of a step that a controller should have taken.
+
+        This happens once while the launch waits for the step, because a webhook may be down only briefly, and
+        once at the end.
         """
-        found = None if self._heartbeat.silent else self.completion.awaited(at_once=at_end)
-        if found is None or (found[0].text == self._doubted and not at_end):
+        step = None if self._heartbeat.silent else self.completion.awaited(at_once=at_end)
+        if step is None or (step[0].text == self._doubted and not at_end):
             return
-        self._doubted = found[0].text
-        for record in dry_runs(self._kube, *found):
+        self._doubted = step[0].text
+        for record in dry_runs(self._kube, *step):
             self._writer.dry_run(record)
             if record.user and refusals.by_rule(record.message or ""):
                 self.completion.hopeless.add(self._doubted)
 
     def _look_inside(self) -> None:
-        """Record once what runs in the containers that have not ended: something in them may be frozen."""
+        """Inspect once the containers that have not ended, because a process in them may hang."""
         if not self._looked:
             self._looked = True
             self._look(at_end=True)
@@ -203,18 +208,18 @@ class LaunchObserver:
             and pod["metadata"]["name"] not in gone
             and pod["metadata"]["uid"] not in self.completion.exits
         ]
-        for seen in inside.look(self._kube, pods, network=False):
-            self._writer.inspection(seen.model_copy(update={"at_end": at_end}))
+        for snapshot in inside.look(self._kube, pods, network=False):
+            self._writer.inspection(snapshot.model_copy(update={"at_end": at_end}))
 
     def _over(self) -> str | None:
         """Return in one sentence why the launch is over, or None."""
         if self._told is not None and self._told.passed:
-            return f"one pod has told it all, and {TELL_SECONDS:.0f} s later not every pod has ended"
+            return f"one pod reported the result of all, and {TELL_SECONDS:.0f} s later others still run"
         return self.completion.reason() or self._rendezvous.reason()
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Blame the API server for an error in the block if it does not answer at that time."""
+        """Raise cluster.unreachable for an error in the block if the API server is silent at that time."""
         try:
             with reached():
                 yield
@@ -226,38 +231,38 @@ class LaunchObserver:
             raise
 
     def refuse_deleted(self, error: HarnessError | None = None) -> None:
-        """Raise HarnessError, cause cluster.deleted, where somebody deleted the cluster.
+        """Raise HarnessError with the cause cluster.deleted if somebody deleted the cluster.
 
-        `error` is what was seen of it otherwise.
+        `error` is the error that made the caller ask, if any.
         """
         if (error is None or error.cause != DELETED) and (how := self._deleted()) is not None:
             text = f"the cluster was deleted while the launch used it, and not by this harness: {how}"
-            last = f"before that {self.completion.summary()}"
+            last = f"the last state was: {self.completion.summary()}"
             raise HarnessError(f"{text}; {last}", cause=DELETED) from error
 
     def answered(self) -> bool:
-        """Return whether the API server answers now."""
+        """Return whether the API server responds now."""
         return self._heartbeat.ask()
 
     def record_device_holders(self) -> None:
-        """Record who holds the devices that pods of the launch wait for, where any does."""
+        """Record the pods that hold devices for which pods of the launch wait."""
         pods = self.completion.all("pod")
         device_holders.record(self._kube, pods, self._launch.namespace, self._writer)
 
     def finish(self) -> None:
-        """Read the logs to their end, or as far as they can be read, and write the ground truth in them."""
+        """Read the logs to their end, or as far as possible, and write the ground truth that they contain."""
         lost = self.completion.out_of_reach()
         self._logs.finish(0 if self._heartbeat.silent else LOG_SECONDS, lost)
         self.stop()
-        for suffix, found in (("", self._truth.result()), (".outside", self._truth.outside())):
-            for rank, lines in found.items():
+        for suffix, by_rank in (("", self._truth.result()), (".outside", self._truth.outside())):
+            for rank, lines in by_rank.items():
                 self._writer.truths(rank, lines, suffix)
         self._writer.update(log_gaps=sorted(set(self._gaps)))
         for text in sorted(set(self._watched_again)):
             self._writer.retry("a watch", text)
 
     def stop(self) -> None:
-        """Stop observing. Stopping twice is fine."""
+        """Stop observing. A second call does nothing."""
         self._watcher.stop()
         self._heartbeat.stop()
 
@@ -265,13 +270,13 @@ class LaunchObserver:
         kind = self._launch.kind.lower()
         return WaitError(
             "the API server to answer",
-            f"nothing; before that {self.completion.summary()}",
+            f"no response; the last state was: {self.completion.summary()}",
             self._heartbeat.silent,
-            hint=f"the job may be fine: `kubectl get {kind} -A` when the API server is back",
+            hint=f"the job may still run: try `kubectl get {kind} -A` when the API server is back",
             cause=UNREACHABLE,
         )
 
-    # -- called by other threads: the writer keeps its first error, and that error ends the wait -----------
+    # -- called by other threads: the writer keeps its first error, which ends the wait -------------------
     def _state(self, kind: str, observation: Observation) -> None:
         with suppress(HarnessError):
             self._writer.observe(kind, observation)
@@ -287,13 +292,13 @@ class LaunchObserver:
             if (pod, container) not in self._files:
                 self._files[pod, container] = self._writer.log_file(pod, container)
             self._files[pod, container].write(text)
-        if "@" in text:  # as every mark: most of a flood of lines has none
+        if "@" in text:  # Every mark contains it. Most text does not, so this is a fast first test.
             self._marked(life, text)
         if self._writer.listener is not None:
             self._writer.listener.logged(pod, self._writer.redactor.text(text[-SHOWN_BYTES:]))
 
     def _marked(self, life: Life, text: str) -> None:
-        """Take the lines that are meant for the harness."""
+        """Process the lines that were written for the harness."""
         if MARK in text or EXIT_MARK in text:
             for line in text.splitlines():
                 self._truth.feed(line, life.pod)
@@ -306,7 +311,7 @@ class LaunchObserver:
                 self._framed(life.pod, line, mark, taken)
 
     def _process(self, life: Life, line: str) -> None:
-        """Take what processes recorded of themselves. A log that is read again gives each event once more."""
+        """Record the events of processes. Skip events from a log that is read again."""
         for event in decode(self._writer.current.nonce, line, life.pod, life.uid):
             text = event.model_dump_json()
             with suppress(HarnessError):
@@ -316,29 +321,29 @@ class LaunchObserver:
                     self._writer.process(event)
 
     def _framed(self, pod: str, line: str, mark: str, taken: Callable[[str, str, Any], None]) -> None:
-        """Take a line of a document. What is none of its kind is left out, so that its pod has none."""
+        """Collect a line of a framed document, and record the document when it is complete and valid."""
         new = frames.Collector(self._writer.current.nonce, mark)
-        said = self._said.setdefault((pod, mark), new).feed(line)
-        if said is not None:
+        document = self._collectors.setdefault((pod, mark), new).feed(line)
+        if document is not None:
             with suppress(HarnessError, ValidationError):
-                taken(line.partition(" ")[0], pod, said)
+                taken(line.partition(" ")[0], pod, document)
 
-    def _checked(self, at: str, pod: str, said: Any) -> None:
-        """Take a diagnosis of netcheck."""
-        diagnosis = NetcheckDiagnosis.model_validate(said)
+    def _checked(self, at: str, pod: str, document: Any) -> None:
+        """Record a diagnosis of netcheck."""
+        diagnosis = NetcheckDiagnosis.model_validate(document)
         self._writer.netcheck(NetcheckRecord(at=at, pod=pod, diagnosis=diagnosis))
         if diagnosis.whole and self._launch.netcheck == "alone" and self._told is None:
             self._told = Deadline.after(TELL_SECONDS)
 
-    def _accepted(self, at: str, pod: str, said: Any) -> None:
-        """Take what an acceptance test said."""
-        record = AcceptanceRecord.model_validate({**said, "at": at, "pod": pod})
+    def _accepted(self, at: str, pod: str, document: Any) -> None:
+        """Record a result or the report of acceptance tests."""
+        record = AcceptanceRecord.model_validate({**document, "at": at, "pod": pod})
         self._writer.acceptance(record)
         if record.report and record.report.kind == "ddp" and self._launch.acceptance == "ddp":
             self._told = self._told or Deadline.after(TELL_SECONDS)
 
     def _exited(self, life: Life, line: str) -> None:
-        """Take the end of a command whose container is held."""
+        """Record the end of a command whose container is kept alive."""
         rank = self._launch.held and life.container == self._launch.container
         exit_ = exit_of(life, line, self._writer.current.nonce) if rank else None
         if exit_ is not None:
@@ -348,6 +353,6 @@ class LaunchObserver:
             self.completion.exited(life.pod, exit_.exit_code, life.uid)
 
     def _silence(self, text: str) -> None:
-        """Note a gap, and renew the watches. A watch may have died silently meanwhile."""
+        """Record a gap in the responses and renew the watches, which may have died without an error."""
         self._writer.retry("the API server", text)
         self._watcher.resume()

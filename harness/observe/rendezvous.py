@@ -1,8 +1,8 @@
-"""Find out whether the ranks ever meet, by a look inside their containers at the rendezvous deadline.
+"""Detect a rendezvous that does not complete, by an inspection of the containers at its deadline.
 
-torchrun says nothing while it waits for others, and waits for ten minutes. So when every pod of the job has
-run for the deadline of the rendezvous, the processes, connections and name service of each container are
-recorded. Where a torchrun still waits, nothing more will come. The judges say what was wrong.
+torchrun prints nothing while it waits for other agents, and waits for ten minutes. When every pod of the job
+has run for the deadline of the rendezvous, the processes, connections and resolved names of each container
+are recorded. If a torchrun still waits then, the launch is over. The judges determine the cause.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from harness.observe import inside
 
 AGAIN_SECONDS = 5
 PATIENCE = 1.5
-"""Multiple of the deadline after which a torchrun that is still starting counts as late for good.
+"""Multiple of the deadline after which a torchrun that is still starting counts as failed.
 
-The job's own end comes later, and would only say that time was over.
+The job's own deadline comes later, and would only report a timeout.
 """
 
 
 class RendezvousMonitor:
-    """Takes watch deliveries of pods. `reason()` is None while the ranks may still meet, or have met."""
+    """Processes watch events of pods. `reason()` is None unless the rendezvous has failed."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class RendezvousMonitor:
         record: Callable[[RendezvousSnapshot], None],
         clock: Clock = CLOCK,
     ) -> None:
-        """Create a monitor. `seconds` count from when the last pod of the `nodes` nodes began to run."""
+        """Create a monitor. The deadline is `seconds` after the last of the `nodes` pods started to run."""
         self._kube = kube
         self._nodes = nodes
         self._seconds = seconds
@@ -62,19 +62,16 @@ class RendezvousMonitor:
                 self._began.setdefault(uid, self._clock.monotonic())
 
     def reason(self) -> str | None:
-        """Return in one sentence why the ranks will not meet, or None.
+        """Return in one sentence why the rendezvous has failed, or None.
 
-        The look inside takes some seconds, when it is due.
+        The call takes some seconds if the inspection is due.
         """
         if self._next is not None and self._clock.monotonic() >= self._next and (pods := self._due()):
             self._judge(inside.look(self._kube, pods))
         return self._reason
 
     def _judge(self, seen: list[RendezvousSnapshot]) -> None:
-        """Decide what the look inside shows.
-
-        A torchrun that is busy is still starting, and is looked at again.
-        """
+        """Evaluate the inspection. If a torchrun is busy, it is still starting, so inspect again later."""
         waiting = torchrun_processes.without_ranks(seen)
         if any(waiting.values()) and not self._past(PATIENCE * self._seconds):
             self._next = self._clock.monotonic() + AGAIN_SECONDS
@@ -84,10 +81,12 @@ class RendezvousMonitor:
             self._record(inspection)
         if waiting:
             where = ", ".join(waiting)
-            self._reason = f"the ranks did not meet within {self._seconds:.0f} s: torchrun waits in {where}"
+            self._reason = (
+                f"the rendezvous did not complete within {self._seconds:.0f} s: torchrun waits in {where}"
+            )
 
     def _due(self) -> list[Object]:
-        """Return the running pods, once every pod has had its time."""
+        """Return the running pods if the deadline has passed for every pod, else []."""
         with self._lock:
             if len(self._began) < self._nodes or len(self._began) < len(self._pods):
                 return []
@@ -96,6 +95,6 @@ class RendezvousMonitor:
             return [pod for pod in self._pods.values() if pod["status"].get("phase") == "Running"]
 
     def _past(self, seconds: float) -> bool:
-        """Return whether all pods have run for so many seconds."""
+        """Return whether all pods have run for `seconds`."""
         with self._lock:
             return self._clock.monotonic() - max(self._began.values(), default=math.inf) >= seconds

@@ -1,4 +1,4 @@
-"""What the watches have shown of a launch so far, and since when."""
+"""The current state of a launch according to the watches, and how long each condition has lasted."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from harness.evidence.schema.bundle import Observation
 
 @dataclass
 class Seen:
-    """Takes every watch delivery, and keeps the newest state of each object."""
+    """Processes every watch event, and keeps the newest state of each object."""
 
     launched: str = "jobset"
     """The evidence file of the launched object (harness/evidence/kubernetes/kinds.py)."""
     clock: Clock = CLOCK
     exits: dict[str, int] = field(default_factory=dict)
-    """uid of a pod → exit code of its rank's command."""
+    """uid of a pod → exit code of the command of its rank."""
     deleted: bool = False
     """Whether a launched object was deleted."""
     _objects: dict[str, dict[str, Object]] = field(default_factory=dict)
     _since: dict[tuple[str, str, str], float] = field(default_factory=dict)
-    """When each state of an object, or of a part of it, began. Keys are rule, uid and part."""
+    """The start of each condition of an object, or of a part of it, by (rule, uid, part)."""
     _changed: threading.Event = field(default_factory=threading.Event)
 
     def observe(self, kind: str, observation: Observation) -> None:
@@ -39,9 +39,9 @@ class Seen:
         self._changed.set()
 
     def exited(self, pod: str, exit_code: int, uid: str | None = None) -> None:
-        """Note that the command of a rank has ended. Its container may stay.
+        """Store that the command of a rank has ended. Its container may still run.
 
-        `uid`: of the pod, where another one may have come under its name.
+        Pass the pod's `uid` if a new pod of the same name may exist.
         """
         for item in self.all("pod"):
             if item["metadata"]["name"] == pod and uid in (None, item["metadata"]["uid"]):
@@ -49,17 +49,17 @@ class Seen:
         self._changed.set()
 
     def wait(self, seconds: float) -> None:
-        """Wait until something changed, or until `seconds` are over."""
+        """Wait until an object or an exit code changes, for at most `seconds`."""
         self._changed.wait(seconds)
         self._changed.clear()
 
     def out_of_reach(self) -> set[str]:
-        """Return the names of pods on nodes that are not Ready. Nothing more comes of them."""
+        """Return the names of running pods on nodes that are not Ready. They report no further state."""
         lost = {n["metadata"]["name"] for n in self.all("node") if not_ready(n)}
         return {p["metadata"]["name"] for p in self.running() if p.get("spec", {}).get("nodeName") in lost}
 
     def all(self, kind: str) -> list[Object]:
-        """Return the objects of a kind (harness/evidence/kubernetes/kinds.py) that are there."""
+        """Return the existing objects of a kind (harness/evidence/kubernetes/kinds.py)."""
         return list(self._objects.get(kind, {}).values())
 
     def running(self) -> list[Object]:
@@ -67,14 +67,14 @@ class Seen:
         return [p for p in self.all("pod") if p["status"].get("phase") not in ("Succeeded", "Failed")]
 
     def workloads(self) -> list[Object]:
-        """Return the Workloads of launched objects.
-
-        Other Workloads in the namespace belong to somebody else.
-        """
+        """Return the Workloads of launched objects. Other Workloads in the namespace are ignored."""
         return [w for w in self.all("workload") if w["metadata"]["name"].startswith(f"{self.launched}-")]
 
     def lasts(self, item: Object, rule: str, holds: bool, seconds: float, part: str = "") -> bool:
-        """Return whether a state of an object or its part has held for `seconds`."""
+        """Return whether a condition of an object, or of a part of it, has lasted for `seconds`.
+
+        `holds` is whether the condition is true now. If it is not, its timer is reset.
+        """
         key = (rule, item["metadata"]["uid"], part)
         if not holds:
             self._since.pop(key, None)
@@ -83,23 +83,23 @@ class Seen:
         return now - self._since.setdefault(key, now) >= seconds
 
     def begins_again(self, item: Object, rule: str) -> None:
-        """Let the time of a state begin now."""
+        """Reset the timer of a condition."""
         self._since.pop((rule, item["metadata"]["uid"], ""), None)
 
 
 def ended_as(item: Object) -> str | None:
-    """Return how a JobSet or a Job says that it ended, or None while it does not."""
+    """Return the terminal state in the status of a JobSet or a Job, or None while it has none."""
     ended = next((word for word in ("Complete", "Failed") if true(item, word)), None)
     return (item.get("status") or {}).get("terminalState") or ended
 
 
 def gated(pod: Object) -> bool:
-    """Return whether a pod may not be scheduled yet, because it was not admitted."""
+    """Return whether a pod has scheduling gates: it was not admitted yet."""
     return bool((pod.get("spec") or {}).get("schedulingGates"))
 
 
 def decided(pod: Object) -> bool:
-    """Return whether a pod's containers have run, or it is said why they do not."""
+    """Return whether a pod's containers have started, or its status contains the reason why they cannot."""
     if condition(pod, "PodScheduled").get("status") == "False":
         return True
     states = [item.get("state") or {} for item in pod["status"].get("containerStatuses") or []]
@@ -126,7 +126,7 @@ def not_ready(node: Object) -> bool:
 
 
 def is_down(deployment: Object) -> bool:
-    """Return whether a Deployment is down for good. One that merely restarts is back soon."""
+    """Return whether a Deployment is scaled to 0 and has no available pod. A restart does not count."""
     none_available = not (deployment.get("status") or {}).get("availableReplicas")
     return none_available and (deployment.get("spec") or {}).get("replicas") == 0
 

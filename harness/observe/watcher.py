@@ -1,8 +1,8 @@
-"""Watch every state of every object of a launch, from before it starts to after it ends, as evidence.
+"""Record every state of every object of a launch by watches, from before its start until after its end.
 
-One thread per kind lists and then watches. A watch that ends is resumed. A resource version that is too old
-starts again with a list. What could not be reached is passed to `on_gap`. Each delivery is written first and
-then offered to the listener, so no decision rests on anything that is not in the bundle.
+One thread per kind lists the objects and then watches them. A watch that ends is resumed. If its resource
+version is too old, the thread lists again. Errors are passed to `on_gap`. Each watch event is written to the
+bundle before the listener gets it, so every decision is based on recorded evidence.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from harness.evidence.schema.bundle import Observation
 RETRY_SECONDS = 0.5
 WATCH_SECONDS = 300
 _REFUSED = (401, 403, 404, 405)
-"""HTTP statuses that asking again does not change."""
+"""HTTP statuses for which a retry is useless."""
 _METADATA = "application/json;as=PartialObjectMetadata{list};g=meta.k8s.io;v=v1"
-_TOLD = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
-"""Fields of the metadata that are recorded where no more may be: an annotation may hold the whole object."""
+_RECORDED = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
+"""Metadata fields that are recorded of a metadata-only kind. An annotation could contain the whole object."""
 
 
 class Watcher:
@@ -57,12 +57,12 @@ class Watcher:
         ]
 
     def start(self) -> None:
-        """Start to watch."""
+        """Start the watches."""
         for thread in self._threads:
             thread.start()
 
     def listed(self, seconds: float = 30) -> None:
-        """Return when every kind was listed once, so that from here on nothing is missed."""
+        """Wait until every kind was listed once. From then on, no change is missed."""
         deadline = Deadline.after(seconds)
         for name, once in self._listed.items():
             if not once.wait(deadline.left):
@@ -75,12 +75,12 @@ class Watcher:
         )
 
     def resume(self) -> None:
-        """Watch anew. A connection that was cut may be dead without a sign."""
+        """Restart the watches, because a broken connection may show no error."""
         for each in list(self._watches):
             each.stop()
 
     def stop(self) -> None:
-        """End the watches. A thread that waits for the API server is left to die with the process."""
+        """Stop the watches. A thread that waits for the API server ends with the process."""
         self._stop.set()
         self.resume()
 
@@ -99,7 +99,7 @@ class Watcher:
                 self._give_up(kind, "it is not served")
                 return
             except ApiException as error:
-                # A server that just restarted refuses some requests, so only the first answer counts.
+                # A server that just restarted refuses some requests, so only the first response counts.
                 first = not self._listed[kind.name].is_set()
                 if kind.optional and first and error.status in _REFUSED:
                     self._give_up(kind, f"HTTP {error.status} {error.reason}")
@@ -121,11 +121,11 @@ class Watcher:
 
     def _list(self, kind: WatchedKind, known: dict[str, str]) -> str:
         query = self._query(kind, "List")
-        answer = listed(self._resource(kind), **query, _request_timeout=20)
-        for item in answer["items"]:
+        response = listed(self._resource(kind), **query, _request_timeout=20)
+        for item in response["items"]:
             change = "MODIFIED" if item["metadata"]["uid"] in known else "ADDED"
             self._deliver(kind, change, _whole(kind, item), known)
-        return str(answer["metadata"]["resourceVersion"])
+        return str(response["metadata"]["resourceVersion"])
 
     def _watch(self, kind: WatchedKind, known: dict[str, str], version: str) -> str:
         stream = watch.Watch()
@@ -147,7 +147,7 @@ class Watcher:
         return version
 
     def _query(self, kind: WatchedKind, list_: str = "") -> dict[str, Any]:
-        """Return which objects of a kind are asked for, and how much of each."""
+        """Return the parameters of list and watch requests for a kind."""
         query: dict[str, Any] = {"label_selector": kind.labels or None}
         query["namespace"] = (kind.namespace or self.namespace) if kind.namespaced else None
         if kind.own:
@@ -171,10 +171,7 @@ class Watcher:
 
 
 def _managers(item: Object) -> list[Object]:
-    """Return who changed the object and when, because a verdict names them.
-
-    The long list of fields is dropped.
-    """
+    """Return the managed fields without the long list of fields. A verdict names managers and times."""
     entries = item["metadata"].get("managedFields") or []
     return [
         {name: value for name, value in entry.items() if not name.startswith("fields")} for entry in entries
@@ -182,12 +179,12 @@ def _managers(item: Object) -> list[Object]:
 
 
 def _whole(kind: WatchedKind, item: Object) -> Object:
-    """Return what is recorded of an object, with apiVersion and kind.
+    """Return the recorded part of an object, with apiVersion and kind.
 
-    An item of a list has neither, one of a watch has both.
+    Items of a list lack both fields, objects of a watch have them.
     """
     if not kind.metadata_only:
         return {"apiVersion": kind.api_version, "kind": kind.kind, **item}
     metadata = item["metadata"]
-    told = {name: metadata[name] for name in (*_TOLD, "managedFields") if name in metadata}
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": told}
+    recorded = {name: metadata[name] for name in (*_RECORDED, "managedFields") if name in metadata}
+    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": recorded}

@@ -17,65 +17,68 @@ from harness.tracker.storage.silence import HEARTBEAT_SECONDS
 
 MAX_KEY_BYTES = 4096
 KEEP_ALIVE_SECONDS = 75
-"""Longer than any client keeps an idle connection. So no connection is closed just as a client uses it
-again.
-"""
+"""Longer than any client keeps an idle connection, so that the server never closes a connection just as a
+client reuses it."""
 SWITCH_SECONDS = 0.0005
-"""How long a thread that reads may keep Python's lock while the event loop waits for it. With the 5 ms that
-are Python's own, requests take several times as long while others read.
-"""
+"""The interval after which a reading thread must release the GIL to the event loop. With Python's default of
+5 ms, requests take several times as long while other threads read."""
 LARGEST_FILE_MIB = 64
 ALL_FILES_MIB = 1024
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    made = argparse.ArgumentParser(
-        prog="harness tracker serve", description="A Pluto-compatible tracker that keeps every raw row."
+    result = argparse.ArgumentParser(
+        prog="harness tracker serve", description="A Pluto-compatible tracker that stores every raw row."
     )
-    made.add_argument("--host", default="127.0.0.1", help="address to listen on")
-    made.add_argument("--port", type=int, default=8080, help="0 takes a free one and prints it")
-    made.add_argument("--db", type=Path, default=Path("tracker.db"), help="SQLite file, made if missing")
-    made.add_argument("--key-file", type=Path, help="file with the API key (else env TRACKER_API_KEY)")
-    made.add_argument("--public-url", default="", help="base of addresses in answers (else the Host header)")
-    made.add_argument("--max-file-mib", type=int, default=LARGEST_FILE_MIB, help="one file (%(default)s)")
-    made.add_argument(
+    result.add_argument("--host", default="127.0.0.1", help="address to listen on")
+    result.add_argument("--port", type=int, default=8080, help="0 chooses a free port and prints it")
+    result.add_argument("--db", type=Path, default=Path("tracker.db"), help="SQLite file, created if missing")
+    result.add_argument("--key-file", type=Path, help="file with the API key (default: env TRACKER_API_KEY)")
+    result.add_argument(
+        "--public-url", default="", help="base URL of links in responses (default: from the Host header)"
+    )
+    result.add_argument(
+        "--max-file-mib", type=int, default=LARGEST_FILE_MIB, help="largest size of one file (%(default)s)"
+    )
+    result.add_argument(
         "--stale-seconds",
         type=float,
         default=HEARTBEAT_SECONDS,
-        help="a running run without a sign of life for so long reads as FAILED; 0: never (%(default)s)",
+        help="seconds without a sign of life after which a running run is shown as FAILED; 0: never"
+        " (%(default)s)",
     )
-    made.add_argument("--max-files-mib", type=int, default=ALL_FILES_MIB, help="all files (%(default)s)")
-    return made
+    result.add_argument(
+        "--max-files-mib", type=int, default=ALL_FILES_MIB, help="largest size of all files (%(default)s)"
+    )
+    return result
 
 
 def key_in(path: Path) -> str:
-    """Return the key that a file holds. Raises OSError and ValueError.
+    """Return the key in a file. Raises OSError or ValueError.
 
-    The image has no other package of the harness, and so not its reader of users' files.
+    The tracker's image does not contain the harness's own reader of user files.
     """
     with path.open("rb") as file:
-        held = file.read(MAX_KEY_BYTES + 1)
-    if len(held) > MAX_KEY_BYTES:
-        raise ValueError(f"it has more than {MAX_KEY_BYTES} bytes")
-    return held.decode().strip()
+        content = file.read(MAX_KEY_BYTES + 1)
+    if len(content) > MAX_KEY_BYTES:
+        raise ValueError(f"the file has more than {MAX_KEY_BYTES} bytes")
+    return content.decode().strip()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve. Returns 0 when a signal stopped it, 64 without a key, 2 when it could not serve."""
+    """Serve until a signal. Return 0 after a signal, 64 without a key, 2 if the server could not start."""
     arguments = parser().parse_args(argv)
     if arguments.key_file:
         try:
             key = key_in(arguments.key_file)
         except (OSError, ValueError) as error:
-            print(
-                f"--key-file {arguments.key_file}: a file with the key is expected: {error}", file=sys.stderr
-            )
+            print(f"--key-file {arguments.key_file}: the key cannot be read: {error}", file=sys.stderr)
             return 64
     else:
         key = os.environ.get("TRACKER_API_KEY", "").strip()
     if not key or not key.isascii():
-        print("no key: set TRACKER_API_KEY or give --key-file (ASCII, not empty)", file=sys.stderr)
+        print("no API key: set TRACKER_API_KEY or use --key-file (ASCII, not empty)", file=sys.stderr)
         return 64
     app = build(
         Options(
@@ -103,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             timeout_graceful_shutdown=5,
         )
     )
-    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises it again once it has stopped
+    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal again after its shutdown
     try:
         server.run()
     except KeyboardInterrupt:

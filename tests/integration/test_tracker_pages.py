@@ -258,16 +258,16 @@ def test_the_ranks_page_says_who_is_not_unified(page: Page, served: Server, demo
     told = page.ask("document.querySelector('#unified').innerText")
     assert "4 processes attached to this run, 1 of them created it" in told
     assert "none is missing" in told
-    assert "Not unified: job pretrain-7-x7 also wrote into" in told
+    assert "Not unified: job pretrain-7-x7 also wrote to" in told
     assert "(pretrain-7-typo), ranks 3" in told
-    assert "No value hides a different one, in 11 metrics" in told
+    assert "No step has different values in 11 metrics" in told
     with served.client() as client:
         run = create(client, "collides", projectName=PROJECT)["runId"]
         for value, who in ((1.0, "node0"), (1.0, "node0"), (2.0, "node1")):
             data = {"shared": value, "again": 5.0, "own": 1.0} if who == "node0" else {"shared": value}
             send(client, run, "metrics", [{"time": 1, "step": 0, "data": data}], who)
     page.go(f"{served.url}{BASE}/r{run}/ranks")
-    assert "1 metric has different values of one step" in page.ask(
+    assert "1 metric has different values for one step" in page.ask(
         "document.querySelector('#unified').innerText"
     )
 

@@ -1,4 +1,4 @@
-"""Write many rows in columns: a rank's ground truth when it is whole, the tracker's points as they come."""
+"""Write many rows to column files: a rank's ground truth at its end, the tracker's points as they arrive."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from harness.evidence.schema.record import Record
 from harness.evidence.schema.tracker import Point, PointColumns
 
 TRUTH_LINES = 2_000
-"""A rank with fewer rows has a line for each: people read such files."""
+"""Fewer rows of a rank get one JSON line each, so that people can read them."""
 POINT_LINES = 10_000
-"""So many points of the tracker have a line each, the others are in columns."""
+"""The first POINT_LINES points of the tracker get one JSON line each; the rest go to the column file."""
 MOST_ROWS = 65_536
-"""Rows of one record of a rank: half a second's work is lost to a damaged byte, not all."""
+"""The most rows in one record of a rank. A damaged byte makes only one record unreadable."""
 MOST_BUFFERED = 500_000
-"""Points that are held until they are written: 20 MB."""
+"""The most points in the write buffer, about 20 MB."""
 Put = Callable[[bytes], int]
-"""Appends bytes to a file and returns where they begin."""
+"""Appends bytes to a file and returns their offset."""
 
 
 def _fields(columns: Columns, path: str, put: Put) -> dict[str, Any]:
-    """Write the columns, and return the fields of the record that stands for them."""
+    """Write the columns to the file, and return the fields of the record that refers to them."""
     data = columns.packed()
     return {
         "file": path,
@@ -51,7 +51,7 @@ def _fields(columns: Columns, path: str, put: Put) -> dict[str, Any]:
 def in_columns(
     lines: Iterable[TruthLine], path: str, put: Put, least: int = TRUTH_LINES
 ) -> Iterator[TruthLine | TruthColumns]:
-    """Yield a rank's lines. `least` or more rows that follow one another become records of columns."""
+    """Yield a rank's lines. A sequence of `least` or more rows is replaced by records of columns."""
     rows: list[TruthRow] = []
     for line in lines:
         if isinstance(line, TruthRow):
@@ -73,11 +73,11 @@ def _packed(rows: list[TruthRow], path: str, put: Put, least: int) -> Iterable[T
 
 @dataclass
 class _Sender:
-    """Points of one sender that wait to be written."""
+    """Buffered points of one sender."""
 
     rows: list[tuple[str, int, float, int]] = field(default_factory=list)
     received: list[tuple[int, str]] = field(default_factory=list)
-    """(number of points, when they came)"""
+    """(number of points, time when they were received)"""
 
     def extend(self, rows: PointRows) -> None:
         self.rows.extend(zip(rows.metrics, rows.steps, rows.values, rows.times_ms, strict=True))
@@ -95,10 +95,10 @@ Whose = tuple[int, str | None, str | None, str | None]
 
 @dataclass
 class PointWriter:
-    """Writes the tracker's points: the first ones as lines, the others in columns, by sender.
+    """Writes the tracker's points: the first ones as lines, the rest in columns by sender.
 
-    Points of one metric stay in the order in which they came, because of two for one step the later counts:
-    where a second sender sends a metric, what the first one sent is written before.
+    Points of one metric keep their arrival order, because the last of two points with the same step counts.
+    If a second sender sends a metric, the points of the first sender are therefore written first.
     """
 
     line: Callable[[Record], None]
@@ -111,14 +111,14 @@ class PointWriter:
     _buffered: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _of: dict[tuple[int, str], Whose] = field(default_factory=dict)
-    """(run, metric) → whose points of it wait."""
+    """(run, metric) → the sender of its buffered points."""
 
     def add(self, point: Point) -> None:
-        """Take the next point, in arrival order."""
+        """Add the next point. Points must be added in arrival order."""
         self.extend(*of_points([point]))
 
     def extend(self, rows: PointRows) -> None:
-        """Take the next points, in arrival order."""
+        """Add the next points. Points must be added in arrival order."""
         with self._lock:
             if (alone := self.lines - self._count) > 0:
                 self._alone(rows.before(alone))
@@ -130,14 +130,14 @@ class PointWriter:
                 (self._extend if _fit((*one.steps, *one.times_ms)) else self._alone)(one)
 
     def _alone(self, rows: PointRows) -> None:
-        """Write a line for each."""
+        """Write one line for each point."""
         self._count += len(rows)
         self._flush()
         for record in rows.records():
             self.line(record)
 
     def _extend(self, rows: PointRows) -> None:
-        """Take points that go into columns."""
+        """Add points to the buffer of their sender."""
         self._count += len(rows)
         whose: Whose = rows.run_id, rows.sender, rows.peer, rows.launch
         while len(rows):
@@ -153,7 +153,7 @@ class PointWriter:
                 self._flush()
 
     def flush(self) -> None:
-        """Write what waits."""
+        """Write all buffered points."""
         with self._lock:
             self._flush()
 
@@ -177,7 +177,7 @@ class PointWriter:
 
 
 def _fit(numbers: Sequence[int]) -> bool:
-    """Return whether they have at most 64 bits."""
+    """Return whether all numbers fit in 64 bits."""
     try:
         array("q", numbers)
     except OverflowError:
@@ -186,14 +186,14 @@ def _fit(numbers: Sequence[int]) -> bool:
 
 
 PointPart = Point | tuple[PointColumns, Columns]
-"""A point, or many of one sender."""
+"""A point, or a record of many points of one sender with its columns."""
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
 _POINT_COLUMNS: TypeAdapter[PointColumns] = TypeAdapter(PointColumns)
 _COLUMNS = re.compile(rb'\{\s*"kind"\s*:\s*"columns"')
 
 
 def point_record(line: bytes) -> Point | PointColumns:
-    """Return a line of tracker/points.jsonl. Raises ValidationError."""
+    """Return a parsed line of tracker/points.jsonl. Raises ValidationError."""
     if _COLUMNS.match(line):
         return _POINT_COLUMNS.validate_json(line)
     return _POINT.validate_json(line)
@@ -207,19 +207,19 @@ class ColumnFiles:
         self._damage = damage
 
     def read(self, ref: str, record: ColumnsRecord) -> Columns | None:
-        """Return the rows that the record at `ref` stands for."""
+        """Return the rows of the record at `ref`, or None if they cannot be read."""
         try:
             with open_regular(inside(self._bundle, record.file)) as file:
                 file.seek(record.offset)
                 there = os.fstat(file.fileno()).st_size
                 return unpacked(record, file.read(min(record.size, there)))
         except (OSError, ValueError, OverflowError) as error:
-            self._damage(ref, f"its rows in {record.file} cannot be read: {error}")
+            self._damage(ref, f"the rows in {record.file} cannot be read: {error}")
             return None
 
 
 def truth_lines(parts: Iterable[tuple[int, TruthLine | Columns]]) -> Iterator[tuple[int, TruthLine]]:
-    """Yield the same with a TruthRow for each row in columns."""
+    """Yield the numbered lines, with a TruthRow for each row in columns."""
     for number, part in parts:
         if isinstance(part, Columns):
             for metric, step, value, time_ms in part.rows():
@@ -229,7 +229,7 @@ def truth_lines(parts: Iterable[tuple[int, TruthLine | Columns]]) -> Iterator[tu
 
 
 def points(parts: Iterable[tuple[int, PointPart]]) -> Iterator[tuple[int, Point]]:
-    """Yield the same with a Point for each row in columns."""
+    """Yield the numbered points, with a Point for each row in columns."""
     for number, part in parts:
         if isinstance(part, Point):
             yield number, part
@@ -239,7 +239,7 @@ def points(parts: Iterable[tuple[int, PointPart]]) -> Iterator[tuple[int, Point]
 
 
 def points_of(record: PointColumns, columns: Columns) -> Iterator[Point]:
-    """Yield the points that a record stands for."""
+    """Yield the points of a record of columns."""
     received = chain.from_iterable(repeat(at, count) for count, at in record.received)
     for (metric, step, value, time_ms), at in zip(columns.rows(), received, strict=False):
         yield Point(

@@ -1,6 +1,6 @@
 """Handle a disk that fills up while evidence is written.
 
-Room for the last documents is reserved at the start.
+Space for the last documents is reserved at the start.
 """
 
 from __future__ import annotations
@@ -15,11 +15,15 @@ from harness.evidence.io.files import DISK_FULL, on_disk, replace_file
 
 RESERVE = ".reserve"
 RESERVE_BYTES = 256 * 1024
-"""Reserved for the manifest that says what happened, and for the verdict."""
+"""Space reserved for the final manifest and the verdict."""
 
 
 class Disk:
-    """The disk that a bundle is on. `full` is the error of the first record that did not fit, None before."""
+    """The disk of a bundle. `full` is the error of the first record that did not fit, or None.
+
+    If the disk is full, methods raise HarnessError with the cause run.evidence_disk_full, except
+    `last_words`.
+    """
 
     def __init__(self, bundle: Path) -> None:
         self.full: HarnessError | None = None
@@ -27,17 +31,17 @@ class Disk:
         self._lock = threading.Lock()
 
     def reserve(self) -> None:
-        """Reserve the room. As all methods here, it raises HarnessError, cause run.evidence_disk_full."""
+        """Reserve the space for the last documents."""
         with on_disk(self._reserve.parent):
             self._reserve.write_bytes(bytes(RESERVE_BYTES))
 
     def free(self) -> None:
-        """Free the reserved room for the last documents."""
+        """Release the reserved space."""
         self._reserve.unlink(missing_ok=True)
 
     @contextlib.contextmanager
     def taking(self) -> Iterator[None]:
-        """Guard the writing of one record. After the first record that finds the disk full, none is taken."""
+        """Guard the writing of one record. After the disk was full once, raise the same error again."""
         if self.full is not None:
             raise self.full
         try:
@@ -49,14 +53,14 @@ class Disk:
             raise
 
     def replace(self, path: Path, text: str) -> None:
-        """Write a file that is one whole document and not a list of records."""
+        """Replace a file that is one document and not a list of records."""
         with self._lock:
             replace_file(path, text)
 
     def last_words(self, path: Path, text: str) -> None:
-        """Write one of the last documents, into the reserved room when the disk is full.
+        """Write one of the last documents, in the reserved space if the disk is full.
 
-        `full` tells when that was not enough.
+        A full disk sets `full` and raises nothing.
         """
         try:
             self.replace(path, text)

@@ -1,4 +1,4 @@
-"""Files that grow by whole records or whole lines, and report a full disk."""
+"""Write files record by record or line by line, and report a full disk."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BLOCK = 1 << 20
 
 @contextlib.contextmanager
 def on_disk(path: Path) -> Iterator[None]:
-    """Turn the error of a full disk into a HarnessError. Other errors pass."""
+    """Convert the OSError of a full disk to a HarnessError. Other errors are raised unchanged."""
     try:
         yield
     except OSError as error:
@@ -32,13 +32,13 @@ def on_disk(path: Path) -> Iterator[None]:
             raise
         raise HarnessError(
             f"the evidence could not be written: {error.strerror} at {path}",
-            hint="free some disk space or set HARNESS_RUNS_DIR elsewhere; what was written before is kept",
+            hint="free some disk space or set HARNESS_RUNS_DIR to another disk; earlier evidence is kept",
             cause=DISK_FULL,
         ) from error
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Write a file whole or not at all, also on a full disk, so that nobody reads half of it."""
+    """Replace a file atomically, so that nobody reads half of it, even if the disk is full."""
     temporary = path.with_name(f".{path.name}.tmp")
     with on_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,7 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def bounded_lines(file: BinaryIO, most: int) -> Iterator[bytes]:
-    """Yield the lines of a file with their ends. Of a longer one, its first `most` + 1 bytes."""
+    """Yield the lines of a file with their line ends. A longer line is truncated to `most` + 1 bytes."""
     while line := file.readline(most + 1):
         yield line
         while len(line) > most and not line.endswith(b"\n"):
@@ -58,9 +58,9 @@ def bounded_lines(file: BinaryIO, most: int) -> Iterator[bytes]:
 
 
 def last_lines(file: BinaryIO, count: int) -> tuple[int, list[bytes]]:
-    """Return how many lines a file has, and the last `count` of them with their ends.
+    """Return the number of lines in a file, and the last `count` lines with their line ends.
 
-    The lines before are counted and not looked at: a log may have gigabytes.
+    Earlier lines are counted but not kept in memory, because a log may have gigabytes.
     """
     kept: deque[tuple[int, bytes]] = deque()
     total = have = 0
@@ -76,15 +76,15 @@ def last_lines(file: BinaryIO, count: int) -> tuple[int, list[bytes]]:
 
 
 def inside(folder: Path, relative_path: str) -> Path:
-    """Return a path in a folder. Raises ValueError for one that leads out of it."""
+    """Return a relative path joined to a folder. Raises ValueError if the path leads out of the folder."""
     path = Path(relative_path)
     if path.is_absolute() or ".." in path.parts:
-        raise ValueError(f"a path inside the bundle was expected, seen {relative_path!r}")
+        raise ValueError(f"{relative_path!r} is not a path inside the bundle")
     return folder / path
 
 
 class Appender:
-    """A file that grows by whole records. A record that does not fit is removed again whole."""
+    """A file to which whole records are appended. If the disk is full, a partial record is removed again."""
 
     def __init__(
         self, path: Path, guard: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
@@ -98,7 +98,7 @@ class Appender:
         self._lock = threading.Lock()
 
     def append(self, data: bytes) -> int:
-        """Write one record whole, or nothing of it. Return where in the file it begins."""
+        """Append one record, or nothing if it does not fit. Return the record's offset in the file."""
         with self._lock, self._guard(), on_disk(self.path):
             before = os.fstat(self._fd).st_size
             view = memoryview(data)
@@ -111,7 +111,7 @@ class Appender:
             return before
 
     def close(self) -> None:
-        """Close the file. Closing it twice is fine."""
+        """Close the file. A second call does nothing."""
         with self._lock:
             if self._fd >= 0:
                 os.close(self._fd)
@@ -119,7 +119,7 @@ class Appender:
 
 
 class LogFile:
-    """One container's log. Whole lines are written at once. The start of a line waits for its end."""
+    """The log of one container. A line is written when it is complete, so that it can be redacted."""
 
     def __init__(self, appender: Appender, redactor: Redactor) -> None:
         self._appender = appender
@@ -128,9 +128,9 @@ class LogFile:
         self._lock = threading.Lock()
 
     def write(self, chunk: str | bytes) -> None:
-        """Append a chunk as it came from the kubelet.
+        """Append a chunk as received from the kubelet.
 
-        A secret that is split over two chunks is still redacted.
+        A secret that is split across two chunks is still redacted.
         """
         text = chunk.decode(errors="replace") if isinstance(chunk, bytes) else chunk
         with self._lock:
@@ -144,7 +144,7 @@ class LogFile:
                 self._appender.append(out.encode(errors="replace"))
 
     def close(self) -> None:
-        """Write what is left of the last line."""
+        """Write the unfinished last line, if any, and close the file."""
         with self._lock:
             if self._pending:
                 self._appender.append((self._redactor.text(self._pending) + "\n").encode(errors="replace"))

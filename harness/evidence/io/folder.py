@@ -1,7 +1,7 @@
-"""A folder of bundles: list them, keep the link `latest`, measure their size, and remove one.
+"""Manage a folder of bundles: list and remove bundles, measure their size, and maintain the link `latest`.
 
-Whoever writes a bundle locks it (`BundleWriter.create` … `done`). A bundle without an end that nobody locks
-was cut off.
+The writer of a bundle locks it (from `BundleWriter.create` to `done`). A bundle without an end and without a
+lock was cut off.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from harness.settings import KEEP_RUNS
 LATEST = "latest"
 State = Literal["judged", "running", "cut off", "damaged", "not judged"]
 NAME = re.compile(r"(\d{8}T\d{6}Z)-(\w+)", re.ASCII)
-"""Names as `BundleWriter.create` gives them: time and nonce."""
+"""The names that `BundleWriter.create` generates: time and nonce."""
 _DOOMED = ".removing-"
 
 
 @dataclass(frozen=True)
 class Past:
-    """One bundle of the folder. It may be damaged, or still be written."""
+    """One bundle of the folder. It may be damaged, or its launch may still run."""
 
     path: Path
 
@@ -47,12 +47,12 @@ class Past:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Return the recorded verdict, None where there is none."""
+        """Return the recorded verdict, or None if there is none."""
         return self._bundle.recorded_verdict
 
     @cached_property
     def state(self) -> State:
-        """Return what became of it. It is damaged when its manifest or its verdict cannot be read."""
+        """Return the state. A bundle is damaged if its manifest or its verdict cannot be read."""
         if self.verdict is None and self.held:
             return "running"
         if self.manifest is None or (self.verdict is None and self._bundle.has("verdict.json")):
@@ -63,9 +63,9 @@ class Past:
 
     @property
     def held(self) -> bool:
-        """Return whether somebody still writes it.
+        """Return whether a process holds the lock to write the bundle.
 
-        A bundle that may not be opened counts as somebody else's.
+        Return False if the bundle may not be opened, because it belongs to another user.
         """
         try:
             return in_use(self.path)
@@ -74,7 +74,7 @@ class Past:
 
     @property
     def started(self) -> datetime:
-        """Return when it started: by its manifest, else by its name, else by when its folder was changed."""
+        """Return the start time from the manifest, the name, or the folder's modification time."""
         if self.manifest is not None and (moment := _moment(self.manifest.started_at)) is not None:
             return moment
         if (named := NAME.fullmatch(self.path.name)) and (moment := _moment(named[1])) is not None:
@@ -83,15 +83,15 @@ class Past:
 
     @property
     def seconds(self) -> float | None:
-        """Return the seconds from its start to its end, None when it has no end."""
+        """Return the seconds from start to end, or None if the bundle has no end."""
         ended = _moment(self.manifest.ended_at or "") if self.manifest else None
         return (ended - self.started).total_seconds() if ended else None
 
     @property
     def job(self) -> str:
-        """Return the job's name in the job file, or "" for no launch.
+        """Return the job's name in the job file, or "" if nothing was launched.
 
-        An older bundle has only the name of the launched object.
+        For a bundle of an older harness, return the name of the launched object.
         """
         if self.manifest is None:
             return ""
@@ -100,7 +100,7 @@ class Past:
 
     @property
     def own(self) -> bool:
-        """Return whether the harness made it and it still has its first name.
+        """Return whether the harness created the bundle and nobody renamed it.
 
         A user who renames a bundle wants to keep it.
         """
@@ -110,8 +110,8 @@ class Past:
 
 def past(runs_dir: Path) -> list[Past]:
     """Return every bundle of the folder, oldest first. Links to bundles are left out."""
-    found = [Past(path) for path in _folders(runs_dir)]
-    return sorted(found, key=lambda one: (one.started, one.path.name))
+    bundles = [Past(path) for path in _folders(runs_dir)]
+    return sorted(bundles, key=lambda one: (one.started, one.path.name))
 
 
 def _folders(runs_dir: Path) -> Iterator[Path]:
@@ -123,16 +123,16 @@ def _folders(runs_dir: Path) -> Iterator[Path]:
 
 
 def remove(bundle: Path) -> int:
-    """Remove a bundle and return the bytes it took. Nobody ever sees half of it.
+    """Remove a bundle and return the bytes that it used. It is renamed first, so nobody reads half of it.
 
-    Raises HarnessError when the system does not allow it.
+    Raises HarnessError if the system does not allow it.
     """
     taken = disk_use.taken(bundle)
     doomed = bundle.with_name(f"{_DOOMED}{bundle.name}")
     try:
         bundle.rename(doomed)
         shutil.rmtree(doomed)
-    except FileNotFoundError:  # somebody else removes it
+    except FileNotFoundError:  # another process removes it
         taken = 0
     except OSError as error:
         raise HarnessError(
@@ -143,16 +143,16 @@ def remove(bundle: Path) -> int:
 
 
 def sweep(runs_dir: Path) -> None:
-    """Finish the removals that a killed process had begun."""
+    """Complete removals that a killed process had started."""
     for doomed in runs_dir.glob(f"{_DOOMED}*"):
         if not doomed.is_symlink() and NAME.fullmatch(doomed.name.removeprefix(_DOOMED)):
             shutil.rmtree(doomed, ignore_errors=True)
 
 
 def name_latest(bundle: Path) -> None:
-    """Point `latest` beside the bundle to it.
+    """Point the link `latest` in the bundle's parent folder to the bundle.
 
-    The link is replaced atomically, so it always leads somewhere.
+    The link is replaced atomically, so it always exists.
     """
     link = bundle.with_name(f".{LATEST}-{bundle.name}")
     link.unlink(missing_ok=True)
@@ -161,7 +161,7 @@ def name_latest(bundle: Path) -> None:
 
 
 def mend_latest(runs_dir: Path) -> None:
-    """Point `latest` to the newest bundle when its own is gone. Remove it when no bundle is left."""
+    """Point `latest` to the newest bundle if its target is gone. Remove the link if no bundle is left."""
     latest = runs_dir / LATEST
     if latest.is_symlink() and not latest.exists():
         others = past(runs_dir)
@@ -183,36 +183,42 @@ _T = TypeVar("_T")
 
 
 class Keep(BaseModel):
-    """How many of the newest bundles that passed stay."""
+    """The number of passed bundles to keep, the newest ones."""
 
     last: int | None
-    """None keeps all."""
+    """None keeps all of them."""
 
     @classmethod
     def parse(cls, text: str) -> Keep:
-        """Parse `all`, `failed` (keep no bundle that passed) or `last:N`. Raises UsageError."""
+        """Parse `all`, `failed` (keep no bundle that passed) or `last:N`.
+
+        Raises UsageError for other text.
+        """
         if not re.fullmatch(KEEP_RUNS, text, re.ASCII):
-            raise UsageError(f"all, failed or last:N is expected for the bundles to keep, seen {text!r}")
+            raise UsageError(f"the bundles to keep must be all, failed or last:N, not {text!r}")
         if text == "all":
             return cls(last=None)
         return cls(last=int(text.partition(":")[2] or 0))
 
     def surplus(self, passed: Sequence[_T]) -> list[_T]:
-        """Return the bundles to remove. `passed` are those that passed, oldest first."""
+        """Return the bundles to remove. `passed` has the bundles that passed, oldest first."""
         return [] if self.last is None else list(passed[: max(0, len(passed) - self.last)])
 
 
 @dataclass(frozen=True)
 class Removed:
+    """A removed bundle, and the bytes that it used."""
+
     bundle: Path
     bytes: int
 
 
 def prune(runs_dir: Path, keep: Keep, spare: Collection[Path] = ()) -> list[Removed]:
-    """Remove bundles beyond those of `keep`. The one that `latest` points to and those in `spare` stay.
+    """Remove the bundles that `keep` does not keep, except the target of `latest` and those in `spare`.
 
-    Only a bundle that the harness made, judged PASS and no longer written is removed. Bundles that were
-    renamed, damaged or cut off, and links, stay. Raises HarnessError where the system does not allow it.
+    Only bundles that the harness created, that have the verdict PASS and that no process writes are removed.
+    Links and bundles that were renamed, damaged or cut off stay. Raises HarnessError if the system does not
+    allow the removal.
     """
     if keep.last is None:
         return []
@@ -234,19 +240,22 @@ MANIFEST = "manifest.json"
 
 
 def opened(path: Path, runs_dir: Path = Path("runs")) -> Bundle:
-    """Open the bundle. Raises UsageError when none or more than one fits."""
+    """Open the bundle at `path`, or the one whose name contains it.
+
+    Raises UsageError unless exactly one fits.
+    """
     for folder in (path, runs_dir / path):
         if (folder / MANIFEST).is_file():
             return Bundle.open(folder)
     parts = [] if len(path.parts) > 1 else sorted(runs_dir.glob(f"*{path.name}*/{MANIFEST}"))
-    found = [part.parent for part in parts if not part.parent.is_symlink()]
-    if len(found) == 1:
-        return Bundle.open(found[0])
-    if found:
-        raise UsageError(f"{path} is more than one bundle: {', '.join(p.name for p in found)}")
-    seen = (
+    matches = [part.parent for part in parts if not part.parent.is_symlink()]
+    if len(matches) == 1:
+        return Bundle.open(matches[0])
+    if matches:
+        raise UsageError(f"{path} matches more than one bundle: {', '.join(p.name for p in matches)}")
+    message = (
         f"{path} is not a bundle: it has no {MANIFEST}"
         if path.exists() or len(path.parts) > 1
         else f"no bundle in {runs_dir} has {path} in its name"
     )
-    raise UsageError(seen, hint="`harness runs` lists them")
+    raise UsageError(message, hint="`harness runs` lists the bundles")

@@ -1,4 +1,4 @@
-"""Turn log lines into ground truth: what each rank says it logged, by attempt, with missing frames."""
+"""Decode log lines to ground truth: what each rank recorded, by attempt, with gaps for missing frames."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from harness.evidence.schema.ground_truth import (
 from harness.workers import truth_frames
 
 OUTSIDE = "outside"
-"""What frames of the recorder around the client have as "s"."""
+"""The value of "s" in frames of the recorder around the client."""
 
 
 _AsItIs = (
@@ -58,7 +58,7 @@ _AS_THEY_ARE: dict[str, type[_AsItIs]] = {
     "metrics": TruthMetrics,
     "rewrite": TruthRewrite,
 }
-"""Kinds of frames that have the fields of their record."""
+"""Kinds of frames whose fields are those of their record."""
 
 
 def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
@@ -90,7 +90,7 @@ def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
 
 @dataclass
 class _Attempt:
-    """The frames of one attempt by sequence number, and the pod in whose log they were."""
+    """The frames of one attempt by sequence number, and the pod whose log contains them."""
 
     pod: str = ""
     outside: bool = False
@@ -101,7 +101,7 @@ class _Attempt:
         lines: list[TruthLine] = []
         last = -1
         for seq, decoded in sorted(self.frames.items()):
-            if seq < 0:  # of a child of the rank, which knows no number of the sequence
+            if seq < 0:  # from a child process of the rank, which is outside the sequence
                 lines.extend(decoded)
                 continue
             if seq != last + 1:
@@ -112,7 +112,7 @@ class _Attempt:
             last = seq
         if not id_:
             return lines
-        # An attempt whose first frame was lost still begins, because its rows belong to no other attempt.
+        # An attempt whose first frame was lost gets a start, because its rows belong to no other attempt.
         first = [line for line in lines if isinstance(line, TruthStart)]
         start = first[0] if first else self._lost_start(id_)
         return [start, *(line for line in lines if not isinstance(line, TruthStart))]
@@ -122,20 +122,20 @@ class _Attempt:
 
     @property
     def began(self) -> int:
-        """Return the earliest time that it recorded, in milliseconds since the epoch, or 0 for none."""
-        told = [
+        """Return the earliest recorded time in milliseconds since the epoch, or 0 if there is none."""
+        times = [
             line.time_ms
             for lines in self.frames.values()
             for line in lines
             if isinstance(line, TruthStart | TruthRow)
         ]
-        return min(told, default=0)
+        return min(times, default=0)
 
 
 class TruthCollector:
-    """Takes log lines in any order, any number of times.
+    """Collects the frames of log lines. Lines may come in any order, and more than once.
 
-    Keeps each frame once, by rank, attempt and sequence.
+    Each frame is kept once, by rank, attempt and sequence number.
     """
 
     def __init__(self, nonce: str) -> None:
@@ -143,7 +143,7 @@ class TruthCollector:
         self._attempts: dict[int, dict[str, _Attempt]] = {}
 
     def feed(self, line: str, pod: str = "") -> None:
-        """Keep the frames of one line of a pod's log. A malformed frame counts as a gap."""
+        """Add the frames in one line of a pod's log. A malformed frame becomes a gap."""
         try:
             frames = list(truth_frames.decode(self._nonce, [line]))
         except ValueError:
@@ -162,10 +162,10 @@ class TruthCollector:
                 attempt.conflicts.add(seq)
 
     def result(self) -> dict[int, list[TruthLine]]:
-        """Map each rank to its lines: attempts in the order in which they began, each by sequence.
+        """Map each rank to its lines: attempts by start time, each in the order of its sequence.
 
-        A TruthGap stands where frames are missing. Two different frames of one number are a gap too. Where a
-        worker records by itself, its own attempts alone.
+        A TruthGap marks missing frames, and two different frames with the same number. If a worker records by
+        itself, the result has only its own attempts.
         """
         return {
             rank: self._of(_recorded_by(attempts, self._outside(rank)))
@@ -173,16 +173,16 @@ class TruthCollector:
         }
 
     def outside(self) -> dict[int, list[TruthLine]]:
-        """Map each rank that also records by itself to the lines of the recorder around the client."""
-        found = {rank: _recorded_by(attempts, True) for rank, attempts in sorted(self._attempts.items())}
+        """Map each rank whose worker records by itself to the lines of the recorder around the client."""
+        outside = {rank: _recorded_by(attempts, True) for rank, attempts in sorted(self._attempts.items())}
         return {
             rank: self._of(attempts)
-            for rank, attempts in found.items()
+            for rank, attempts in outside.items()
             if attempts and not self._outside(rank)
         }
 
     def _outside(self, rank: int) -> bool:
-        """Return whether all that is known of a rank is what was recorded around its client."""
+        """Return whether only the recorder around the client recorded this rank."""
         return all(attempt.outside for attempt in self._attempts[rank].values())
 
     @staticmethod
@@ -196,7 +196,10 @@ def _recorded_by(attempts: dict[str, _Attempt], outside: bool) -> dict[str, _Att
 
 
 def extract(lines: Iterable[str], nonce: str) -> dict[int, list[TruthLine]]:
-    """Map each rank to its ground truth in the log lines of any number of containers, before redaction."""
+    """Map each rank to its ground truth in log lines of any number of containers.
+
+    Lines must not be redacted.
+    """
     collector = TruthCollector(nonce)
     for line in lines:
         collector.feed(line)

@@ -1,4 +1,4 @@
-"""Log lines that ranks write for the harness. They are never shown to users."""
+"""Recognise log lines that ranks write for the harness. They are never shown to users."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from harness.workers.netcheck import frames
 from harness.workers.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 
 MARKS = (MARK, PROCESS_MARK, EXIT_MARK, frames.MARK, emit.MARK)
-"""Logged points, processes, the exit code of a held command, diagnoses of netcheck, acceptance tests."""
+"""Marks of lines with logged points, processes, a command's exit code, netcheck's diagnoses, acceptance
+tests."""
 
 
 def is_own(line: str) -> bool:
-    """Return whether a line of a log is the harness's own."""
+    """Return whether a log line was written for the harness."""
     return "@" in line and any(mark in line for mark in MARKS)

@@ -1,4 +1,7 @@
-"""Read a bundle, also one that was cut off. What cannot be read is listed in `damaged` and never raised."""
+"""Read a bundle, even one that was cut off.
+
+Records that cannot be read are listed in `damaged`, not raised.
+"""
 
 from __future__ import annotations
 
@@ -67,9 +70,9 @@ _EXIT: TypeAdapter[ContainerExit] = TypeAdapter(ContainerExit)
 
 
 class Bundle:
-    """A bundle on disk. A file is read when it is first asked for.
+    """A bundle on disk. Each file is read on first access.
 
-    What is small is kept. What can be large is read again: logs, ground truth, points.
+    Small files stay in memory. Logs, ground truth and points can be large and are read again at each access.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,24 +85,24 @@ class Bundle:
 
     @classmethod
     def open(cls, path: Path) -> Bundle:
-        """Open a bundle. Raises UsageError when `path` is no directory."""
+        """Open a bundle. Raises UsageError if `path` is not a directory."""
         if not path.is_dir():
             raise UsageError(f"no evidence bundle at {path}", hint="`harness runs` lists the bundles")
         return cls(path.resolve())
 
     @property
     def damaged(self) -> list[str]:
-        """Return `file:line reason` for everything read so far that could not be understood."""
+        """Return "file:line reason" for each record read so far that could not be parsed."""
         return list(self._damaged)
 
     def has(self, relative_path: str) -> bool:
-        """Return whether a file is there."""
+        """Return whether a file exists in the bundle."""
         return (self.path / relative_path).is_file()
 
     def lines(self, relative_path: str) -> Iterator[tuple[int, bytes]]:
-        """Yield the numbered lines of a file, none if it is missing.
+        """Yield the numbered lines of a file, or nothing if it is missing.
 
-        A last line without its end counts as damage.
+        A last line without a line end counts as damage.
         """
         try:
             with open_regular(self.path / relative_path) as file:
@@ -110,7 +113,7 @@ class Bundle:
                         )
                         continue
                     if not line.endswith(b"\n"):
-                        self._damage(f"{relative_path}:{number}", "the last line is cut")
+                        self._damage(f"{relative_path}:{number}", "the last line is truncated")
                     yield number, line
         except FileNotFoundError:
             return
@@ -167,11 +170,11 @@ class Bundle:
 
     @cached_property
     def recorded_verdict(self) -> Verdict | None:
-        """Return what the harness judged at the time. Judges never look at it."""
+        """Return the verdict that the harness recorded at the end of the launch. Judges never read it."""
         return self._document("verdict.json", Verdict)
 
     def history(self, kind: str) -> list[ObjectState]:
-        """Return every state seen of a kind of object ("event" too), in the order it was received."""
+        """Return every recorded state of a kind of object, or of "event", in the order of arrival."""
         path = "events.jsonl" if kind == "event" else f"objects/{kind}.jsonl"
         if path not in self._seen:
             self._seen[path] = [
@@ -181,13 +184,13 @@ class Bundle:
         return self._seen[path]
 
     def read_objects(self) -> None:
-        """Read the objects of every kind, so that `damaged` has what is wrong with any of them."""
+        """Read the objects of every kind, so that `damaged` lists the problems of all of them."""
         for path in sorted((self.path / "objects").glob("*.jsonl")):
             self.history(path.stem)
         self.history("event")
 
     def _typed(self, state: ObjectState) -> ObjectState:
-        """Take values of wrong types out of an object. Each is named once in a file, where it came first."""
+        """Remove values of wrong types from an object. Report each once per file, at its first occurrence."""
         file = state.ref.partition(":")[0]
         for problem in typed(state.object):
             field = (file, problem)
@@ -199,10 +202,10 @@ class Bundle:
     def objects(self, kind: str) -> dict[str, list[ObjectState]]:
         """Map each uid to its states, oldest first by resource version, each version once."""
         if kind not in self._objects:
-            found: dict[str, dict[tuple[int, bool], ObjectState]] = {}
-            for seen in self.history(kind):
-                found.setdefault(seen.uid, {})[(seen.version, seen.type == "DELETED")] = seen
-            self._objects[kind] = {uid: [states[k] for k in sorted(states)] for uid, states in found.items()}
+            by_uid: dict[str, dict[tuple[int, bool], ObjectState]] = {}
+            for state in self.history(kind):
+                by_uid.setdefault(state.uid, {})[(state.version, state.type == "DELETED")] = state
+            self._objects[kind] = {uid: [states[k] for k in sorted(states)] for uid, states in by_uid.items()}
         return self._objects[kind]
 
     def last(self, kind: str) -> dict[str, ObjectState]:
@@ -214,7 +217,7 @@ class Bundle:
         return {index: pods[-1] for index, pods in self.pod_attempts().items()}
 
     def pod_attempts(self) -> dict[int, list[Pod]]:
-        """Map each node index of the launched workload to every pod that it had, oldest first."""
+        """Map each node index of the launched workload to all its pods, oldest first."""
         return self._members
 
     @cached_property
@@ -223,9 +226,10 @@ class Bundle:
         return members(launch, self.objects("pod").values()) if launch else {}
 
     def ranks(self) -> dict[int, Pod]:
-        """Map each rank to its pod, as the ranks' processes say.
+        """Map each rank to its pod, by the records of the ranks' processes.
 
-        Where no world of the job's size was recorded, node i of p processes each holds ranks i·p to i·p+p-1.
+        If no world of the job's size is recorded, assume that node i runs the ranks i·p to i·p+p-1, where p
+        is the number of processes per node.
         """
         expected = self.manifest.expected if self.manifest else None
         if expected is None or expected.num_nodes < 1:
@@ -238,7 +242,7 @@ class Bundle:
         return {index * per_node + local: pod for index, pod in pods.items() for local in range(per_node)}
 
     def lives(self, pods: Mapping[int, Pod]) -> dict[int, list[worlds.RankLife]]:
-        """Map each node index to the last lives of the ranks of its pod, where they were recorded."""
+        """Map each node index to the last lives of the ranks of its pod, if they were recorded."""
         launch = self.manifest.launch if self.manifest else None
         if launch is None or not launch.processes:
             return {}
@@ -251,32 +255,32 @@ class Bundle:
         return worlds.told_by_workers(starts, {pod.name: index for index, pod in pods.items()})
 
     def _ranks_with_truth(self) -> list[int]:
-        """Return the ranks that have a record of their own, in order."""
+        """Return the ranks that have ground truth, in order."""
         names = (path.stem for path in (self.path / "truth").glob("*.jsonl"))
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
     def inspections(self) -> list[tuple[int, RendezvousSnapshot]]:
-        """Return how containers looked from inside, with line numbers, in order."""
+        """Return the inspections of containers from inside, with line numbers, in order."""
         return list(self._records("inspections.jsonl", _INSPECTION))
 
     def netchecks(self) -> list[tuple[int, NetcheckRecord]]:
-        """Return what netcheck said in pods, with line numbers, in order."""
+        """Return the diagnoses of netcheck in pods, with line numbers, in order."""
         return list(self._records("netcheck.jsonl", _NETCHECK))
 
     def accepted(self) -> list[tuple[int, AcceptanceRecord]]:
-        """Return what acceptance tests said in pods, with line numbers, in order."""
+        """Return the results of acceptance tests in pods, with line numbers, in order."""
         return list(self._records("acceptance.jsonl", _ACCEPTANCE))
 
     def dry_runs(self) -> list[tuple[int, DryRun]]:
-        """Return what the API server said of objects that controllers did not create, with line numbers."""
+        """Return the dry runs of objects that controllers did not create, with line numbers, in order."""
         return list(self._records("dry-runs.jsonl", _DRY_RUN))
 
     def device_holders(self) -> list[tuple[int, DeviceHolder]]:
-        """Return which pods hold devices that a pod of the launch waits for, with line numbers."""
+        """Return the pods that hold devices for which a pod of the launch waits, with line numbers."""
         return list(self._records("device-holders.jsonl", _DEVICE_HOLDER))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
-        """Return how commands of held containers ended, with line numbers, in order."""
+        """Return the ends of commands in containers that are kept alive, with line numbers, in order."""
         return self._exits
 
     @cached_property
@@ -284,7 +288,7 @@ class Bundle:
         return list(self._records("exits.jsonl", _EXIT))
 
     def processes(self) -> list[tuple[int, ProcessLine]]:
-        """Return what processes recorded of themselves, with line numbers, in the order of their logs."""
+        """Return the events that processes recorded, with line numbers, in the order of their logs."""
         return self._processes
 
     @cached_property
@@ -292,14 +296,14 @@ class Bundle:
         return list(self._records("processes.jsonl", PROCESS_LINE))
 
     def truth(self, rank: int, suffix: str = "") -> Iterator[tuple[int, TruthLine]]:
-        """Yield a rank's ground truth with line numbers. `suffix` ".outside": the second one.
+        """Yield a rank's ground truth with line numbers. With `suffix` ".outside", yield the recorder's one.
 
-        Rows in columns are yielded one by one, with the number of the line that stands for them.
+        Rows in a column file are yielded one by one, each with the number of the line that refers to them.
         """
         return column_files.truth_lines(self.truth_parts(rank, suffix))
 
     def truth_parts(self, rank: int, suffix: str = "") -> Iterator[tuple[int, TruthLine | Columns]]:
-        """Yield a rank's ground truth with line numbers, rows in columns as they are."""
+        """Yield a rank's ground truth with line numbers. Rows in a column file stay `Columns`."""
         path = f"truth/{rank}{suffix}.jsonl"
         for number, line in self._records(path, _TRUTH):
             if not isinstance(line, TruthColumns):
@@ -312,15 +316,15 @@ class Bundle:
         return list(self._records("tracker/runs.jsonl", _RUN))
 
     def attachments(self) -> list[tuple[int, Attachment]]:
-        """Return which process attached to which run, with line numbers, in order."""
+        """Return the attachments of processes to runs, with line numbers, in order."""
         return list(self._records("tracker/attachments.jsonl", _ATTACHMENT))
 
     def points(self) -> Iterator[tuple[int, Point]]:
-        """Yield every raw row that the tracker has. Those of one metric are in arrival order."""
+        """Yield every raw row of the tracker, with line numbers. Rows of one metric are in arrival order."""
         return column_files.points(self.point_parts())
 
     def point_parts(self) -> Iterator[tuple[int, column_files.PointPart]]:
-        """Yield the same, rows in columns as they are."""
+        """Yield every raw row of the tracker, with line numbers. Rows in a column file stay `Columns`."""
         path = "tracker/points.jsonl"
         for number, line in self.lines(path):
             try:
@@ -334,7 +338,7 @@ class Bundle:
                 yield number, (record, columns)
 
     def writers(self) -> list[tuple[int, RunWriter]]:
-        """Return who wrote into which run, with line numbers, by run and time."""
+        """Return the writers of each run, with line numbers, by run and time."""
         return list(self._records("tracker/writers.jsonl", _WRITER))
 
     def log(self, pod: str, container: str) -> str:
@@ -342,7 +346,10 @@ class Bundle:
         return f"logs/{pod}-{container}.log"
 
     def tail(self, relative_path: str, count: int = 200) -> list[tuple[int, str]]:
-        """Return the last lines of a log, numbered. A cut-off last line counts as damage here too."""
+        """Return the last lines of a log with line numbers.
+
+        A truncated last line counts as damage here too.
+        """
         try:
             with open_regular(self.path / relative_path) as file:
                 total, lines = last_lines(file, count)
@@ -352,7 +359,7 @@ class Bundle:
             self._damage(relative_path, error.strerror or "unreadable")
             return []
         if lines and not lines[-1].endswith(b"\n"):
-            self._damage(f"{relative_path}:{total}", "the last line is cut")
+            self._damage(f"{relative_path}:{total}", "the last line is truncated")
         numbers = range(total - len(lines) + 1, total + 1)
         return [
             (number, line.decode(errors="replace").rstrip("\n"))

@@ -1,8 +1,8 @@
 """Replace secrets by *** before anything is written.
 
-A secret is found as it is, URL-quoted, as a JSON string (also one inside another) and in base64, at each of
-the three offsets it can have inside a longer base64 text. Secrets of common shapes are found without being
-known: bearer tokens, Pluto keys, `..._API_KEY=value`, passwords in URLs.
+A known secret is replaced in plain form, URL-quoted, JSON-escaped (also twice) and in base64, at each of the
+three offsets that it can have in a longer base64 text. Unknown secrets of common shapes are replaced too:
+bearer tokens, Pluto keys, `..._API_KEY=value`, passwords in URLs.
 """
 
 from __future__ import annotations
@@ -18,23 +18,22 @@ from urllib.parse import quote, quote_plus
 MASK = "***"
 MIN_LENGTH = 4
 _MIN_SHIFTED = 8
-"""Fewest characters of a base64 form to look for.
-
-At an offset base64 loses its edges, and shorter rests would match innocent text.
-"""
+"""The least length of a base64 form to search for. At an offset, the first and last characters depend on the
+text around the secret and are dropped. A shorter rest would match other text."""
 
 _NAMES = "(?:API_?KEY|API_?TOKEN|ACCESS_?KEY|SECRET_?KEY|AUTH_?TOKEN|PASSWORD|PASSWD)"
 _NAME = rf"[A-Za-z0-9_]*{_NAMES}"
 _ASSIGNED = re.compile(rf"(?i)({_NAMES}(?:\\*[\"'])?\s*[=:]\s*(?:\\*[\"'])?)[^\s\"',;&\\]+")
-"""The end of a name says enough. To look for its beginning at every word takes ten times as long."""
+"""An assignment to a name that ends in one of _NAMES. Matching whole names takes ten times as long."""
 _ASSIGNS = re.compile(rf"{_NAMES.lower()}(?:\\*[\"'])?\s*[=:]")
-"""The beginning of _ASSIGNED, for text in lower case: to ignore case takes eight times as long."""
+"""The start of _ASSIGNED, for text in lower case. Ignoring case takes eight times as long."""
 _ASSIGNABLE = {
     "key": ("api_key", "apikey", "access_key", "accesskey", "secret_key", "secretkey"),
     "token": ("api_token", "apitoken", "auth_token", "authtoken"),
     "passw": ("password", "passwd"),
 }
-"""What is in each name of _ASSIGNED, by its hint. Logs of trainings are full of "tokens"."""
+"""Hint → the names of _ASSIGNED that contain it. The hint alone is not enough: training logs are full of
+"tokens"."""
 _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (("bearer", "basic"), re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}"), rf"\1{MASK}"),
     (
@@ -46,7 +45,8 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (tuple(_ASSIGNABLE), _ASSIGNED, rf"\1{MASK}"),
     (("://",), re.compile(r"(://[^/\s:@\"]+:)[^/\s@\"]+(?=@)"), rf"\1{MASK}"),
 )
-"""What each shape contains in lower case, the shape, and what replaces it."""
+"""For each shape of a secret: hints, one of which it contains in lower case, the pattern, and the
+replacement."""
 _HINTS = (
     "bearer",
     "basic",
@@ -60,7 +60,7 @@ _HINTS = (
     "secret",
     "credential",
 )
-"""Text without any of these, in lower case, contains none of the shapes. That is most of the evidence."""
+"""Text without any of these, in lower case, contains no shape. Most evidence is such text."""
 _SENSITIVE_NAME = re.compile(rf"(?i){_NAME}$")
 _VARIABLE = r"(?:[-.\w]*[-._])?(?:token|key)|[-.\w]*(?:password|passwd|secret|credential)[-.\w]*"
 _SECRET_VARIABLE = re.compile(rf"(?ai){_VARIABLE}")
@@ -69,13 +69,12 @@ _VALUED = re.compile(rf'(?ai)(\{{"name":"(?:{_VARIABLE}|{_NAME})","value":)"(?:[
 _SAFE = re.compile(
     r'\{"name":"[^"\\]*",(?:"value":"\*\*\*"|"valueFrom":\{"\w+":\{(?![^{}]*"value":)[^{}]*\}\})\}'
 )
-"""An entry of a pod's environment whose value is replaced, or that only refers to one: every pod of ours has
-both."""
+"""An entry of a pod's environment whose value is already replaced, or that only refers to a value. Every pod
+of the harness has both."""
 
 
 def secret_variable(name: str) -> bool:
-    """Return whether an environment variable of this name holds a secret: *_TOKEN, *_KEY, *PASSWORD*,
-    *SECRET*, …"""
+    """Return whether the name of an environment variable marks a secret: *_TOKEN, *_KEY, *PASSWORD*, …"""
     return bool(_SECRET_VARIABLE.fullmatch(name) or _SENSITIVE_NAME.match(name))
 
 
@@ -84,19 +83,19 @@ _ASSIGNMENT = re.compile(rf"(?ai)(?<![-\w])({_VARIABLE}|{_NAME})=(\"[^\"]*\"|'[^
 
 
 def secret_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that hold a secret: by their name, or as a URL with a password."""
+    """Return the variables whose name marks a secret, or whose value contains one."""
     return {name: value for name, value in variables.items() if secret_variable(name) or secrets_in(value)}
 
 
 def secrets_in(text: str) -> set[str]:
-    """Return the secrets that somebody wrote into a text.
+    """Return the secrets in a text.
 
-    These are passwords of URLs, and values that a shell line assigns to a variable whose name marks a secret.
-    A mere reference (`$TOKEN`) does not count.
+    These are passwords in URLs, and values that a shell line assigns to a variable whose name marks a secret.
+    A reference (`$TOKEN`) does not count.
     """
-    found = set(_URL_PASSWORD.findall(text))
-    found |= {value.strip("\"'") for _, value in _ASSIGNMENT.findall(text)}
-    return {secret for secret in found if secret and "$" not in secret}
+    secrets = set(_URL_PASSWORD.findall(text))
+    secrets |= {value.strip("\"'") for _, value in _ASSIGNMENT.findall(text)}
+    return {secret for secret in secrets if secret and "$" not in secret}
 
 
 def _forms(secret: str) -> Iterator[str]:
@@ -120,7 +119,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _folded(text: str) -> str:
-    """Return the text as a pattern that ignores case sees it: "ı" is an i to it."""
+    """Return the text with case removed as in a pattern that ignores case, which treats "ı" as "i"."""
     return text.casefold() if text.isascii() else text.casefold().replace("ı", "i")
 
 
@@ -153,7 +152,10 @@ class Redactor:
 
     @property
     def longest(self) -> int:
-        """Return the characters of the longest known form. A writer of chunks must hold back that many."""
+        """Return the length of the longest known form.
+
+        A writer of chunks must keep back as many characters.
+        """
         return max((len(form) for form in self._known), default=0)
 
     def text(self, text: str) -> str:
@@ -164,17 +166,17 @@ class Redactor:
         if not _any_in(_HINTS, folded):
             return text
         for hints, pattern, replacement in _SHAPES:
-            found = [hint for hint in hints if hint in folded]
+            matches = [hint for hint in hints if hint in folded]
             if pattern is _ASSIGNED:
-                found = [hint for hint in found if _any_in(_ASSIGNABLE[hint], folded)]
-            if found and (pattern is not _ASSIGNED or _ASSIGNS.search(folded)):
+                matches = [hint for hint in matches if _any_in(_ASSIGNABLE[hint], folded)]
+            if matches and (pattern is not _ASSIGNED or _ASSIGNS.search(folded)):
                 text = pattern.sub(replacement, text)
         return text
 
     def encoded(self, encoded: str) -> str | None:
-        """Return compact JSON with every secret replaced, or None where only `value` can do it.
+        """Return compact JSON with every secret replaced, or None if that requires `value()`.
 
-        This takes a third of the time.
+        This takes a third of the time of `value()`.
         """
         if not _hinted(encoded):
             return None if self._knows(encoded) else encoded
@@ -188,9 +190,9 @@ class Redactor:
         return self._pattern is not None and self._pattern.search(text) is not None
 
     def value(self, value: Any) -> Any:
-        """Return a JSON-like value with every string in it redacted, keys included. Numbers stay numbers.
+        """Return a JSON-like value with every string redacted, including keys. Numbers stay numbers.
 
-        Kubernetes' `{"name": "..._TOKEN", "value": x}` loses its value.
+        In `{"name": "..._TOKEN", "value": x}`, as in a pod's environment, the value is replaced.
         """
         if isinstance(value, str):
             return self.text(value)

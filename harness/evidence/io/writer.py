@@ -1,4 +1,4 @@
-"""Write the bundle as events happen: redacted, flushed line by line, from any thread."""
+"""Write the bundle while events happen: redacted, unbuffered line by line, and from any thread."""
 
 from __future__ import annotations
 
@@ -41,19 +41,22 @@ from harness.evidence.schema.tracker import Attachment, Point, RunWriter, Tracke
 
 
 class ProgressListener(Protocol):
-    """A listener is called from any thread. It must return at once and never raise."""
+    """The interface of a listener.
+
+    Its methods are called from any thread, must return at once and never raise.
+    """
 
     def manifest(self, manifest: Manifest) -> None:
-        """Take a changed manifest: a stage began or ended, or the job was launched."""
+        """Handle a changed manifest: a stage began or ended, or the job was launched."""
 
     def observed(self, kind: str, observation: Observation) -> None:
-        """Take one watch delivery."""
+        """Handle one watch event."""
 
     def processed(self, event: ProcessLine) -> None:
-        """Take what a process recorded of itself."""
+        """Handle an event that a process recorded."""
 
     def logged(self, pod: str, text: str) -> None:
-        """Take whole lines of a pod's log, redacted: "<RFC 3339 time> <line>"."""
+        """Handle whole lines of a pod's log, redacted: "<RFC 3339 time> <line>"."""
 
 
 POINTS, COLUMNS = "tracker/points.jsonl", "tracker/points.columns"
@@ -63,15 +66,15 @@ TrackerKind = Literal["runs", "attachments", "points", "writers"]
 class BundleWriter:
     """The only way to write a bundle.
 
-    A full disk raises HarnessError(cause="run.evidence_disk_full"), and `full` is set from then on. Records
-    with a hole among them prove nothing, so no more are taken. The manifest and the verdict are still
+    If the disk is full, methods raise HarnessError(cause="run.evidence_disk_full") and set `full`. No record
+    is written afterwards, because records with a gap prove nothing. The manifest and the verdict are still
     written.
     """
 
     def __init__(
         self, path: Path, nonce: str, redactor: Redactor, hold: Hold | None = None, clock: Clock = CLOCK
     ) -> None:
-        """Open a bundle for writing. `done` releases `hold`."""
+        """Open a bundle for writing. `done` releases the lock `hold`."""
         self.path = path
         self._hold = hold
         self._clock = clock
@@ -85,12 +88,12 @@ class BundleWriter:
         )
         self._stages: list[Stage] = []
         self._open: list[str] = []
-        """Stages of all threads that have begun and not ended."""
+        """Stages of all threads that have begun but not ended."""
         self._current = Manifest(nonce=nonce, started_at=clock.now())
 
     @classmethod
     def create(cls, runs_dir: Path, nonce: str, redactor: Redactor, clock: Clock = CLOCK) -> BundleWriter:
-        """Make runs_dir/<UTC time>-<nonce>/, locked until `done`, and point runs_dir/latest at it."""
+        """Create runs_dir/<UTC time>-<nonce>/, locked until `done`, and point runs_dir/latest to it."""
         path = runs_dir / f"{clock.stamp()}-{nonce}"
         with on_disk(path):
             path.mkdir(parents=True)
@@ -114,14 +117,14 @@ class BundleWriter:
 
     @property
     def current(self) -> Manifest:
-        """Return the manifest as last written. To change it, pass a changed copy to `manifest`."""
+        """Return the manifest as last written. To change it, pass a changed copy to `manifest()`."""
         with self._lock:
             return self._current
 
     def manifest(self, manifest: Manifest) -> None:
         """Replace manifest.json atomically.
 
-        Stages that `stage` recorded are kept if `manifest` lacks them.
+        Stages recorded by `stage()` are kept even if `manifest` lacks them.
         """
         with self._lock:
             stages = manifest.stages + [s for s in self._stages if s not in manifest.stages]
@@ -131,7 +134,7 @@ class BundleWriter:
                 self.listener.manifest(self._current)
 
     def update(self, **changes: Any) -> Manifest:
-        """Change fields of the manifest by name, atomically among threads, and return the new manifest."""
+        """Change fields of the manifest by name and return the new manifest. Thread-safe."""
         with self._lock:
             self.manifest(self._current.model_copy(update=changes))
             return self._current
@@ -145,14 +148,14 @@ class BundleWriter:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a stage. An error that ends it early is recorded with its cause, and raised again."""
+        """Time a stage. An error in the block is recorded with its cause and raised again."""
         self._open.append(name)
         with timed(name, self._clock, lambda: self.update(in_stage=name), self._ended):
             yield
 
     @contextlib.contextmanager
     def attempt(self, name: str) -> Iterator[None]:
-        """Time what others do again where it fails. Only an attempt that succeeds becomes a stage."""
+        """Time one attempt of an operation that callers retry. Only a successful attempt becomes a stage."""
 
         def ended(stage: Stage, failed: BaseException | None) -> None:
             if failed is None:
@@ -173,82 +176,88 @@ class BundleWriter:
             self.update(in_stage=self._open[-1] if self._open else None, **changes)
 
     def observe(self, kind: str, observation: Observation) -> None:
-        """Append one watch delivery. `kind` is lower-case and singular. Events have their own file."""
+        """Append one watch event.
+
+        `kind` is lower-case and singular. Objects of kind event have their own file.
+        """
         self._append("events.jsonl" if kind == "event" else f"objects/{kind}.jsonl", observation)
         if self.listener is not None:
             self.listener.observed(kind, observation)
 
     def inspection(self, inspection: RendezvousSnapshot) -> None:
-        """Append how a container looked from inside."""
+        """Append the inspection of a container from inside."""
         self._append("inspections.jsonl", inspection)
 
     def netcheck(self, record: NetcheckRecord) -> None:
-        """Append what netcheck said in a pod."""
+        """Append the diagnosis of netcheck in a pod."""
         self._append("netcheck.jsonl", record)
 
     def acceptance(self, record: AcceptanceRecord) -> None:
-        """Append what an acceptance test said in a pod."""
+        """Append a result or the report of acceptance tests in a pod."""
         self._append("acceptance.jsonl", record)
 
     def dry_run(self, record: DryRun) -> None:
-        """Append what the API server says of an object that a controller did not create."""
+        """Append the dry run of an object that a controller did not create."""
         self._append("dry-runs.jsonl", record)
 
     def device_holder(self, record: DeviceHolder) -> None:
-        """Append which pod holds devices that a pod of the launch waits for."""
+        """Append a pod that holds devices for which a pod of the launch waits."""
         self._append("device-holders.jsonl", record)
 
     def exited(self, exit_: ContainerExit) -> None:
-        """Append how a container's command ended."""
+        """Append the end of a container's command."""
         self._append("exits.jsonl", exit_)
 
     def process(self, event: ProcessLine) -> None:
-        """Append what a process recorded of itself."""
+        """Append an event that a process recorded."""
         self._append("processes.jsonl", event)
         if self.listener is not None:
             self.listener.processed(event)
 
     def log_file(self, pod: str, container: str) -> LogFile:
-        """Open a container's log for chunks. Close it to keep an unfinished last line."""
+        """Open a container's log for writing. `close()` writes an unfinished last line."""
         return LogFile(
             Appender(inside(self.path, f"logs/{pod}-{container}.log"), self._disk.taking), self.redactor
         )
 
     def truth(self, rank: int, line: TruthLine, suffix: str = "") -> None:
-        """Append to a rank's ground truth. `suffix` ".outside": to the second one."""
+        """Append a line to a rank's ground truth, or with `suffix` ".outside" to the recorder's one."""
         self._append(f"truth/{rank}{suffix}.jsonl", line)
 
     def truths(self, rank: int, lines: Iterable[TruthLine], suffix: str = "") -> None:
-        """Append a rank's whole ground truth. Many rows are written in columns."""
+        """Append a rank's whole ground truth. Many rows are written to a column file."""
         path = f"truth/{rank}{suffix}.columns"
         for line in in_columns(lines, path, lambda data: self._file(path).append(data)):
             self._append(f"truth/{rank}{suffix}.jsonl", line)
 
     def tracker(self, kind: TrackerKind, record: TrackerRun | Attachment | Point | RunWriter) -> None:
-        """Append what the tracker says it has. Of many points the last are written with the summary."""
+        """Append a record of the tracker.
+
+        Many points are buffered, at the latest until `tracker_summary()`.
+        """
         if isinstance(record, Point):
             self.points.add(record)
         else:
             self._append(f"tracker/{kind}.jsonl", record)
 
     def point_rows(self, rows: PointRows) -> None:
-        """Append raw rows that the tracker has. The last of many are written with the summary."""
+        """Append raw rows of the tracker. Many rows are buffered, at the latest until `tracker_summary()`."""
         self.points.extend(rows)
 
     def tracker_summary(self, summary: TrackerSummary) -> None:
-        """Write how many records the tracker has.
+        """Write the numbers of records on the tracker.
 
-        It is written last, so that a file that was cut short is noticed.
+        Call this last: the numbers show whether another file of tracker/ is truncated.
         """
         self.points.flush()
         self._replace("tracker/summary.json", self._json(summary, indent=2))
 
     def text(self, relative_path: str, text: str) -> None:
-        """Write any other text of the bundle as one whole file."""
+        """Write a text, redacted, as one file of the bundle."""
         self._replace(relative_path, self.redactor.text(text))
 
     def clean(self, relative_path: str) -> None:
-        """Redact, in place, the files that another program wrote into a folder of the bundle."""
+        """Redact in place the files that another program wrote to a folder of the bundle."""
         for path in inside(self.path, relative_path).rglob("*"):
             if path.is_file() and not path.is_symlink():
                 text = path.read_text(errors="surrogateescape")
@@ -257,7 +266,7 @@ class BundleWriter:
                     path.write_text(clean, errors="surrogateescape")
 
     def verdict(self, verdict: Verdict) -> None:
-        """Write verdict.json. Raises HarnessError when not even that fits."""
+        """Write verdict.json. Raises HarnessError if it does not fit into the reserved space."""
         path = self.path / "verdict.json"
         self._disk.last_words(path, self._json(verdict, indent=2))
         if self.full is not None and not path.is_file():
@@ -265,20 +274,23 @@ class BundleWriter:
         self._disk.free()
 
     def discard(self) -> None:
-        """Remove the bundle of a run that launched nothing. `latest` then names the newest of the others."""
+        """Remove the bundle of a run that launched nothing.
+
+        `latest` then points to the newest other bundle.
+        """
         self.done()
         shutil.rmtree(self.path, ignore_errors=True)
         mend_latest(self.path.parent)
 
     def done(self) -> None:
-        """End the writing and release the lock. From now on the bundle may be removed."""
+        """Close all files and release the lock. From now on the bundle may be removed."""
         self.close()
         if self._hold is not None:
             self._hold.release()
 
     def close(self) -> None:
-        """Close every file. Writing again opens them again."""
-        with contextlib.suppress(HarnessError):  # without a summary they prove nothing
+        """Close every file. A later write opens its file again."""
+        with contextlib.suppress(HarnessError):  # Points without a summary prove nothing.
             self.points.flush()
         with self._lock:
             for file in self._files.values():
@@ -311,10 +323,10 @@ class BundleWriter:
 def timed(
     name: str, clock: Clock, begun: Callable[[], object], ended: Callable[[Stage, BaseException | None], None]
 ) -> Iterator[None]:
-    """Call `begun`, and after the block `ended` with the stage and the error that ended it early, if any."""
+    """Call `begun()` before the block, and `ended()` after it with the stage and the error, if any."""
     started_at, start, failed = clock.now(), clock.monotonic(), None
     try:
-        begun()  # Inside, because a signal may come as soon as others can see that the stage has begun.
+        begun()  # Inside `try`, because a signal may arrive as soon as others see that the stage has begun.
         yield
     except BaseException as error:
         failed = error

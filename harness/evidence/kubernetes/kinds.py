@@ -1,4 +1,4 @@
-"""The kinds of objects that are watched and recorded, and the file below objects/ for each."""
+"""The kinds of objects that are watched and recorded, with the file below objects/ of each kind."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 @dataclass(frozen=True)
 class WatchedKind:
-    """A watched kind.
+    """A kind of object that is watched and recorded in objects/<name>.jsonl.
 
-    `name` is its evidence file. A namespaced kind is watched in `namespace`, or in the launch's own.
+    A namespaced kind is watched in `namespace`, or if that is None in the launch's namespace.
     """
 
     name: str
@@ -19,13 +19,14 @@ class WatchedKind:
     namespaced: bool = True
     namespace: str | None = None
     labels: str = ""
-    """Selector: only objects with these labels are watched."""
+    """The label selector of the watch."""
     own: bool = False
-    """Only the object that has the name of the launch's namespace is watched."""
+    """Watch only the object that has the name of the launch's namespace."""
     metadata_only: bool = False
-    """Only who wrote the object, and when, is read. Its content never leaves the API server."""
+    """Request only the metadata, which shows who wrote the object and when. The content stays in the API
+    server."""
     optional: bool = False
-    """No verdict needs it. Where it may not be read or is not served, it is not watched."""
+    """No verdict needs this kind. It is not watched if reading is forbidden or the API is not served."""
 
 
 def _surrounding(
@@ -68,7 +69,7 @@ SURROUNDINGS = (
     _surrounding("jobset-pod", "v1", "Pod", "jobset-system"),
     _surrounding("kueue-pod", "v1", "Pod", "kueue-system"),
 )
-"""What others may change under a launch (harness/judge/disturbance/changes.py)."""
+"""Objects around a launch that others may change while it runs (harness/judge/disturbance/changes.py)."""
 ALWAYS = (
     WatchedKind("pod", "v1", "Pod"),
     WatchedKind("node", "v1", "Node", namespaced=False),

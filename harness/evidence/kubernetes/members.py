@@ -1,4 +1,4 @@
-"""Find which pods belong to the launched workload, and which node of the job each of them is."""
+"""Find the pods of the launched workload, and the node index of each."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ States = list[ObjectState]
 
 
 def pod_index(pod: dict[str, Any]) -> int | None:
-    """Return the index of a StatefulSet's pod by its label, or None."""
+    """Return the index in the label of a StatefulSet's pod, or None."""
     text = str(mapping(pod, "metadata", "labels").get(POD_INDEX, ""))
     return int(text) if text.isdecimal() else None
 
@@ -29,7 +29,7 @@ def pod_index(pod: dict[str, Any]) -> int | None:
 def members(launch: Launch, pods: Iterable[States]) -> dict[int, list[Pod]]:
     """Map each node index to its pods, oldest first.
 
-    `pods` holds the states of each pod that was seen, oldest first.
+    `pods` has, for each observed pod, its states, oldest first.
     """
     own = [states for states in pods if _belongs(launch, states)]
     index = _by_address(own) if launch.kind == "DaemonSet" else _by_label
@@ -40,7 +40,7 @@ def members(launch: Launch, pods: Iterable[States]) -> dict[int, list[Pod]]:
             continue
         pod = Pod(at, tuple(states))
         created = str(mapping(states[-1].object, "metadata").get("creationTimestamp", ""))
-        # Creation times are whole seconds. Of two pods of one second, the one written last is the later.
+        # Creation times are whole seconds. Of two pods of the same second, the one written last is newer.
         found.setdefault(at, []).append(((pod.attempt, created, states[0].version), pod))
     ordered = {at: sorted(found[at], key=lambda entry: entry[0]) for at in sorted(found)}
     return {at: [pod for _, pod in entries] for at, entries in ordered.items()}
@@ -49,8 +49,8 @@ def members(launch: Launch, pods: Iterable[States]) -> dict[int, list[Pod]]:
 def _belongs(launch: Launch, states: States) -> bool:
     """Return whether a pod belongs to the launch.
 
-    konduktor's pods have the JobSet's label, because a Job stands between them and the JobSet. Other pods
-    belong by their owner. A pod that ever belonged still does when somebody takes label or owner away.
+    konduktor's pods are owned by a Job of the JobSet, so the JobSet's label decides. For other pods, the
+    owner reference decides. A pod still belongs to the launch after its label or owner reference was removed.
     """
     if launch.kind == "JobSet":
         labels = [mapping(state.object, "metadata", "labels").get(JOBSET_NAME) for state in states]
@@ -70,9 +70,9 @@ def _by_label(states: States) -> int | None:
 
 
 def _by_address(pods: list[States]) -> Callable[[States], int | None]:
-    """Return how to number a DaemonSet's pods: by address, as manifests/daemonset.yaml does.
+    """Return a function that numbers a DaemonSet's pods by address, like manifests/daemonset.yaml.
 
-    A pod that replaced another one on the same node gets the number of that pod.
+    A pod that replaced another one on the same node gets the number of the replaced pod.
     """
     first: dict[str, tuple[int, str]] = {}
     for states in sorted(pods, key=lambda states: states[0].version):

@@ -1,4 +1,4 @@
-"""What messages of Kueue and the kubelet mean: the cause, and whether waiting can still change it.
+"""Map messages of Kueue and the kubelet to a cause, and to the prospect that waiting helps.
 
 This is the only table of these texts. The observer uses it to stop waiting, and the judges use it to name
 causes. The messages are those of Kueue 0.19, and of the kubelet and containerd of Kubernetes 1.36.
@@ -12,7 +12,7 @@ from typing import Literal
 from harness.core.causes import CauseId
 
 Prospect = Literal["final", "retried", "open"]
-"""final: waiting changes nothing. retried: it is tried again, mostly in vain. open: it may still change."""
+"""Whether waiting can help. final: no. retried: Kubernetes retries, mostly without success. open: yes."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Meaning:
 class _Text:
     """A message that contains each of `parts`.
 
-    When `cause` is None, the reason beside the message gives it.
+    If `cause` is None, the cause follows from the reason that comes with the message.
     """
 
     parts: tuple[str, ...]
@@ -58,9 +58,9 @@ _REFUSALS = (
     _Text(("not found",), None, "final"),
     _Text(("unavailable in ClusterQueue",), None, "final"),
 )
-"""Messages of the condition QuotaReserved. The first text that fits gives the cause."""
+"""Messages of the condition QuotaReserved. The cause is that of the first text that matches."""
 _UNTIL_QUOTA = "insufficient unused quota"
-"""One flavor is full for now. It may still take the job, whatever the message says of the other flavors."""
+"""The message for a flavor that is full for now. It may admit the job later, even if no other flavor can."""
 _REFUSAL_REASONS: dict[str, CauseId] = {
     "ExceedsMaxQuota": "admission.quota_exceeded",
     "NoMatchingFlavor": "admission.no_flavor",
@@ -78,7 +78,7 @@ _EVICTIONS: tuple[tuple[str, CauseId], ...] = (
     ("NodeFailures", "cluster.node_lost"),
     ("Deactivated", "admission.deactivated"),
 )
-"""Parts of the reason of the condition Evicted."""
+"""Substrings of the reason of the condition Evicted, and their causes."""
 _CONTAINER_REASONS = {
     "ErrImagePull": Meaning("image.pull_failed", "retried"),
     "ImagePullBackOff": Meaning("image.pull_failed", "retried"),
@@ -92,9 +92,9 @@ _CONTAINER_REASONS = {
     "StartError": Meaning("image.entrypoint"),
     "ContainerCannotRun": Meaning("image.entrypoint"),
 }
-"""Reasons of a container that waits, or that has ended without a start."""
+"""Reasons of a container that is waiting, or that terminated before it started."""
 _PULLS = (
-    # Registries say "does not exist or may require authorization", so a refusal is tested before an absence.
+    # A registry's message can be "does not exist or may require authorization", so denials are tested first.
     _Text(("pull access denied",), "image.pull_denied", "final"),
     _Text(("authorization failed",), "image.pull_denied"),
     _Text(("unauthorized",), "image.pull_denied"),
@@ -110,7 +110,7 @@ _PULLS = (
     _Text(("no such host",), None, "final"),
     _Text(("lookup",), None, "final"),
 )
-"""Messages of a pull that failed, in lower case. The first text that fits gives the cause."""
+"""Messages of a failed pull, in lower case. The cause is that of the first text that matches."""
 _WRONG_ARCHITECTURE = ("exec format error", "no match for platform")
 _NO_IMAGE = ("image.pull_failed", "image.not_found")
 PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if means.cause in _NO_IMAGE)
@@ -119,9 +119,9 @@ PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if m
 
 def refusal(message: str, reason: str = "") -> Meaning:
     """Return why Kueue reserves no quota, from message and reason of QuotaReserved=False."""
-    said = [text for text in _REFUSALS if text.within(message)]
-    named = next((text.cause for text in said if text.cause), None)
-    final = any(text.prospect == "final" for text in said) and _UNTIL_QUOTA not in message
+    matches = [text for text in _REFUSALS if text.within(message)]
+    named = next((text.cause for text in matches if text.cause), None)
+    final = any(text.prospect == "final" for text in matches) and _UNTIL_QUOTA not in message
     cause = named or _REFUSAL_REASONS.get(reason, "admission.not_seen")
     return Meaning(cause, "final" if final else "open")
 
@@ -132,7 +132,7 @@ def eviction(reason: str) -> CauseId:
 
 
 def not_started(reason: str, message: str) -> Meaning | None:
-    """Return why a container did not start, or None for a reason that is no failure to start."""
+    """Return why a container did not start, or None for a reason that is not a start failure."""
     meaning = _CONTAINER_REASONS.get(reason)
     if meaning is None:
         return None

@@ -1,4 +1,7 @@
-"""Kubernetes objects as they were recorded. Any field may be missing, so reading them never raises."""
+"""Read recorded Kubernetes objects.
+
+Any field may be missing, so the readers return defaults and never raise.
+"""
 
 from __future__ import annotations
 
@@ -12,21 +15,21 @@ COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 def mapping(value: Any, *keys: str) -> dict[str, Any]:
-    """Return the mapping at a path of keys, or {} where there is none."""
+    """Return the mapping at a path of keys, or {} if there is none."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def items(value: Any, *keys: str) -> list[dict[str, Any]]:
-    """Return the list of mappings at a path of keys, or []."""
-    found = mapping(value, *keys[:-1]).get(keys[-1])
-    return [item for item in found if isinstance(item, dict)] if isinstance(found, list) else []
+    """Return the mappings in the list at a path of keys, or [] if there is no list."""
+    entries = mapping(value, *keys[:-1]).get(keys[-1])
+    return [item for item in entries if isinstance(item, dict)] if isinstance(entries, list) else []
 
 
 @dataclass(frozen=True)
 class ObjectState:
-    """One state of one object, and its line in the bundle."""
+    """One recorded state of an object. `ref` is its line in the bundle."""
 
     ref: str
     type: str
@@ -48,10 +51,10 @@ class ObjectState:
 
 
 def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
-    """Return the field managers that wrote the object, not its status, between two of its states.
+    """Return the field managers that wrote the object between two of its states. Its status is ignored.
 
-    Where nobody wrote, it was one who is no field manager any more, because they removed the only field that
-    they had written.
+    If no manager has a new entry, return the managers that are no longer listed: a manager disappears when it
+    removes the only field that it had written.
     """
 
     def writes(state: ObjectState) -> set[tuple[str, str]]:
@@ -67,7 +70,7 @@ def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
 
 @dataclass(frozen=True)
 class Pod:
-    """The pod of one node of the job. Its history is ordered by resource version, the last state last."""
+    """A pod of the job. `index` is its node index, `history` its states in the order of resource versions."""
 
     index: int
     history: tuple[ObjectState, ...]
@@ -83,7 +86,7 @@ class Pod:
     @property
     def attempt(self) -> int:
         labels = [mapping(seen.object, "metadata", "labels").get(RESTART_ATTEMPT) for seen in self.history]
-        text = str(next(filter(None, reversed(labels)), "0"))  # a label may have been taken away
+        text = str(next(filter(None, reversed(labels)), "0"))  # the label may have been removed later
         return int(text) if text.isdecimal() else 0
 
     @property
@@ -104,7 +107,7 @@ class Pod:
         return None
 
     def condition(self, kind: str) -> tuple[ObjectState, dict[str, Any]] | None:
-        """Return the last state's condition of this type."""
+        """Return the condition of this type in the last state, or None."""
         for condition in items(self.last.object, "status", "conditions"):
             if condition.get("type") == kind:
                 return self.last, condition
@@ -114,7 +117,7 @@ class Pod:
 def termination(terminated: dict[str, Any]) -> tuple[int | None, dict[str, Any]]:
     """Return konduktor's exit code and the worker's value from a termination message.
 
-    The worker's value is {} where there is none.
+    They are None and {} if the message does not contain them.
     """
     try:
         message = json.loads(str(terminated.get("message") or ""))

@@ -1,8 +1,8 @@
-"""Read from events that the API server refuses pods or Jobs of a launch, and which rule of the cluster does.
+"""Find events that report a pod or Job of a launch refused by the API server, and the rule that refused it.
 
-The structure of an event comes first: a Warning about an object that makes pods, with the reason of a
-creation that failed. Its text decides only whether another try can succeed, and names the rule. Texts are
-those of Kubernetes 1.36. A refusal with an unknown text counts as one that does not change.
+An event counts by its structure: a Warning about an object whose controller creates pods, with the reason of
+a failed creation. Its text only determines whether another attempt can succeed, and which rule refused. The
+texts are those of Kubernetes 1.36. A refusal with an unknown text counts as final.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from harness.core.clock import seconds
 from harness.evidence.kubernetes.objects import mapping
 
 _MAKERS = ("JobSet", "Job", "StatefulSet", "DaemonSet", "ReplicaSet", "TorchrunJob")
-"""Kinds whose controllers make pods, or Jobs that make pods."""
+"""Kinds whose controllers create pods, or Jobs that create pods."""
 _REASONS = ("FailedCreate", "JobCreationFailed", "HeadlessServiceCreationFailed")
-"""Reasons of Kubernetes' controllers and of JobSet 0.12 for an object that could not be created."""
+"""Event reasons of Kubernetes' controllers and of JobSet 0.12 for an object that could not be created."""
 _PASSING = (
     "failed calling webhook",
     "no endpoints available",
@@ -36,9 +36,9 @@ _PASSING = (
     "status unknown for quota",
     "error looking up service account",
 )
-"""Texts of a refusal that may be over at the next try."""
+"""Texts of transient refusals: the next attempt may succeed."""
 _OF_THE_CONTROLLERS = re.compile(r'webhook "[mv](pod|job)\.kb\.io" denied')
-"""JobSet and Kueue deny a pod or Job themselves while they have not read the object that owns it."""
+"""The webhooks of JobSet and Kueue deny a pod or Job until they have read the object that owns it."""
 _AGAIN = "(combined from similar events): "
 _RULES = (
     (re.compile(r"(?:exceeded|failed) quota: (?P<name>[^,:\s]+)"), "ResourceQuota", True),
@@ -47,14 +47,14 @@ _RULES = (
     (re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)'"), "ValidatingAdmissionPolicy", True),
     (re.compile(r'admission webhook "(?P<name>[^"]+)" denied'), "admission webhook", False),
 )
-"""Text of a refusal → the kind of the rule, and whether kubectl can describe it under this kind and name."""
+"""Text of a refusal, kind of the rule, and whether `kubectl describe` accepts this kind and name."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """The API server refused an object of a launch.
+    """A refusal of an object of a launch by the API server.
 
-    `at` is the time of the last refusal in seconds since the epoch, 0.0 where the event gives none.
+    `at` is the time of the last refusal in seconds since the epoch, or 0.0 if the event has no time.
     """
 
     kind: str
@@ -62,24 +62,27 @@ class Refusal:
     message: str
     at: float
     final: bool
-    """Whether every other try will be refused alike."""
+    """Whether every further attempt will be refused too."""
 
     @property
     def webhook_down(self) -> bool:
-        """Return whether the API server could not call a webhook that it has to ask."""
+        """Return whether the API server could not call a webhook that must admit the object."""
         return "failed calling webhook" in self.message
 
     @property
     def rule(self) -> tuple[str, str] | None:
-        """Return kind and name of the rule that refuses, or None. The name of a LimitRange is not known."""
+        """Return kind and name of the rule that refused, or None.
+
+        The name of a LimitRange is "" (unknown).
+        """
         return rule_of(self.message)
 
     def look(self, namespace: str) -> str | None:
         """Return the arguments of the kubectl command that shows the rule, or None."""
-        found = _rule(self.message)
-        if found is None:
+        rule = _rule(self.message)
+        if rule is None:
             return None
-        kind, name, described = found
+        kind, name, described = rule
         if described:
             return f"-n {namespace} describe {kind.lower()} {name}".rstrip()
         if kind == "Pod Security Standard":
@@ -88,15 +91,16 @@ class Refusal:
 
 
 def rule_of(message: str) -> tuple[str, str] | None:
-    """Return kind and name of the rule of the cluster that a refusal names, or None."""
-    found = _rule(message)
-    return found[:2] if found else None
+    """Return kind and name of the rule that a message of the API server names, or None."""
+    rule = _rule(message)
+    return rule[:2] if rule else None
 
 
 def by_rule(message: str) -> bool:
     """Return whether a rule of the cluster, or its access control, refuses a request.
 
-    JobSet's and Kueue's own webhooks do not count: they deny an object that lacks what they themselves write.
+    The webhooks of JobSet and Kueue do not count: they deny an object without the fields that they set
+    themselves.
     """
     rule = rule_of(message)
     forbidden = 'is forbidden: User "' in message
@@ -111,7 +115,7 @@ def _rule(message: str) -> tuple[str, str, bool] | None:
 
 
 def refusal(event: object) -> Refusal | None:
-    """Return what an event says of an object that could not be created, or None for another event."""
+    """Return the refusal that an event reports, or None for any other event."""
     item, about = mapping(event), mapping(event, "involvedObject")
     if (
         item.get("type") != "Warning"
@@ -130,21 +134,21 @@ def refusal(event: object) -> Refusal | None:
 
 
 def final(message: str) -> bool:
-    """Return whether another try would be refused alike, as far as the text tells."""
+    """Return whether another attempt would be refused too, judging by the message."""
     return not (any(text in message for text in _PASSING) or _OF_THE_CONTROLLERS.search(message))
 
 
 def last(events: Iterable[object], newest_pod: float) -> Refusal | None:
-    """Return the latest refusal, or None where a pod was created after it.
+    """Return the latest refusal, a final one if there is any, or None if a pod was created after all.
 
     `newest_pod` is the creation time of the newest pod in seconds since the epoch. Both times are whole
-    seconds, so a refusal and a pod of the same second do not exclude each other.
+    seconds, so a refusal in the same second as the pod still counts.
     """
-    found = [each for event in events if (each := refusal(event)) is not None and each.at >= newest_pod]
-    return max(found, key=lambda each: (each.final, each.at), default=None)
+    refusals = [each for event in events if (each := refusal(event)) is not None and each.at >= newest_pod]
+    return max(refusals, key=lambda each: (each.final, each.at), default=None)
 
 
 def created(pods: Iterable[object]) -> float:
-    """Return the creation time of the newest of these pods in seconds since the epoch, or 0.0."""
+    """Return the creation time of the newest pod in seconds since the epoch, or 0.0."""
     texts = [mapping(pod, "metadata").get("creationTimestamp") for pod in pods]
     return max((seconds(str(text)) or 0.0 for text in texts if text), default=0.0)

@@ -1,7 +1,8 @@
 """Find torchrun's agents in a container's process list: their options, and whether they started their ranks.
 
-An agent starts its ranks when all agents have met, so one that never had a child waits for others. An agent
-whose ranks have ended has no child left either: it waits for the other agents' end, or reports a failure.
+An agent starts its ranks after the rendezvous, so an agent that never had a child still waits for other
+agents. An agent whose ranks have ended has no child either: it waits for the end of the other agents, or
+reports a failure.
 """
 
 from __future__ import annotations
@@ -15,24 +16,25 @@ _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _FLAGS = {"standalone", "no_python", "run_path", "m", "module", "use_env", "virtual_local_rank"}
 DEFAULT_PORT = "29500"
 IDLE_TICKS = 20
-"""CPU ticks, of the 200 in two seconds, below which an agent counts as idle.
+"""CPU ticks, of the 200 in two seconds, up to which an agent counts as idle.
 
-One that waits polls: 0 to 3 ticks here, several times that on a slower core. One that starts uses all the CPU
-it can get.
+An agent that waits polls: 0 to 3 ticks were measured, and several times that on a slower core. An agent that
+starts uses all available CPU.
 """
 RANK_TICKS = 5
-"""CPU ticks of ended children. Ranks used more. An agent that waits for others had none here."""
+"""CPU ticks of ended children above which they were ranks. An agent that waits for others had 0 when
+measured."""
 
 
 @dataclass(frozen=True)
 class Agent:
-    """One torchrun agent. Options are as they were given, with torchrun's own defaults."""
+    """One torchrun agent. The properties apply torchrun's defaults to options that are not set."""
 
     options: dict[str, str]
     started: bool
-    """Whether it has started its ranks. They run, or have ended."""
+    """Whether the agent has started its ranks. They may have ended."""
     busy: bool = False
-    """Whether it uses CPU. It may then still be starting, and does not wait for others yet."""
+    """Whether the agent uses CPU. A busy agent may still be starting, and not yet waiting for others."""
 
     @property
     def host(self) -> str:
@@ -49,12 +51,12 @@ class Agent:
 
     @property
     def nodes(self) -> str:
-        """Return how many nodes it expects: the upper end of a range."""
+        """Return the number of nodes that the agent expects: the upper end of a range."""
         return self.options.get("nnodes", "1").rpartition(":")[2]
 
 
 def _arguments(command: list[str]) -> list[str] | None:
-    """Return the arguments after torchrun in a command line, or None when it is no torchrun."""
+    """Return the arguments after torchrun in a command line, or None if it does not run torchrun."""
     for position, word in enumerate(command[:4]):
         if word.rpartition("/")[2] == "torchrun" or (word in _MODULES and command[position - 1] == "-m"):
             return command[position + 1 :]
@@ -62,7 +64,7 @@ def _arguments(command: list[str]) -> list[str] | None:
 
 
 def _options(arguments: list[str]) -> dict[str, str]:
-    """Return the options before the script, spelt `--master-port=1` or `--master_port 1`."""
+    """Return the options before the script, in the form `--master-port=1` or `--master_port 1`."""
     found: dict[str, str] = {}
     words = iter(arguments)
     for word in words:
@@ -76,7 +78,7 @@ def _options(arguments: list[str]) -> dict[str, str]:
 
 
 def options(command: list[str]) -> dict[str, str] | None:
-    """Return the options of a torchrun command line, flags as "", or None when it is no torchrun."""
+    """Return the options of a torchrun command line, flags as "", or None if it does not run torchrun."""
     arguments = _arguments(command)
     if arguments is None:
         return None
@@ -85,13 +87,13 @@ def options(command: list[str]) -> dict[str, str] | None:
 
 
 def is_agent(process: Process) -> bool:
-    """Return whether a process is a torchrun, or a copy that one forked of itself."""
+    """Return whether a process is a torchrun agent, or a fork of one."""
     return _arguments(process.command) is not None
 
 
 def agents(inspection: RendezvousSnapshot) -> list[Agent]:
-    """Return every torchrun of a container, without the copies that one forks of itself."""
-    found = []
+    """Return every torchrun agent of a container, without the agents' own forks."""
+    result = []
     ours = {
         process.pid: arguments
         for process in inspection.processes
@@ -102,10 +104,10 @@ def agents(inspection: RendezvousSnapshot) -> list[Agent]:
             children = [other for other in inspection.processes if other.parent == process.pid]
             started = any(child.pid not in ours for child in children) or process.reaped > RANK_TICKS
             busy = process.ticks > IDLE_TICKS
-            found.append(Agent(_options(ours[process.pid]), started, busy))
-    return found
+            result.append(Agent(_options(ours[process.pid]), started, busy))
+    return result
 
 
 def without_ranks(inspections: Iterable[RendezvousSnapshot]) -> dict[str, bool]:
-    """Map each pod in which a torchrun has started no rank yet to whether that torchrun is busy."""
+    """Map each pod in which an agent has not started its ranks to whether that agent is busy."""
     return {one.pod: agent.busy for one in inspections for agent in agents(one) if not agent.started}

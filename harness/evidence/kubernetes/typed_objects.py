@@ -1,9 +1,9 @@
-"""The types of fields in recorded Kubernetes objects. A value of another type is taken out, and named.
+"""Check the types of fields in recorded Kubernetes objects. Remove and report a value of a wrong type.
 
-The judges read fields in several hundred places. All of them rely on the types here, so that no judge raises
-where a bundle holds a list in place of a text. Types go by the field's name, as Kubernetes, JobSet, Kueue and
-the torchrun controller use it. A name that has several types there has all of them here. Fields with other
-names keep what they hold.
+The judges read fields in several hundred places. They rely on the types here, so no judge raises if a damaged
+bundle has a list instead of a string. The type of a field depends only on its name, as Kubernetes, JobSet,
+Kueue and the torchrun controller use it. A name with several types in these APIs accepts all of them. Fields
+with other names are not checked.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _USERS_NAMES: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(("allocatable", "capacity", "hard", "limits", "requests", "used"), (*_SCALAR, dict)),
     "selector": (str, dict, list),
 }
-"""Mappings whose keys anybody may choose, and the types of their values."""
+"""Mappings with keys that users choose, and the types of their values."""
 _OPAQUE = frozenset({"fieldsV1", "properties", "data", "binaryData"})
 _MAX_NUMBER = 2**63 - 1
 _NAMES = {
@@ -74,15 +74,15 @@ _NAMES = {
 
 
 def typed(document: dict[str, Any]) -> Iterator[str]:
-    """Take every value of a wrong type out of an object, in place. Yield a sentence for each of them.
+    """Remove every value of a wrong type from an object, in place. Yield a sentence for each of them.
 
-    A null is taken out silently: in Kubernetes it is the same as no field.
+    A null is removed without a sentence, because Kubernetes treats it like a missing field.
     """
     yield from _mapping(document, "", None)
 
 
 def _mapping(found: dict[str, Any], path: str, of: tuple[type, ...] | None) -> Iterator[str]:
-    """`of`: the types of the values of a mapping whose keys anybody may choose, else None."""
+    """Check one mapping. `of` has the types of its values if users choose the keys, else it is None."""
     odd: list[str] = []
     for name, value in found.items():
         types = of or _expected(name, path)
@@ -105,7 +105,7 @@ def _list(found: list[Any], name: str, path: str) -> Iterator[str]:
     types: tuple[type, ...] | None = (
         _MAPPING if name in _OF_MAPPINGS else _TEXT if name in _OF_TEXTS else None
     )
-    if path.endswith("onExitCodes.values"):  # of a Job's podFailurePolicy; other values are those of labels
+    if path.endswith("onExitCodes.values"):  # a Job's podFailurePolicy; elsewhere, label values
         types = _NUMBER
     odd: list[int] = []
     for at, item in enumerate(found):

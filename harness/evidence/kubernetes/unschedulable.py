@@ -1,7 +1,7 @@
-"""Find what keeps a pod off every node, however empty: resources, labels, node affinity, taints, cordons.
+"""Find why no node can run a pod, even an empty node: resources, labels, node affinity, taints, cordons.
 
-Only the recorded objects count, by the rules of the scheduler's filters. Pod affinities, spreading and the
-usage of other pods are left out, because another pod may end.
+The recorded objects are compared by the rules of the scheduler's filters. Pod affinities, topology spread
+constraints and the requests of other pods are ignored, because another pod may end.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _PASSING = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _CORDON = "node.kubernetes.io/unschedulable"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MAX_NAMES = 6
-"""Names that one sentence has."""
+"""The most names in one sentence."""
 
 
 def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | None:
-    """Return why no node could take the pod even if nothing else ran.
+    """Return why no node could run the pod even without any other pod.
 
-    Returns None when a node could take it, or when no node is known.
+    Returns None if a node could run it, or if no node is known.
     """
     nodes = list(nodes)
     if not nodes or not all(_obstacles(pod, node) for node in nodes):
@@ -39,14 +39,14 @@ def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | No
 
 
 def accepts(pod: dict[str, Any], node: dict[str, Any]) -> bool:
-    """Return whether a node's labels and taints let a DaemonSet's pod onto it, whatever room there is."""
+    """Return whether a node's labels and taints admit a DaemonSet's pod. Resources are ignored."""
     return not kept_away(pod, node)
 
 
 def by_reason(found: Iterable[tuple[str, list[str]]]) -> str:
-    """Return nodes and what keeps a pod off each as one sentence: "a and b have the taint …; c is cordoned".
+    """Return one sentence with the obstacles of each node: "a and b have the taint …; c is cordoned".
 
-    More than MAX_NAMES nodes with the same reason are counted.
+    If more than MAX_NAMES nodes have the same obstacle, the rest is counted.
     """
     nodes: dict[str, list[str]] = {}
     for name, reasons in found:
@@ -56,7 +56,7 @@ def by_reason(found: Iterable[tuple[str, list[str]]]) -> str:
 
 
 def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
-    """Return what the pod's containers request together: cores, bytes, numbers of devices."""
+    """Return the sum of the containers' requests by resource: cores, bytes, numbers of devices."""
     total: dict[str, Decimal] = {}
     for container in items(pod, "spec", "containers"):
         resources = mapping(container, "resources")
@@ -66,17 +66,17 @@ def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
 
 
 def quantity(text: object) -> Decimal:
-    """Return a Kubernetes quantity as a number: "500m" is 0.5, "1Ki" is 1024, no quantity is 0."""
-    found = _QUANTITY.fullmatch(str(text))
-    if not found or found[2] not in _UNITS | _BINARY:
+    """Return a Kubernetes quantity as a number: "500m" is 0.5, "1Ki" is 1024. Any other text is 0."""
+    match = _QUANTITY.fullmatch(str(text))
+    if not match or match[2] not in _UNITS | _BINARY:
         return Decimal(0)
-    binary = found[2] in _BINARY
-    factor = Decimal(2) ** _BINARY[found[2]] if binary else Decimal(10) ** _UNITS[found[2]]
-    return Decimal(found[1]) * factor
+    binary = match[2] in _BINARY
+    factor = Decimal(2) ** _BINARY[match[2]] if binary else Decimal(10) ** _UNITS[match[2]]
+    return Decimal(match[1]) * factor
 
 
 def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
-    """Return what keeps the pod off this node, each as the end of a sentence about the node."""
+    """Return the reasons why this node cannot run the pod, each as a predicate: "is cordoned"."""
     has = mapping(node, "status", "allocatable")
     no_room = [
         f"has {_amount(name, quantity(has.get(name, 0)))}"
@@ -88,7 +88,7 @@ def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
 
 
 def kept_away(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
-    """Return the node's labels and taints that the pod does not fit, each as the end of a sentence."""
+    """Return the node's labels and taints that exclude the pod, each as a predicate: "has no label a=b"."""
     labels = mapping(node, "metadata", "labels")
     wanted = mapping(pod, "spec", "nodeSelector")
     found = [f"has no label {key}={value}" for key, value in wanted.items() if labels.get(key) != value]
@@ -107,13 +107,16 @@ def kept_away(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
 
 
 def _taint(taint: dict[str, Any]) -> str:
-    """Return a taint, or what a toleration is for, as kubectl writes it: key=value:effect."""
+    """Return a taint or toleration in the notation of kubectl: key=value:effect."""
     value, effect = taint.get("value"), taint.get("effect")
     return f"{taint.get('key')}{f'={value}' if value else ''}{f':{effect}' if effect else ''}"
 
 
 def _term(term: dict[str, Any], node: dict[str, Any]) -> bool:
-    """Return whether a node meets one term of a nodeAffinity. A term without any requirement meets none."""
+    """Return whether a node matches one term of a nodeAffinity.
+
+    A term without requirements matches no node.
+    """
     labels = mapping(node, "metadata", "labels")
     fields = {"metadata.name": mapping(node, "metadata").get("name")}
     wanted = [(one, labels) for one in items(term, "matchExpressions")]
@@ -158,7 +161,7 @@ def _too_much(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]
                 if most
                 else "no node has any"
             )
-            yield f"a pod asks for {_amount(name, asked)}; {has}"
+            yield f"a pod requests {_amount(name, asked)}; {has}"
 
 
 def _no_label(pod: dict[str, Any], nodes: list[dict[str, Any]]) -> Iterable[str]:
@@ -176,7 +179,10 @@ def _amount(name: str, amount: Decimal, *, unit: bool = True) -> str:
 
 
 def in_words(names: list[str], noun: str = "nodes") -> str:
-    """Return names as one phrase: "a, b and c". More than MAX_NAMES are counted: "…, e and 3 more nodes"."""
+    """Return names as one phrase: "a, b and c".
+
+    Beyond MAX_NAMES, they are counted: "…, e and 3 more nodes".
+    """
     if len(names) > MAX_NAMES:
         return f"{', '.join(names[: MAX_NAMES - 1])} and {len(names) - MAX_NAMES + 1} more {noun}"
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))

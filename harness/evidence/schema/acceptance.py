@@ -1,4 +1,4 @@
-"""The records of acceptance.jsonl: what the acceptance tests said in a pod (docs/acceptance.md).
+"""The records of acceptance.jsonl: the results of the acceptance tests in each pod (docs/acceptance.md).
 
 The same models are the schema of `summary.json` and `ddp_tests_result.json` (docs/reference/acceptance.json).
 """
@@ -13,23 +13,23 @@ Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
 
 
 class AcceptanceCheck(Record):
-    """One thing that was proved in a pod, or was not (harness/workers/acceptance/check.py)."""
+    """The result of one acceptance test in a pod (harness/workers/acceptance/check.py)."""
 
     id: str
-    """FAMILY.NAME, as in compute.gemm.bf16."""
+    """FAMILY.NAME, for example compute.gemm.bf16."""
     tag: Literal["ENV", "COMPUTE", "TRAIN", "DDP", "RESULT"]
     verdict: Verdict
     text: str
     cause: str | None = None
     gpu: str | None = None
-    """UUID of the GPU that it is about."""
+    """UUID of the tested GPU."""
     index: int | None = None
     ranks: list[int] = []
-    """Ranks that it accuses, or is about."""
+    """Ranks that the test blames, or to which its result applies."""
     measured: float | None = None
     unit: str = ""
     expected: float | None = None
-    """What healthy hardware gives."""
+    """The value that healthy hardware reaches."""
     limit: float | None = None
     relation: Literal[">=", "<=", "=="] = ">="
     limit_kind: str | None = None
@@ -48,46 +48,46 @@ class AcceptanceGpu(Record):
 
 
 class CollectiveRow(Record):
-    """One size of one collective, as a row of nccl-tests. GB is 10⁹ bytes."""
+    """The measurement of one collective at one size, like a row of nccl-tests. 1 GB is 10⁹ bytes."""
 
     collective: str
     size: int
-    """Bytes, as nccl-tests counts them for this collective."""
+    """Message size in bytes, as nccl-tests counts it for this collective."""
     dtype: str
     time: float
-    """Seconds of one iteration: the median."""
+    """Median time of one iteration, in seconds."""
     algbw: float
-    """GB/s: size / time."""
+    """Algorithm bandwidth in GB/s: size / time."""
     busbw: float
-    """GB/s: algbw × the collective's factor."""
+    """Bus bandwidth in GB/s: algbw × the factor of the collective."""
     wrong: int
-    """Elements that were not what the ranks' data make it."""
+    """The number of elements with a wrong result."""
     percentiles: dict[str, float] = {}
-    """p50, p90, p99, max → seconds, over iterations, of the slowest rank."""
+    """p50, p90, p99 and max of the slowest rank's time per iteration, in seconds."""
     by_rank: dict[int, float] = {}
-    """Rank → median seconds that the rank itself needed."""
+    """Rank → median of the rank's own time per iteration, in seconds."""
 
 
 class PairRow(Record):
-    """What two nodes gave with each other alone."""
+    """The measurement between two nodes, without any other node."""
 
     a: int
     b: int
     """Node ranks, a < b."""
     busbw: float | None = None
-    """GB/s; None where the pair gave no figure."""
+    """Bus bandwidth in GB/s. None if the pair was not measured."""
     verdict: Verdict
     text: str = ""
     round: int = 0
 
 
 class AcceptanceReport(Record):
-    """What one pod said at its end: of its node (`kind` node), or of all nodes together (`kind` ddp)."""
+    """The final report of one pod: on its own node (`kind` node) or on all nodes together (`kind` ddp)."""
 
     version: int = 1
     kind: Literal["node", "ddp"]
     node: str
-    """The Kubernetes node, or the host's name where nobody told."""
+    """The Kubernetes node, or the hostname if the node's name is not known."""
     pod: str
     device: Literal["cpu", "cuda"]
     mode: Literal["quick", "full"]
@@ -100,13 +100,13 @@ class AcceptanceReport(Record):
     nodes: int = 1
     ranks: int = 1
     hosts: dict[int, str] = {}
-    """Of `kind` ddp: rank → its Kubernetes node."""
+    """Rank → its Kubernetes node. Only for `kind` ddp."""
     collectives: list[CollectiveRow] = []
     pairs: list[PairRow] = []
 
 
 class AcceptanceRecord(Record):
-    """One line of acceptance.jsonl: a check as it was made, or the report at the end; and who printed it."""
+    """One line of acceptance.jsonl: a test result or the final report, and the pod that printed it."""
 
     at: str
     pod: str

@@ -1,39 +1,39 @@
-"""The evidence bundle: the folder on disk between everything that acts and everything that judges.
+"""The evidence bundle: the folder on disk that connects the code of a launch with the code of the judges.
 
     runs/<utc>-<nonce>/
-      manifest.json        Manifest: what was launched with what, and how long each stage took
-      objects/<kind>.jsonl Observation: every state seen of jobset, workload, job, pod, node,
-                           localqueue, clusterqueue, and of what surrounds the launch: namespace, service,
-                           DNS, control plane, … (kinds.SURROUNDINGS); of Secrets and ConfigMaps the
-                           metadata alone
+      manifest.json        Manifest: what was launched, with which versions, and how long each stage took
+      objects/<kind>.jsonl Observation: every observed state of jobset, workload, job, pod, node,
+                           localqueue and clusterqueue, and of the objects around the launch: namespace,
+                           service, DNS, control plane, … (kinds.SURROUNDINGS). Of Secrets and ConfigMaps
+                           only the metadata is recorded
       events.jsonl         Observation of core/v1 Events
-      inspections.jsonl    RendezvousSnapshot: containers from inside, at the rendezvous or the end
-      netcheck.jsonl       NetcheckRecord: what netcheck said in each pod, where it ran
-      acceptance.jsonl     AcceptanceRecord: each acceptance test as it was made, and each pod's report
-      processes.jsonl      ProcessLine: which processes ran in ranks' containers, the world that each believed
-                           in, and how it ended
-      dry-runs.jsonl       DryRun: what the API server says of an object that a controller did not create
-      device-holders.jsonl DeviceHolder: which pods hold the devices that a pod of the launch waits for
-      exits.jsonl          ContainerExit: how the commands of ranks ended, where their containers are held
+      inspections.jsonl    RendezvousSnapshot: containers seen from inside, at the rendezvous or at the end
+      netcheck.jsonl       NetcheckRecord: the diagnosis of netcheck in each pod, if it ran
+      acceptance.jsonl     AcceptanceRecord: each result of an acceptance test, and each pod's report
+      processes.jsonl      ProcessLine: the processes in ranks' containers, the rank and world size of each,
+                           and how it ended
+      dry-runs.jsonl       DryRun: the API server's response for an object that a controller did not create
+      device-holders.jsonl DeviceHolder: the pods that hold the devices a pod of the launch waits for
+      exits.jsonl          ContainerExit: how ranks' commands ended in containers that are kept alive
       logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
-      truth/<rank>.jsonl   of each attempt of the rank TruthStart, TruthCode …, TruthRow …, TruthRewrite …,
-                           TruthBlock …, TruthClient, TruthCode …, then TruthEnd: what the rank itself says it
-                           logged
+      truth/<rank>.jsonl   the rank's own record of the points it logged. Each attempt has TruthStart,
+                           TruthCode …, TruthRow …, TruthRewrite …, TruthBlock …, TruthClient, TruthCode …,
+                           then TruthEnd
       truth/<rank>.columns, tracker/points.columns
-                           many rows in columns: a line of kind "columns" says which (columns.py)
-      truth/<rank>.outside.jsonl   the same by the recorder around Pluto's client, where the worker also
-                           records by itself
+                           many rows in columns; a line of kind "columns" refers to them (columns.py)
+      truth/<rank>.outside.jsonl   the same record by the recorder around Pluto's client, if the worker
+                           also records by itself
       tracker/runs.jsonl, attachments.jsonl, points.jsonl, writers.jsonl
                            TrackerRun, Attachment, Point, RunWriter
-      tracker/summary.json TrackerSummary: counts, so that a file cut short is noticed
-      controllers/, kind/  logs of controllers, export of a cluster that failed
+      tracker/summary.json TrackerSummary: counts, so that a truncated file is noticed
+      controllers/, kind/  logs of controllers; the export of a cluster that failed
       verdict.json         Verdict
-      report.html          all of it for people (harness/report/html/page.py); no judge reads it
+      report.html          a report of the bundle for people (harness/report/html/page.py); no judge reads it
       ctrf.json, junit.xml the verdict and each check as a test, for CI (harness/report/ci/cases.py);
-                           no evidence either
+                           no judge reads them
 
 Times are RFC 3339 UTC strings unless the name ends in _ms (milliseconds since the epoch) or seconds.
-Everything is written as it happens; a bundle cut off at any moment is readable.
+Each record is written as soon as it exists, so a bundle that was cut off at any moment is readable.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ SCHEMA_VERSION = 2
 
 
 Purpose = Literal["training", "netcheck", "nodes", "ddp"]
-"""What the pods of a launch run: a training that logs with Pluto, netcheck, or acceptance tests. These test
-each node by itself, or the collectives over all of them.
+"""What the pods of a launch run: a training that logs with Pluto, netcheck, or acceptance tests. `nodes`
+tests each node by itself, `ddp` the collectives over all nodes.
 """
 
 
@@ -64,11 +64,11 @@ class Stage(Record):
     ok: bool = True
     error: str | None = None
     cause: str | None = None
-    """The cause (docs/causes.md) that the stage itself could name."""
+    """The cause (docs/causes.md), if the stage itself determined it."""
 
 
 class Launch(Record):
-    """What was launched. `object_name` is read back from the cluster, never assumed."""
+    """The launched workload. `object_name` is read back from the cluster, never assumed."""
 
     launcher: str
     namespace: str
@@ -77,34 +77,38 @@ class Launch(Record):
     uid: str | None = None
     container: str = "konduktor-container"
     job_name: str | None = None
-    """The job name that the ranks' clients give the tracker. None: `object_name`."""
+    """The job name that the ranks' clients send to the tracker. None means `object_name`."""
     held: bool = False
-    """Its controller restarts what ends, so containers stay when their command has ended (exits.jsonl)."""
+    """The controller restarts containers that end, so init keeps each container alive after its command
+    (exits.jsonl)."""
     recorder: bool = False
     """A recorder around Pluto's client was mounted (harness/launch/mounts/recorder.py)."""
     accounts: list[str] = []
-    """What the recorder closes accounts of: "keys". Empty in bundles of an older harness."""
+    """The data that the recorder accounts for in full: "keys" (TruthAccount). Empty in bundles of an older
+    harness."""
     processes: bool = False
-    """Worlds, processes and ends are accounted for: by that recorder (processes.jsonl), or without it by what
-    workers record themselves."""
+    """The worlds, processes and ends of ranks are recorded: by the recorder (processes.jsonl), or without it
+    by the workers themselves."""
     netcheck: Literal["before", "alone"] | None = None
-    """netcheck ran in each pod: before the command, or alone, in a job that logs nothing with Pluto."""
+    """netcheck ran in each pod: before the command, or alone in a job that logs nothing with Pluto."""
     acceptance: Literal["nodes", "ddp"] | None = None
     """Acceptance tests ran in each pod, and nothing was logged with Pluto."""
     training: bool = False
-    """The ranks are those of a trainer whose checkpoints are audited (harness/workers/training/audit.py)."""
+    """The ranks run a trainer whose checkpoints are audited (harness/workers/training/audit.py)."""
     max_nodes: int | None = None
-    """Of a training: most nodes that its StatefulSet may be scaled to. None: the number of nodes is fixed."""
+    """For a training: the most nodes to which its StatefulSet may be scaled. None means a fixed number of
+    nodes."""
     reach: float | None = None
-    """Of a training: how far the loss may end above the known entropy of its texts, as a fraction."""
+    """For a training: how far the least validation loss may be above the known entropy of the texts, as a
+    fraction."""
     same_as: str | None = None
-    """Of a training: the bundle whose weights it must end with."""
+    """For a training: the bundle whose final weights the training must reproduce."""
     same_as_weights: str | None = None
     """SHA-256 of these weights."""
     upload: str | None = None
-    """Of a training: the s3://BUCKET/PREFIX that its run must be in at the end."""
+    """For a training: the s3://BUCKET/PREFIX to which its run must be uploaded at the end."""
     resume_from: str | None = None
-    """Of a training: the s3://BUCKET/PREFIX whose run it must go on with."""
+    """For a training: the s3://BUCKET/PREFIX of the run that it must continue."""
 
     @property
     def tracked_as(self) -> str | None:
@@ -113,65 +117,72 @@ class Launch(Record):
 
 
 class Expected(Record):
-    """What must be true for a PASS, known before launch."""
+    """The requirements for a PASS, known before the launch."""
 
     num_nodes: int = Field(le=MAX_RANKS)
     ranks: int = Field(le=MAX_RANKS)
-    """World size: num_nodes × processes per node. Judges look at each rank, so a bundle has no more."""
+    """World size: num_nodes × processes per node. At most MAX_RANKS, because judges iterate over all
+    ranks."""
     most_ranks: int | None = Field(default=None, le=MAX_RANKS)
-    """The most ranks that were expected at a time, where the number of nodes is not fixed. `num_nodes` and
-    `ranks` are then those at the end of the wait. None: `ranks`."""
+    """The most ranks that were expected at any time, if the number of nodes is not fixed. `num_nodes` and
+    `ranks` are then the numbers at the end of the wait. None means `ranks`."""
     ranks_given: bool = True
-    """Whether the file says how many. Otherwise the job computes it, and the recorded world counts."""
+    """Whether the job file contains the number of ranks. If not, the job computes it at run time, and the
+    recorded world size is used."""
     run_id: str
     """The shared PLUTO_RUN_ID (Pluto's externalId)."""
     project: str
     min_nodes_used: int = 1
-    """Distinct Kubernetes nodes that the ranks must run on."""
+    """The least number of distinct Kubernetes nodes on which the ranks must run."""
     ranks_that_log: list[int] | None = None
-    """The others must run to their end and log nothing. None: every rank logs."""
+    """The ranks that log. The others must run to their end and log nothing. None means that every rank
+    logs."""
     queue: str | None = None
     node_names: list[str] = []
-    """Kubernetes nodes that must answer, where acceptance tests run on each of them."""
+    """Kubernetes nodes that must report a result, if acceptance tests run on each of them."""
     device: Literal["cpu", "cuda"] | None = None
-    """What acceptance tests are to test: cuda where the pods ask for GPUs."""
+    """The device that acceptance tests must test: cuda if the pods request GPUs."""
 
 
 class SentCode(Record):
-    """The code that the harness gave to the ranks. The check `code` compares what ran with it."""
+    """The code that the harness sent to the ranks. The check `code` compares the code that ran with it."""
 
     files: dict[str, str] = {}
     """Path in the container → SHA-256 of the file there."""
     mounted: list[str] = []
-    """Those of them that are not in the image, but mounted over it."""
+    """Those of `files` that are not in the image but mounted over it."""
     whole: list[str] = []
-    """Folders in which nothing else may run, because the harness alone filled them."""
+    """Folders that only the harness fills. Code in them that is not in `files` must not run."""
     image: str = ""
-    """The image that the pods ask for."""
+    """The image in the pods' spec."""
     ours: bool = False
-    """The harness built it, and wrote this tag into it."""
+    """The harness built the image, and the image contains its own tag."""
     image_id: str | None = None
-    """Its id, which the pods' status must show. None: not known, or not comparable."""
+    """The image's id, which the pods' status must show. None means not known or not comparable."""
     versions: dict[str, str] = {}
-    """What is known to be in it: pluto."""
+    """Known versions of packages in the image: pluto."""
 
 
 class Retry(Record):
+    """An operation of the harness that was tried again."""
+
     at: str
     what: str
     reason: str
 
 
 class DiskUse(Record):
-    """Who holds space of a disk that was found full."""
+    """A user of space on a disk that was full."""
 
     what: str
     bytes: int
     command: str
-    """It frees that space."""
+    """The command that frees the space."""
 
 
 class Manifest(Record):
+    """The launch: its job, its requirements, the versions of the stack, and its stages."""
+
     schema_version: int = SCHEMA_VERSION
     nonce: str
     command: list[str] = []
@@ -179,33 +190,33 @@ class Manifest(Record):
     """The name in the job file. The name of the launched object is `launch.object_name`."""
     started_at: str
     launched_at: str | None = None
-    """Just before the job was submitted. A run that was created earlier is a stale run."""
+    """The time just before the job was submitted. A run that was created earlier is a stale run."""
     ended_at: str | None = None
-    """Set last. None: the harness itself was cut off."""
+    """The end of the launch, written last. None means that the harness itself was cut off."""
     interrupted: str | None = None
-    """Why the harness stopped early: "SIGINT", or the message of a deadline."""
+    """The reason why the harness stopped early: "SIGINT", or the message of a deadline."""
     deadline_seconds: float | None = None
     versions: dict[str, str] = {}
     cluster: dict[str, Any] = {}
     expected: Expected | None = None
     launch: Launch | None = None
     code: SentCode | None = None
-    """None: the harness of this bundle did not record it, so there is no check `code`."""
+    """None means that the harness of this bundle did not record the code, so there is no check `code`."""
     watched: list[str] = []
     """The kinds of objects (their files below objects/) that were listed once before the launch and watched
-    from then on. Empty in a bundle of a harness that did not record it."""
+    from then on. Empty in bundles of an older harness."""
     stages: list[Stage] = []
     in_stage: str | None = None
-    """The stage under way. It shows how far a harness that was cut off had come."""
+    """The current stage. In a bundle that was cut off, it is the stage that the harness had reached."""
     retries: list[Retry] = []
     disk: list[DiskUse] = []
-    """When a disk was found full: what held most of it, the largest first."""
+    """The largest users of a disk that was full, the largest first."""
     log_gaps: list[str] = []
-    """Logs known to be incomplete: "<pod>-<container>: reason"."""
+    """Logs that are incomplete: "<pod>-<container>: reason"."""
 
 
 class Observation(Record):
-    """One watch delivery. `object` is the Kubernetes object as the API server gave it."""
+    """One watch event. `object` is the Kubernetes object as the API server sent it."""
 
     received_at: str
     type: Literal["ADDED", "MODIFIED", "DELETED"]
@@ -213,28 +224,29 @@ class Observation(Record):
 
 
 class ContainerExit(Record):
-    """The end of a rank container's command, as its init reported it. The container may still be there."""
+    """The end of the command in a rank's container, as its init reported it. The container may still run."""
 
     at: str
     pod: str
     uid: str | None = None
-    """Of the pod. A pod that was deleted by force may end after another one has come under its name."""
+    """The pod's uid. A pod that was deleted by force may end after a new pod of the same name was created."""
     container: str
     exit_code: int
 
 
 class DryRun(Record):
-    """A request of a controller that did not come, repeated by the harness as a server-side dry run."""
+    """A request that a controller did not make, sent by the harness as a server-side dry run."""
 
     at: str
     kind: str
     name: str
     user: str | None = None
-    """In whose name the API server was asked: the controller's. None: in that of the harness."""
+    """The controller's user, which the request impersonated. None means the user of the harness."""
     awaited: bool = True
-    """Whether an object of this kind was awaited. Otherwise it is the launched object under another name."""
+    """Whether the launch waited for an object of this kind. If not, the request creates the launched object
+    under another name."""
     message: str | None = None
-    """The sentence with which the API server refused it. None: it would be accepted."""
+    """The message with which the API server refused the request. None means that it would be accepted."""
 
 
 class DeviceHolder(Record):
@@ -243,60 +255,65 @@ class DeviceHolder(Record):
     at: str
     node: str
     resource: str
-    """As nvidia.com/gpu."""
+    """The resource's name, for example nvidia.com/gpu."""
     namespace: str
     pod: str
     owner: str = ""
-    """Kind and name of its controller. Empty: nothing controls it."""
+    """Kind and name of the pod's controller. Empty if it has none."""
     amount: int
-    """How many devices it requests."""
+    """The number of devices that the pod requests."""
     allocatable: int
-    """How many the node has for all pods."""
+    """The number of devices that the node has for all pods."""
 
     @property
     def sentence(self) -> str:
-        """Return who holds how many."""
+        """Return a sentence that names the pod, its controller and the number of devices."""
         owner = f" of {self.owner}" if self.owner else ""
         return f"{self.namespace}/{self.pod}{owner} holds {self.amount} of {self.allocatable} on {self.node}"
 
 
 class Process(Record):
+    """A process in a container, as its /proc shows it."""
+
     pid: int
     parent: int
     command: list[str]
     """Empty for a process that is ending."""
     ticks: int = 0
-    """CPU time that it used during the two seconds of the look, in hundredths of a second."""
+    """CPU time used during the two seconds of the inspection, in hundredths of a second."""
     reaped: int = 0
     """CPU time of its children that have ended, in hundredths of a second."""
     state: str = ""
-    """The letter of /proc/PID/stat: T is stopped by a signal, t by a debugger."""
+    """The state letter of /proc/PID/stat: T means stopped by a signal, t by a debugger."""
 
 
 class Asked(Record):
-    """What netcheck, asked in a container, says of an address (harness/workers/netcheck/ask.py)."""
+    """The result of a netcheck probe of an address from a container (harness/workers/netcheck/ask.py)."""
 
     outcome: str
-    """ok, or a cause."""
+    """"ok" or a cause."""
     text: str = ""
 
 
 class RendezvousSnapshot(Record):
-    """A running container from inside. `error` says why it could not be inspected."""
+    """The inside of a running container. `error` is the reason why the container could not be inspected."""
 
     at: str
     pod: str
     at_end: bool = False
-    """Whether it was taken when the wait was over and the rank had not ended, not at the rendezvous."""
+    """Whether the snapshot was taken at the end of the wait, of a rank that had not ended. If not, it was
+    taken at the rendezvous."""
     processes: list[Process] = []
     listening: list[int] = []
-    """TCP ports."""
+    """TCP ports on which a process listens."""
     connected: list[str] = []
-    """Remote ends of established TCP connections, "address:port"."""
+    """Remote addresses of established TCP connections, as "address:port"."""
     resolved: dict[str, list[str] | None] = {}
-    """Name → its addresses in the container. [] when it does not resolve, None when that is not known."""
+    """Name → its addresses in the container. [] means that it does not resolve, None that this is not
+    known."""
     asked: dict[str, Asked] = {}
-    """Address of a rendezvous, "host:port" → what netcheck says of it. Not there when it was not asked."""
+    """Address of a rendezvous, as "host:port" → the result of the netcheck probe. Addresses that were not
+    probed are absent."""
     error: str | None = None
 
 
@@ -304,6 +321,8 @@ VerdictWord = Literal["PASS", "FAIL", "UNKNOWN"]
 
 
 class Check(Record):
+    """The result of one check (docs/reference/checks.md)."""
+
     name: str
     result: VerdictWord
     cause: str | None = None
@@ -312,10 +331,12 @@ class Check(Record):
     evidence: list[str] = []
     """file:line inside the bundle."""
     advice: str = ""
-    """What to do about it. Empty: what docs/causes.md says of the cause."""
+    """What to do about the result. If empty, the advice of docs/causes.md on the cause applies."""
 
 
 class Verdict(Record):
+    """The verdict on the launch, and the checks on which it is based."""
+
     schema_version: int = SCHEMA_VERSION
     verdict: VerdictWord
     cause: str | None = None

@@ -1,11 +1,11 @@
-"""Rows in columns: what a rank logged, or what a sender sent, as three columns of numbers.
+"""Rows in a binary column format: the rows that a rank logged, or that a sender sent.
 
-Reading a JSON line for each row takes microseconds, so a launch of hundreds of ranks could not be judged in
-seconds. From some thousand rows on, the writer keeps them in a binary file beside the lines, and one line
-(`ColumnsRecord`) says where they are, of which metrics they are, and their checksum. The file has, for each
-such line, the steps, the client times and the values as little-endian 64-bit numbers, and then, unless the
-metrics take turns, for each row its metric's place among the names as a 32-bit number
-(docs/decisions/022-columns.md).
+Parsing one JSON line per row takes microseconds, so a launch of hundreds of ranks could not be judged in
+seconds. From a few thousand rows on, the writer stores the rows in a binary file beside the JSON lines. One
+line (`ColumnsRecord`) contains their place in the file, the names of their metrics and their checksum. For
+each such line, the file contains the steps, the client times and the values as little-endian 64-bit numbers.
+Unless the metrics alternate in a fixed order, the index of each row's metric in `names` follows, as a 32-bit
+number (docs/decisions/022-columns.md).
 """
 
 from __future__ import annotations
@@ -21,36 +21,40 @@ from typing import Any, Literal
 from harness.evidence.schema.record import Record
 
 WORD, SHORT = 8, 4
-"""Bytes of a step, of a time and of a value; bytes of a metric's place."""
+"""Bytes of a step, a time or a value; bytes of a metric's index."""
 assert array("I").itemsize == SHORT
 
 
 class ColumnsRecord(Record):
-    """A line that stands for `count` rows in columns."""
+    """A line that represents `count` rows in a column file."""
 
     kind: Literal["columns"] = "columns"
     file: str
-    """Path in the bundle."""
+    """Path of the column file in the bundle."""
     offset: int
     count: int
     names: list[str]
     in_turn: bool
-    """Row i is of metric i modulo the number of names. Otherwise a column says of which."""
+    """Whether row i belongs to metric i modulo the number of names. If not, a fourth column contains the
+    index of each row's metric."""
     crc32: int
 
     @property
     def size(self) -> int:
-        """Return how many bytes the rows take in the file."""
+        """Return the size of the rows in the file, in bytes."""
         return self.count * (3 * WORD + (0 if self.in_turn else SHORT))
 
 
 Part = tuple[str, "array[int]", "array[float]", "array[int]"]
-"""A metric, and the steps, values and times of its rows."""
+"""A metric's name, and the steps, values and times of its rows."""
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Rows in the order in which they were recorded. `which` is None where the metrics take turns."""
+    """Rows in the order in which they were recorded.
+
+    `which` has the index of each row's metric, or is None if the metrics alternate in a fixed order.
+    """
 
     names: Sequence[str]
     steps: array[int]
@@ -72,31 +76,31 @@ class Columns:
         return zip(self.metrics(), self.steps, self.values, self.times, strict=True)
 
     def series(self) -> Iterator[Part]:
-        """Yield each metric that has rows, with their steps, values and times, in order."""
+        """Yield each metric that has rows, with the steps, values and times of its rows, in order."""
         for place, name in enumerate(self.names):
             if self.which is None:
                 part = slice(place, None, len(self.names))
-                found = name, self.steps[part], self.values[part], self.times[part]
+                metric = name, self.steps[part], self.values[part], self.times[part]
             else:
                 own = [at for at, of in enumerate(self.which) if of == place]
-                found = (
+                metric = (
                     name,
                     array("q", map(self.steps.__getitem__, own)),
                     array("d", map(self.values.__getitem__, own)),
                     array("q", map(self.times.__getitem__, own)),
                 )
-            if found[1]:
-                yield found
+            if metric[1]:
+                yield metric
 
     def packed(self) -> bytes:
-        """Return the bytes of the file."""
+        """Return the rows as bytes in the format of the file."""
         parts: list[array[Any]] = [self.steps, self.times, self.values]
         parts += [] if self.which is None else [self.which]
         return b"".join(_little(part).tobytes() for part in parts)
 
 
 def of_rows(rows: Sequence[tuple[str, int, float, int]]) -> Columns | None:
-    """Return (metric, step, value, time_ms) rows in columns. None where a number has more than 64 bits."""
+    """Return (metric, step, value, time_ms) rows as columns, or None if a number needs more than 64 bits."""
     places: dict[str, int] = {}
     which = array("I", [places.setdefault(row[0], len(places)) for row in rows])
     try:
@@ -109,9 +113,9 @@ def of_rows(rows: Sequence[tuple[str, int, float, int]]) -> Columns | None:
 
 
 def unpacked(record: ColumnsRecord, data: bytes) -> Columns:
-    """Return the rows of a record. Raises ValueError where the bytes are not those that were written."""
+    """Return the rows of a record. Raises ValueError if the bytes differ from those that were written."""
     if len(data) != record.size or zlib.crc32(data) != record.crc32:
-        raise ValueError("the columns are cut or changed")
+        raise ValueError("the columns are truncated or changed")
     end = WORD * record.count
     steps, times, values = array("q"), array("q"), array("d")
     whole = memoryview(data)
@@ -120,14 +124,14 @@ def unpacked(record: ColumnsRecord, data: bytes) -> Columns:
     values.frombytes(whole[2 * end : 3 * end])
     which = None if record.in_turn else array("I", data[3 * end :])
     if which is not None and record.count and max(which) >= len(record.names):
-        raise ValueError("a row of a metric without a name")
+        raise ValueError("a row belongs to a metric without a name")
     if record.in_turn and (not record.names or record.count % len(record.names)):
-        raise ValueError("metrics that cannot take turns")
+        raise ValueError("the number of rows is not a multiple of the number of metrics")
     return Columns(record.names, _little(steps), _little(times), _little(values), which and _little(which))
 
 
 def _little(column: array[Any]) -> array[Any]:
-    """Return the column with its bytes in the other order where this machine's is big-endian."""
+    """Return the column, with the bytes of each number swapped on a big-endian machine."""
     if sys.byteorder == "big":
         column = array(column.typecode, column)
         column.byteswap()

@@ -1,4 +1,4 @@
-"""The records of truth/<rank>.jsonl: what a rank itself says it logged (harness/workers/truth_frames.py)."""
+"""The records of truth/<rank>.jsonl: what the rank itself recorded (harness/workers/truth_frames.py)."""
 
 from __future__ import annotations
 
@@ -13,32 +13,35 @@ from harness.evidence.schema.record import Record, Value
 class TruthStart(Record):
     """The first line of an attempt.
 
-    A rank that is restarted begins a new attempt. Rows without this line are of attempt 0.
+    A rank that is restarted begins a new attempt. Rows without this line belong to attempt 0.
     """
 
     kind: Literal["start"] = "start"
     attempt: str
-    """An id that the rank made when it started."""
+    """An id that the rank generated when it started."""
     time_ms: int
     host: str | None = None
-    """Hostname of its pod."""
+    """Hostname of the rank's pod."""
     pod: str | None = None
-    """Name of the pod whose log holds it."""
+    """Name of the pod whose log contains the line."""
     pid: int | None = None
     """Process id inside the container. None in bundles of an older recorder."""
     restart: int | None = None
-    """How often torchrun had restarted the ranks of this pod before. None without torchrun."""
+    """The number of times that torchrun had restarted the ranks of this pod before. None without torchrun."""
     max_restarts: int | None = None
-    """How often torchrun may restart them (--max-restarts)."""
+    """The number of times that torchrun may restart the ranks (--max-restarts)."""
     world: int | None = None
-    """WORLD_SIZE of its environment."""
+    """WORLD_SIZE in the rank's environment."""
     outside: bool = False
-    """Recorded around the client's calls (harness/workers/outside_client.py), not by the worker itself."""
+    """Whether the recorder around the client wrote the attempt (harness/workers/outside_client.py), not the
+    worker itself."""
     parent: int | None = None
-    """The process of the rank whose child this one is. None for the rank's own process."""
+    """Process id of the rank if this process is a child of it. None for the rank's own process."""
 
 
 class TruthRow(Record):
+    """One point that the rank logged."""
+
     kind: Literal["row"] = "row"
     metric: str
     step: int
@@ -47,16 +50,16 @@ class TruthRow(Record):
 
 
 class TruthColumns(ColumnsRecord):
-    """Rows of one attempt, in columns. Where there are many, it stands for a TruthRow each.
+    """Many rows of one attempt, stored in a column file. The line replaces one TruthRow for each row.
 
-    It has the fields of ColumnsRecord.
+    The fields are those of ColumnsRecord.
     """
 
     kind: Literal["columns"] = "columns"
 
 
 class TruthBlock(Record):
-    """Rows past the row limit, as a digest only (harness/workers/truth_frames.py)."""
+    """Rows beyond the row limit, of which only a digest is recorded (harness/workers/truth_frames.py)."""
 
     kind: Literal["block"] = "block"
     metric: str
@@ -65,115 +68,118 @@ class TruthBlock(Record):
     count: int
     sha256: str
     ordered: bool | None = None
-    """Whether the steps of the metric had only risen up to here. None in bundles of an older recorder."""
+    """Whether each step of the metric so far was higher than the one before. None in bundles of an older
+    recorder."""
     kept: bool = False
-    """What Pluto keeps of a metric whose steps fell or came again: all its rows of the attempt, by step.
-
-    Such blocks stand for the other blocks and the rows of that metric in the comparison with the run.
-    """
+    """Whether the block contains the rows that Pluto keeps, by step. It exists for a metric whose steps fell
+    or repeated, and covers all its rows in the attempt. In the comparison with the run, such blocks replace
+    the metric's other blocks and its rows."""
     again: int = 0
-    """Points of it that were logged with several values."""
+    """The number of points in the block that were logged with more than one value."""
     older: int = 0
-    """Points of which the value that was logged last does not stay, because its time is earlier."""
+    """The number of points whose last logged value is not kept, because its time is earlier."""
 
 
 class TruthMetrics(Record):
-    """All rows of some metrics of an attempt with rows past the row limit."""
+    """Digests over all rows of some metrics. Written for an attempt with rows beyond the row limit."""
 
     kind: Literal["metrics"] = "metrics"
     metrics: list[tuple[str, int, str]]
-    """(metric, number of rows, SHA-256 of them)."""
+    """(metric, number of rows, SHA-256 of the rows)."""
 
 
 class TruthEnd(Record):
-    """The rank's last line: it recorded `count` rows with this root digest, and ended."""
+    """The last line of an attempt: the number of rows that the rank recorded, and their root digest."""
 
     kind: Literal["end"] = "end"
     count: int
     sha256: str
     metrics: dict[str, tuple[int, str]] = {}
-    """What TruthMetrics says, of an older recorder. Empty where they were too many for one frame."""
+    """The digests of TruthMetrics, in bundles of an older recorder. Empty if they did not fit one frame."""
 
 
 class TruthClient(Record):
-    """What the rank's Pluto client reports (harness/workers/client_state.py): ranges of steps by metric.
+    """The state of the queue of the rank's Pluto client (harness/workers/client_state.py): steps by metric.
 
-    If `whole`, a point that is in neither range was never given to the client. Otherwise it may have been
-    sent.
+    If `whole` is true, a point in neither `sent` nor `unsent` never reached the client. If it is false, such
+    a point may have been sent.
     """
 
     kind: Literal["client"] = "client"
     whole: bool
     sent: dict[str, list[tuple[int, int]]] = {}
-    """Acknowledged by the tracker."""
+    """Metric → ranges of steps that the tracker acknowledged."""
     unsent: dict[str, list[tuple[int, int]]] = {}
+    """Metric → ranges of steps that the tracker did not acknowledge."""
     error: str = ""
-    """Why the latest of the unsent points was not sent."""
+    """The reason why the latest of the unsent points was not sent."""
 
 
 class TruthCode(Record):
-    """Part of what an attempt says of the code that it runs (harness/workers/code_digest.py)."""
+    """Facts that an attempt recorded about the code that it runs (harness/workers/code_digest.py)."""
 
     kind: Literal["code"] = "code"
     facts: list[tuple[str, str, str]] = []
-    """(what, name, value)."""
+    """(kind of fact, name, value)."""
 
 
 class TruthSettings(Record):
-    """How the rank made Pluto's client, as far as that decides whether its points are uploaded."""
+    """The settings of the rank's Pluto client that decide whether points are uploaded."""
 
     kind: Literal["settings"] = "settings"
     mode: str
-    """perf, debug, or noop, which sends nothing."""
+    """perf, debug or noop. In the mode noop, the client sends nothing."""
     uploads: bool
-    """sync_process_enabled: whether the client has a process that uploads."""
+    """The setting sync_process_enabled: whether the client has an upload process."""
     queue: str = ""
-    """The file of its queue. The processes of a pod that share one share the uploading process."""
+    """The file of the client's queue. Processes of a pod that share a queue share its upload process."""
 
 
 class TruthFault(Record):
-    """The recorder around the client failed, so rows may be missing."""
+    """A failure of the recorder around the client. Rows may be missing."""
 
     kind: Literal["fault"] = "fault"
     text: str
 
 
 class TruthInit(Record):
-    """The rows that follow were logged with the run object of another `init` of the same process."""
+    """A change of the run object: the rows that follow belong to another `init` call of the same process."""
 
     kind: Literal["init"] = "init"
     number: int
-    """0 for the first init of the process."""
+    """The number of the call, 0 for the first `init` of the process."""
     same_run: bool = True
-    """Whether it is attached to the run of the first."""
+    """Whether the run object is attached to the same run as the first one."""
 
 
 class TruthLeft(Record):
-    """Values that the caller handed to `run.log` and that the client left out, by key and reason."""
+    """Values that the caller passed to `run.log` and that the client dropped, by key and reason."""
 
     kind: Literal["left"] = "left"
     left: list[tuple[str, str, str, int, str, str]]
-    """(key, type of the value, reason, how many so far, first step, last step)."""
+    """(key, type of the value, reason, number of values so far, first step, last step)."""
 
 
 class TruthAccount(Record):
-    """How many values the process handed to `run.log`: `handed` is `logged` and `left` together."""
+    """The numbers of values passed to `run.log`: `handed` is the sum of `logged` and `left`."""
 
     kind: Literal["account"] = "account"
     handed: int
     logged: int
-    """Came into the client's queue."""
+    """The number of values that reached the client's queue."""
     left: int
+    """The number of values that the client dropped."""
     past: int = 0
-    """Came into the client's queue without `run.log`. They have rows, and are not in `handed`."""
+    """The number of values that reached the client's queue without `run.log`. They have rows, and are not
+    part of `handed`."""
     unseen: str = ""
-    """Why the client's queue could not be watched, so that `logged` is not known."""
+    """The reason why the client's queue could not be observed. `logged` is then not known."""
 
 
 class TruthRewrite(Record):
-    """What the client was going to make of a value that it was given (harness/workers/client_rules.py).
+    """A value that the client changes or drops (harness/workers/client_rules.py).
 
-    The first one of each metric and reason.
+    Only the first value is recorded for each metric and reason.
     """
 
     kind: Literal["rewrite"] = "rewrite"
@@ -181,20 +187,20 @@ class TruthRewrite(Record):
     step: str
     was: str
     kept: bool
-    """Whether a value comes into the run, though another one."""
+    """True if a changed value reaches the run, false if the value is dropped."""
     why: str
 
 
 class TruthBatching(Record):
-    """From here on the rank recorded so fast that a kill may hide rows it was about to log."""
+    """The start of batching. From here on, the end of the log may lack rows if the rank is killed."""
 
     kind: Literal["batching"] = "batching"
     rows: int
-    """The number of rows for which a frame waits."""
+    """The number of rows in a full frame."""
 
 
 class TruthGap(Record):
-    """Frames missing from the log between two sequence numbers."""
+    """A gap in the log: frames between two sequence numbers are missing."""
 
     kind: Literal["gap"] = "gap"
     after_seq: int

@@ -1,4 +1,4 @@
-"""The records of netcheck.jsonl: what netcheck said in a pod (docs/networking.md)."""
+"""The records of netcheck.jsonl: the diagnosis that netcheck printed in a pod (docs/networking.md)."""
 
 from __future__ import annotations
 
@@ -10,61 +10,61 @@ Word = Literal["ok", "failed", "unknown"]
 
 
 class NetcheckCell(Record):
-    """What one rank saw of another."""
+    """The result of one rank's probe of another rank."""
 
     outcome: str
-    """ok, pending, or a cause."""
+    """"ok", "pending" or a cause."""
     host: str
     text: str = ""
     address: str = ""
     rtt: float = 0.0
-    """Seconds of a greeting and its answer."""
+    """Round-trip time of a greeting and its response, in seconds."""
     rate: float = 0.0
-    """Bytes per second of the 256 KiB that fill the packets."""
+    """Bytes per second during the transfer of 256 KiB in full-size packets."""
     bandwidth: float = 0.0
-    """Bytes per second of one TCP stream; 0 unless it was measured (--bandwidth)."""
+    """Bytes per second of one TCP stream. 0 unless it was measured (--bandwidth)."""
     p50: float = 0.0
-    """Median of its round trips, in seconds."""
+    """Median round-trip time of the bandwidth measurement, in seconds."""
     p99: float = 0.0
-    """99th percentile of its round trips, in seconds."""
+    """99th percentile of these round-trip times, in seconds."""
 
 
 class NetcheckStep(Record):
-    """What one step proved, or could not."""
+    """The result of one step of the diagnosis."""
 
     step: str
     status: Word
     text: str
     cause: str | None = None
     ranks: list[int] = []
-    """Node ranks that the cause accuses."""
+    """Node ranks that the cause blames."""
     pattern: str = ""
-    """Where in the matrix of all pairs: pair, ingress, egress, boundary, …"""
+    """The pattern of the failed pairs in the matrix of all pairs: pair, ingress, egress, boundary, …"""
     seconds: float = 0.0
 
 
 class NetcheckDiagnosis(Record):
-    """A diagnosis. Its ranks are node ranks: the indexes of pods."""
+    """A diagnosis by netcheck. Its ranks are node ranks, the indexes of pods."""
 
     verdict: Word
     cause: str | None = None
     ranks: list[int] = []
-    """Those that the cause accuses."""
+    """Node ranks that the cause blames."""
     missing: list[int] = []
-    """Those that spoke to nobody."""
+    """Node ranks that contacted no other rank."""
     findings: list[NetcheckStep]
     rows: dict[int, dict[int, NetcheckCell]] = {}
-    """Sender → receiver → what it saw. A sender that was not heard has no row."""
+    """Sender → receiver → the sender's result. A sender whose results did not arrive has no row."""
     nodes: int
     rank: int
-    """The one that concluded: 0, or the one whose row alone it is."""
+    """The node rank that made the diagnosis: 0, or if `whole` is false the rank whose row it is."""
     whole: bool
-    """It is about all pairs. False: rank 0 gave no verdict, and this is one rank's row."""
+    """Whether the diagnosis covers all pairs. If not, rank 0 gave no verdict, and this is one rank's row."""
     seconds: float
 
 
 class NetcheckRecord(Record):
-    """One line of netcheck.jsonl: a diagnosis, and the pod that printed it."""
+    """One line of netcheck.jsonl: a diagnosis and the pod that printed it."""
 
     at: str
     pod: str

@@ -1,6 +1,6 @@
 """Raw rows of a tracker, in columns.
 
-A record for each of a million rows would take longer than the tracker takes to give them.
+Creating one record for each of a million rows would take longer than the tracker takes to send the rows.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class PointRows:
-    """Rows of one run by one sender, in arrival order: what Point says, the columns of equal length."""
+    """Rows of one run by one sender, in arrival order.
+
+    The fields are those of Point, as columns of one length.
+    """
 
     run_id: int
     metrics: Sequence[str]
@@ -32,7 +35,7 @@ class PointRows:
         return len(self.metrics)
 
     def records(self) -> Iterator[Point]:
-        """Yield each row as a record."""
+        """Yield a Point for each row."""
         columns = (self.metrics, self.steps, self.values, self.times_ms, self.received_at)
         for metric, step, value, time_ms, received_at in zip(*columns, strict=True):
             yield Point(
@@ -67,7 +70,10 @@ class PointRows:
 
 
 def of_points(points: Iterable[Point]) -> Iterator[PointRows]:
-    """Yield columns of records: new ones wherever the run or the sender changes, and after AT_ONCE rows."""
+    """Yield points as columns of at most AT_ONCE rows.
+
+    Each object holds the rows of one run and one sender.
+    """
     for (run_id, sender, peer, launch), group in groupby(
         points, lambda point: (point.run_id, point.sender, point.peer, point.launch)
     ):

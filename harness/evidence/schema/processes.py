@@ -1,4 +1,4 @@
-"""The records of processes.jsonl: which processes ran in ranks' containers, and how each of them ended."""
+"""The records of processes.jsonl: the processes in ranks' containers, and how each of them ended."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from harness.workers import truth_frames
 
 
 class ProcessEvent(Record):
-    """What one process recorded of itself (harness/workers/outside_process.py)."""
+    """An event that a process recorded about itself (harness/workers/outside_process.py)."""
 
     id: str
-    """"<pod uid>/<process id>/<start time in ticks>". A program that another one became has the same id."""
+    """"<pod uid>/<process id>/<start time in ticks>". The id stays the same if the process calls exec."""
     pod: str
-    """Name of the pod whose log holds it."""
+    """Name of the pod whose log contains the event."""
     uid: str | None = None
-    """The pod's uid, as its log was read."""
+    """The pod's uid, recorded by the harness when it read the log."""
     time_ms: int
 
 
 class ProcessStart(ProcessEvent):
-    """A process that matters: torchrun's agent, a rank, or a user of torch.distributed or Pluto's client."""
+    """The start of torchrun's agent, a rank, or a process that uses torch.distributed or Pluto's client."""
 
     kind: Literal["start"] = "start"
     pid: int
     ppid: int
     host: str
     role: Literal["agent", "rank", "python"]
-    """"rank" for a process that torchrun started. Other ranks are "python"."""
+    """"rank" for a process that torchrun started. A rank without torchrun has the role "python"."""
     argv: list[str]
-    """Its command line, or the beginning of a long one."""
+    """The command line. A long one is truncated."""
     env: dict[str, str]
-    """The variables that say which world it believes in: RANK, WORLD_SIZE, …"""
+    """The environment variables that define the rank and the world: RANK, WORLD_SIZE, …"""
     limit: str = ""
-    """The `timeout N` of the run script that it runs under, or ""."""
+    """The `timeout N` of the run script under which the process runs, or ""."""
     limit_since_ms: int | None = None
-    """When that began."""
+    """The time when that `timeout` started."""
 
 
 class ProcessGroup(ProcessEvent):
-    """The process initialised torch.distributed."""
+    """The initialisation of torch.distributed by the process."""
 
     kind: Literal["group"] = "group"
     rank: int
@@ -51,28 +51,28 @@ class ProcessGroup(ProcessEvent):
 
 
 class AgentWorkers(ProcessEvent):
-    """torchrun's agent started its ranks, with what its rendezvous gave them."""
+    """A start of ranks by torchrun's agent, with the numbers from its rendezvous."""
 
     kind: Literal["workers"] = "workers"
     restart: int
-    """How often the agent had restarted its ranks before."""
+    """The number of times that the agent had restarted its ranks before."""
     max_restarts: int
     group_rank: int
     nodes: int
-    """The number of agents that met."""
+    """The number of agents in the rendezvous."""
     run_id: str
     workers: list[tuple[int, int, int, int]]
     """(process id, local rank, rank, world size)."""
 
 
 class AgentFailure(ProcessEvent):
-    """torchrun's agent saw ranks fail."""
+    """A failure of ranks that torchrun's agent detected."""
 
     kind: Literal["failed"] = "failed"
     failures: list[tuple[int, int, int, int, str]]
-    """(process id, local rank, rank, exit code or minus the signal, message)."""
+    """(process id, local rank, rank, exit code or negative signal number, message)."""
     oom_kills: int = 0
-    """How many processes of the container the kernel had killed by then, because its memory was used up."""
+    """The number of processes in the container that the kernel's OOM killer had killed by then."""
 
 
 class AgentResult(ProcessEvent):
@@ -84,16 +84,20 @@ class AgentResult(ProcessEvent):
 
 
 class ProcessEnd(ProcessEvent):
-    """How the process ended, as far as it noticed. A process that a signal kills records no end."""
+    """The end of the process, as the process itself recorded it.
+
+    A process killed by a signal records no end.
+    """
 
     kind: Literal["end"] = "end"
     how: Literal["exit", "exception", "os._exit", "exec"]
-    """"exec": the process became another program."""
+    """"exec" means that the process replaced its program by another one."""
     code: int | None
-    """None: Python before 3.12 does not tell the exit code of a program that raises SystemExit by itself."""
+    """The exit code. None if the program itself raised SystemExit and Python is older than 3.12, which does
+    not expose the code."""
     error: str = ""
     open: int = 0
-    """The number of runs of Pluto's client that it had not finished."""
+    """The number of runs of Pluto's client that the process had not finished."""
 
 
 ProcessLine = Annotated[
@@ -104,7 +108,7 @@ PROCESS_LINE: TypeAdapter[ProcessLine] = TypeAdapter(ProcessLine)
 
 
 def decode(nonce: str, line: str, pod: str, uid: str | None = None) -> Iterator[ProcessLine]:
-    """Yield the authentic events in one line of a pod's log. A malformed event is left out."""
+    """Yield the authentic events in one line of a pod's log. A malformed event is skipped."""
     try:
         frames = list(truth_frames.decode(nonce, [line], truth_frames.PROCESS_MARK))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What every record of the evidence bundle is made of."""
+"""The base class of all records of the evidence bundle, and the type of metric values."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ def _number(value: float) -> float | str:
 
 
 Value = Annotated[float, BeforeValidator(float), PlainSerializer(_number)]
-"""A metric value: a double. In JSON, non-finite values are the strings NaN, Infinity, -Infinity."""
+"""A metric value, a double. In JSON, non-finite values are the strings NaN, Infinity and -Infinity."""
 
 
 class Record(BaseModel):
+    """An immutable record. Unknown fields are ignored."""
+
     model_config = ConfigDict(extra="ignore", frozen=True, ser_json_inf_nan="constants")

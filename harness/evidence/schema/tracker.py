@@ -1,4 +1,4 @@
-"""The records of tracker/: what the tracker holds of a launch."""
+"""The records of tracker/: the data that the tracker stores for a launch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.evidence.schema.record import Record, Value
 
 
 class TrackerRun(Record):
-    """One run on the tracker that this launch touched, or that has its id."""
+    """A run on the tracker that has the launch's run id, or to which processes of the launch attached."""
 
     run_id: int
     external_id: str | None = None
@@ -22,27 +22,28 @@ class TrackerRun(Record):
 
 
 class Attachment(Record):
-    """One accepted create/resume call: a process attached itself to a run."""
+    """One accepted create or resume call, by which a process attached to a run."""
 
     run_id: int
     at: str
     resumed: bool
     name: str | None = None
     hostname: str | None = None
-    """Pod hostname, e.g. <jobset>-workers-0-1."""
+    """Hostname of the pod, for example <jobset>-workers-0-1."""
     rank: int | None = None
-    """RANK of the process, as the client tells it: under torchrun the global rank."""
+    """RANK of the process, as the client sent it. Under torchrun, this is the global rank."""
     job_name: str | None = None
     peer: str | None = None
     launch: str | None = None
-    """Nonce of the launch whose key it came with. None: another key, or a tracker that does not tell."""
+    """Nonce of the launch whose API key the request used. None for any other key, or if the tracker does not
+    report it."""
     process: str | None = None
-    """The process that attached, as the recorder around it named it. None: it had no recorder, or the tracker
-    does not tell."""
+    """Id of the process that attached, set by the recorder. None without a recorder, or if the tracker does
+    not report it."""
 
 
 class Point(Record):
-    """One raw row as the tracker stored it, in arrival order. A re-sent row appears twice."""
+    """One raw row as the tracker stored it, in arrival order. A row that was sent twice appears twice."""
 
     run_id: int
     metric: str
@@ -51,16 +52,16 @@ class Point(Record):
     time_ms: int
     received_at: str
     sender: str | None = None
-    """X-Run-Name of the process that sent it."""
+    """The header X-Run-Name of the request that contained the row."""
     peer: str | None = None
     launch: str | None = None
     """As in Attachment."""
 
 
 class PointColumns(ColumnsRecord):
-    """Points of one sender, in columns. Where there are many, it stands for a Point each.
+    """Many points of one sender, stored in a column file. The line replaces one Point for each row.
 
-    It has the fields of ColumnsRecord as well.
+    The fields of ColumnsRecord are also present.
     """
 
     run_id: int
@@ -68,32 +69,33 @@ class PointColumns(ColumnsRecord):
     peer: str | None = None
     launch: str | None = None
     received: list[tuple[int, str]]
-    """(number of points, when they were received), in order."""
+    """(number of points, time when they were received), in order."""
 
 
 class RunWriter(Record):
-    """All requests of one kind that one sender wrote into a run with."""
+    """All write requests of one kind from one sender to a run."""
 
     run_id: int
     kind: str
-    """attach, metrics, logs, data, files, status, heartbeat, names, tags, config, alert or graph. "claim": a
-    launch said, before it started, that it will write into this run (harness/tracker/storage/claims.py)."""
+    """attach, metrics, logs, data, files, status, heartbeat, names, tags, config, alert, graph or claim. With
+    a claim, a launch announces before it starts that it will write to this run
+    (harness/tracker/storage/claims.py)."""
     launch: str | None = None
     """As in Attachment."""
     sender: str | None = None
-    """X-Run-Name."""
+    """The header X-Run-Name of the requests."""
     peer: str | None = None
     process: str | None = None
     """As in Attachment."""
     requests: int
     rows: int
-    """Rows, names or files in these requests; 1 for each request that has none."""
+    """The number of rows, names or files in these requests. A request without any counts as 1."""
     first: str
     last: str
 
 
 class TrackerFailure(Record):
-    """Requests that the tracker could not serve, as it reports itself."""
+    """Requests that the tracker could not serve, as the tracker reports them."""
 
     reason: str
     count: int
@@ -102,29 +104,31 @@ class TrackerFailure(Record):
 
 
 class TrackerRefusal(TrackerFailure):
-    """Writes that the tracker refused: their sender's mistake, and something of the run is lost by it."""
+    """Write requests that the tracker refused because of an error of the sender. Their data is lost."""
 
     sender: str | None = None
-    """X-Run-Name."""
+    """The header X-Run-Name of the requests."""
     run_id: int | None = None
     launch: str | None = None
     """As in Attachment."""
 
 
 class TrackerSummary(Record):
+    """The number of records of each kind, and the failures that the tracker reports."""
+
     source: Literal["embedded", "hosted"]
     fetched_at: str
     runs: int
     attachments: int | None
-    """None: this tracker keeps no attachments (hosted Pluto)."""
+    """None if the tracker does not record attachments (hosted Pluto)."""
     points: int
     writers: int | None = None
-    """None: this tracker does not tell who wrote into a run."""
+    """None if the tracker does not report who wrote to a run."""
     processes: bool = False
-    """Whether this tracker keeps the process that a request names."""
+    """Whether the tracker stores the process that a request names."""
     truncated: bool = False
     error: str | None = None
     failures: list[TrackerFailure] = []
-    """Since the tracker started, so they may belong to other launches too."""
+    """All failures since the tracker started. Some may belong to other launches."""
     refused: list[TrackerRefusal] = []
-    """Of the runs that were looked for, and of no run."""
+    """Refused requests to the runs of this bundle, and requests that named no run."""

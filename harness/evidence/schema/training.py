@@ -1,5 +1,5 @@
-"""training-*.json: what a training left on its disk (harness/workers/training/audit.py), and what of it was
-sent to S3 storage or brought back (transfer.py).
+"""The records of training-*.json: the checkpoints that a training left on its volume
+(harness/workers/training/audit.py), and their upload to and download from S3 storage (transfer.py).
 """
 
 from __future__ import annotations
@@ -12,93 +12,93 @@ AUDIT = "training-audit.json"
 UPLOAD = "training-upload.json"
 RESUMED_FROM = "training-resumed-from.json"
 TRANSFER_SECRET = "training-transfer"  # noqa: S105 - its name
-"""The Secret of a launch with the keys for a transfer. The harness deletes it when the transfer has ended."""
+"""The Secret of a launch that holds the S3 keys for a transfer. The harness deletes it after the transfer."""
 
 
 class TrainedCheckpoint(Record):
-    """One folder that claims to be a checkpoint."""
+    """One folder with the name of a checkpoint."""
 
     name: str
     whole: bool
-    """Its files are there, with the sizes and digests of its manifest."""
+    """Whether all its files exist and have the sizes and digests of its manifest."""
     why: str | None = None
-    """What is wrong with it."""
+    """The problem of a checkpoint that is not whole or cannot be loaded."""
     epoch: int = 0
     step: int = 0
-    """Steps that were made, over all epochs."""
+    """The number of steps so far, over all epochs."""
     world: int = 0
     losses: dict[str, float] = {}
     weights: str | None = None
-    """SHA-256 of the weights. None: it could not be loaded."""
+    """SHA-256 of the weights. None if the checkpoint could not be loaded."""
     not_finite: list[str] = []
-    """Weights that hold NaN or an infinity."""
+    """Names of weights that contain NaN or an infinity."""
 
 
 class BestCheckpoint(Record):
-    """Where `best` leads, and its validation loss, found anew."""
+    """The checkpoint to which `best` points, and its validation loss as the audit computes it."""
 
     target: str
     there: bool
     told: dict[str, float] = {}
-    """What its manifest says."""
+    """The losses in the checkpoint's manifest."""
     loss: float | None = None
     tokens: int | None = None
     why: str | None = None
-    """Why it could not be evaluated."""
+    """The reason why the checkpoint could not be evaluated."""
 
 
 class KnownEntropy(Record):
-    """Of texts that were made (harness/workers/training/source.py), in nats a byte."""
+    """The entropy of generated texts (harness/workers/training/source.py), in nats per byte."""
 
     entropy: float
     val: float
-    """The loss of the texts' own probabilities on val.jsonl."""
+    """The loss on val.jsonl of the distribution that generated the texts."""
 
 
 class TrainingAudit(Record):
-    """The whole document."""
+    """The document training-audit.json."""
 
     error: str | None = None
-    """Why there was no audit."""
+    """The reason why there is no audit."""
     version: int = 0
     run: str = ""
     there: bool = False
     checkpoints: list[TrainedCheckpoint] = []
-    """By step."""
+    """The checkpoints, by step."""
     leftovers: list[str] = []
-    """Folders that were being written when something was killed. No resume reads them."""
+    """Folders of checkpoints whose writing was interrupted. A resume does not read them."""
     best: BestCheckpoint | None = None
     order: dict[str, int] = {}
-    """What the order of the data is made from: seed, batch, sequences, context."""
+    """The inputs of the order of the data: seed, batch, sequences, context."""
     options: dict[str, Any] = {}
     entropy: KnownEntropy | None = None
     unchanged: list[str] | None = None
-    """Weights that are the same in the first and the last checkpoint. None: there are no two."""
+    """Weights that are equal in the first and the last checkpoint. None with fewer than two checkpoints."""
 
 
 class TransferredCheckpoint(Record):
-    """A checkpoint whose files were compared with its manifest, byte by byte."""
+    """A transferred checkpoint. Its files were compared with its manifest byte by byte."""
 
     name: str
     step: int
     files: int
-    """Its files with the manifest."""
+    """The number of files, including the manifest."""
     bytes: int
     sent: int = 0
-    """Bytes that this upload sent; the others were there."""
+    """The number of bytes that this upload sent. The rest was already in the bucket."""
 
 
 class TrainingTransfer(Record):
-    """What was sent to a prefix of a bucket, or brought back from it."""
+    """An upload of a run to a prefix of a bucket, or its download from there."""
 
     error: str | None = None
-    """Why it failed. The bucket or the volume may have a part of it."""
+    """The reason why the transfer failed. The bucket or the volume may contain a part of the run."""
     version: int = 0
     url: str = ""
     run: str = ""
     checkpoints: list[TransferredCheckpoint] = []
-    """By step."""
+    """The checkpoints, by step."""
     torn: list[str] = []
-    """What is wrong with checkpoints that were not transferred."""
+    """The problems of checkpoints that were not transferred."""
     best: str | None = None
-    """The checkpoint that best.txt names. None where it was not transferred."""
+    """The checkpoint that best.txt names. None if it was not transferred."""

@@ -1,4 +1,4 @@
-"""Ids of causes and checks that schema version 2 renamed. With them, bundles of version 1 are still shown."""
+"""The ids of causes and checks that schema version 2 renamed. They keep bundles of version 1 readable."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ CHECKS: dict[str, CheckId] = {
 
 
 def upgraded(document: Any) -> Any:
-    """Return a manifest or verdict of version 1 with the ids of version 2, and any other as it is."""
+    """Return a manifest or verdict of version 1 with the ids of version 2.
+
+    Return any other value unchanged.
+    """
     if not isinstance(document, dict) or document.get("schema_version") != 1:
         return document
     stages = [_renamed(stage, "cause", CAUSES) for stage in _list(document, "stages")]
@@ -39,8 +42,8 @@ def upgraded(document: Any) -> Any:
 
 
 def _list(document: dict[str, Any], name: str) -> list[Any]:
-    found = document.get(name)
-    return found if isinstance(found, list) else []
+    value = document.get(name)
+    return value if isinstance(value, list) else []
 
 
 def _renamed(record: Any, field: str, names: Mapping[str, str]) -> Any:

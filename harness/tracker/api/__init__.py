@@ -1,1 +1,1 @@
-"""The routes, their types, and how requests are read and answered."""
+"""The routes of the API, their types, and the reading of requests and writing of responses."""

@@ -1,6 +1,6 @@
-"""The answers of the API as types, for the OpenAPI document (openapi.py).
+"""The types of the API's responses, for the OpenAPI document (openapi.py).
 
-A test compares every answer with its type (tests/integration/test_tracker_fuzz.py).
+A test compares every response with its type (tests/integration/test_tracker_fuzz.py).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Health(Struct):
 
 
 class Link(Struct):
-    """`once` opens a session of the pages, once and for so many seconds."""
+    """A secret that opens a session of the pages. `once` can be used once, within `seconds`."""
 
     once: str
     seconds: int

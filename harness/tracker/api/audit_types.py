@@ -1,4 +1,4 @@
-"""The answers of the audit's routes as types, for the OpenAPI document (openapi.py)."""
+"""The types of the audit routes' responses, for the OpenAPI document (openapi.py)."""
 
 from __future__ import annotations
 
@@ -49,7 +49,10 @@ class AuditedPoints(Struct):
 
 
 class AuditedBlock(Struct):
-    """`packed` is the base64 of harness/tracker/shared/blocks.py."""
+    """A block of rows.
+
+    `packed` is the base64 encoding of a packed block (harness/tracker/shared/blocks.py).
+    """
 
     run_id: int
     last_id: int

@@ -1,4 +1,4 @@
-"""Read requests: a body within its limits of size, time and memory, and JSON through one door."""
+"""Read the bodies of requests within limits of size, time and memory, and parse JSON objects."""
 
 from __future__ import annotations
 
@@ -12,17 +12,21 @@ from starlette.requests import Request
 from harness.tracker.shared.requests import Busy, Refused, loads
 
 WHOLE = "tracker whole"
-"""In a request's scope: its whole body came, mostly before its task began."""
+"""The key in a request's scope which is set when the whole body was received, mostly before its task
+starts."""
 BODY_LIMIT = 64 << 20
-"""Most bytes of one request."""
+"""The most bytes of one request."""
 HELD_LIMIT = 96 << 20
-"""Most bytes of all requests that are being read. One request alone may have BODY_LIMIT."""
+"""The most bytes of all requests that are being read. A single request may always have BODY_LIMIT."""
 BODY_SECONDS = 60
-"""Longest silence in the middle of a request."""
+"""The longest pause within a request's body, in seconds."""
 
 
 async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """Yield the request's body as it comes. Raises Refused: 413 past `limit` bytes, 408 when it stops."""
+    """Yield the request's body in parts as they arrive.
+
+    Raises Refused 413 for more than `limit` bytes, and 408 for a pause of more than BODY_SECONDS.
+    """
     size, stream = 0, request.stream()
     while True:
         part = await _next_part(request, stream)
@@ -35,8 +39,10 @@ async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
 
 
 async def _next_part(request: Request, stream: AsyncIterator[bytes]) -> bytes | None:
-    """Return a part of the body, None after the last one. A timer is set only where it has to be waited for:
-    it costs as much as the rest of reading a small body.
+    """Return the next part of the body, or None after the last one.
+
+    A timer is set only if the part may not be there yet: it costs as much as the rest of reading a small
+    body.
     """
     if WHOLE in request.scope:
         return await anext(stream, None)
@@ -49,16 +55,16 @@ async def _next_part(request: Request, stream: AsyncIterator[bytes]) -> bytes | 
 
 @asynccontextmanager
 async def body(request: Request, limit: int = BODY_LIMIT) -> AsyncIterator[bytes]:
-    """The request's body, for as long as the block needs it.
+    """Provide the request's body for the duration of the block.
 
-    Raises Refused 413, 408, and 429 while the bodies of all requests together are too large for the memory.
+    Raises Refused 413 or 408 as `chunks`, and 429 if the bodies of all requests together exceed HELD_LIMIT.
     """
     state, held, parts = request.app.state, 0, []
     try:
         async for part in chunks(request, limit):
             held, state.held = held + len(part), state.held + len(part)
             if state.held > HELD_LIMIT and state.held > held:
-                raise Busy("the requests that are being read take too much memory")
+                raise Busy("the requests that are being read use too much memory")
             parts.append(part)
         yield b"".join(parts)
     finally:
@@ -66,12 +72,12 @@ async def body(request: Request, limit: int = BODY_LIMIT) -> AsyncIterator[bytes
 
 
 async def fields(request: Request) -> dict[str, Any]:
-    """Return the body as a JSON object. Raises Refused 400 otherwise."""
+    """Return the JSON object in the body. Raises Refused 400 if the body is not one."""
     async with body(request) as text:
         try:
-            found = loads(text)
+            document = loads(text)
         except (ValueError, RecursionError):
             raise Refused(400, "Malformed JSON in request body") from None
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise Refused(400, "The request body must be a JSON object")
-    return found
+    return document

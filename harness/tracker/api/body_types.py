@@ -1,7 +1,7 @@
-"""The bodies of the API as types, for the OpenAPI document (openapi.py).
+"""The types of the API's request bodies, for the OpenAPI document (openapi.py).
 
-Bodies are read by run_fields.py and ingest.py, which say in words what is wrong. A test sends what these
-types allow and forbid (tests/integration/test_tracker_fuzz.py).
+Bodies are parsed by run_fields.py and ingest.py, which produce readable errors. A test sends bodies that
+these types allow and bodies that they forbid (tests/integration/test_tracker_fuzz.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Create(Struct):
 
 
 class Resume(Struct):
-    """One of the three ids."""
+    """A run to resume, by one of the three ids."""
 
     runId: Id | None = None
     displayId: str | None = None
@@ -89,7 +89,7 @@ class Graph(Struct):
 
 
 class PointLine(Struct, forbid_unknown_fields=True):
-    """One step. A value that JSON has no number for may be null, "NaN", "Infinity" or "-Infinity"."""
+    """The values of one step. A value that is not finite may be null, "NaN", "Infinity" or "-Infinity"."""
 
     time: Whole
     step: Whole

@@ -1,4 +1,4 @@
-"""What all routes share: the sender of a request, its query, what the application holds, and answers."""
+"""Helpers of all routes: the sender of a request, its query, the application's state, and responses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.tracker.storage.store import Store
 
 
 class Digits(IntegerConvertor):
-    """{name:int} in the path of a route. Starlette's own takes any number of digits, and fails past 4300."""
+    """{name:int} in the path of a route. Starlette's own converter fails for more than 4300 digits."""
 
     regex = "[0-9]{1,19}"
 
@@ -24,7 +24,7 @@ register_url_convertor("int", Digits())
 
 
 def sender(request: Request) -> Sender:
-    """Return who sent a request. Of a header that came twice the first counts."""
+    """Return the sender of a request. If a header occurs twice, the first one counts."""
     scope = request.scope
     headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
     run, name, project = (
@@ -50,49 +50,50 @@ def _process(given: bytes | None) -> str | None:
 
 
 def store(request: Request) -> Store:
-    found: Store = request.app.state.store
-    return found
+    opened: Store = request.app.state.store
+    return opened
 
 
 def failures(request: Request) -> Failures:
-    """Return the requests that the tracker failed."""
-    found: Failures = request.app.state.failures
-    return found
+    """Return the requests that the tracker could not serve."""
+    requests: Failures = request.app.state.failures
+    return requests
 
 
 def refused(request: Request) -> Failures:
     """Return the writes that the tracker refused, with their senders."""
-    found: Failures = request.app.state.refused
-    return found
+    requests: Failures = request.app.state.refused
+    return requests
 
 
 def hung_up(request: Request) -> Failures:
-    """Return the requests whose senders went away before they were complete."""
-    found: Failures = request.app.state.hung_up
-    return found
+    """Return the requests whose senders disconnected before the requests were complete."""
+    requests: Failures = request.app.state.hung_up
+    return requests
 
 
 def base_url(request: Request) -> str:
-    """Return where the client reaches this server: --public-url, or what the request says."""
+    """Return the URL at which the client reaches this server: --public-url, or the request's base URL."""
     public: str = request.app.state.public_url
     return public or str(request.base_url).rstrip("/")
 
 
 class Json(Response):
-    """JSON that may hold NaN and infinities, as the client itself writes them."""
+    """A JSON response. It may contain NaN and infinities, as the client itself writes them."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        # Half a surrogate pair, which an older tracker stored, is written as JSON's own escape of it.
+        # A lone surrogate, which an older tracker stored, is written as its JSON escape.
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(
             errors="backslashreplace"
         )
 
 
 def number(request: Request, name: str, default: int | None = None, most: int | None = None) -> int:
-    """Return a whole number of the query, from 0 to `most`. Raises Refused 400 when it is missing or
-    something else.
+    """Return a non-negative integer of the query, limited to `most`, or `default` if it is missing.
+
+    Raises Refused 400 for any other value, or if it is missing without a default.
     """
     text = request.query_params.get(name)
     if text is None:
@@ -110,7 +111,7 @@ def optional_number(request: Request, name: str) -> int | None:
 
 
 def text(request: Request, name: str) -> str:
-    """Return a query parameter that must be there. Raises Refused 400 otherwise."""
+    """Return a required query parameter. Raises Refused 400 if it is missing or empty."""
     value = request.query_params.get(name)
     if not value:
         raise Refused(400, f"{name}: required")
@@ -118,12 +119,12 @@ def text(request: Request, name: str) -> str:
 
 
 def numbers(request: Request, name: str) -> list[int]:
-    """Return comma-separated integers of the query, or [] when absent."""
+    """Return the comma-separated integers of a query parameter, or [] if it is missing."""
     return [integer(part.strip(), name) for part in request.query_params.get(name, "").split(",") if part]
 
 
 def refusal(path: str, status: int, reason: str) -> Response:
-    """Return an error in the words of the part of Pluto that owns `path`."""
+    """Return an error response in the format of the part of Pluto that serves `path`."""
     if path.startswith(("/ingest", "/files")):
         return Json({"code": status, "message": reason}, status)
     if status == 401:

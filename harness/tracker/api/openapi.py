@@ -1,4 +1,4 @@
-"""GET /openapi.json: the API as an OpenAPI 3.1 document, made of the routes and of api_*.py."""
+"""GET /openapi.json: an OpenAPI 3.1 document of the API, generated from the routes and from *_types.py."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from harness.tracker.api import series_types as api_series
 from harness.tracker.api.http import Json
 
 BINARY: Any = bytes
-"""A body of any bytes."""
+"""A body of arbitrary bytes."""
 TEXT: Any = str
-"""An answer in plain text."""
+"""A response in plain text."""
 CONVERTER = re.compile(r":\w+(?=})")
-"""What Starlette's routes say of a part of the path: {run_id:int}."""
+"""The converter in the path of a Starlette route, such as ":int" in {run_id:int}."""
 ERRORS = {
-    400: "a field is missing or wrong; the text names it",
-    401: "no key, or another one",
-    403: "the key opens another project, or a link is not of this tracker, or its time is over",
+    400: "a field is missing or invalid; the message names it",
+    401: "the API key is missing or invalid",
+    403: "the key belongs to another project, or a link is invalid or has expired",
     404: "no such run, file or upload",
-    405: "another method",
-    408: "the body stopped in the middle",
-    409: "the display id is of several projects",
+    405: "the method is not allowed",
+    408: "the body was not completed in time",
+    409: "several projects have this display id",
     413: "the body or a file is too large",
-    422: "a line is wrong; those before it are stored",
-    429: "too much at once: come again after Retry-After seconds",
-    503: "not ready, or the query took too long",
-    507: "no room for more files, or the disk is full",
+    422: "a line is invalid; the lines before it are stored",
+    429: "too many requests: retry after Retry-After seconds",
+    503: "the tracker is not ready, or the query took too long",
+    507: "the limit of all files is reached, or the disk is full",
 }
 READ, WRITE = (400, 401, 403, 405, 503), (400, 401, 403, 404, 405, 408, 413, 429, 507)
 INGEST = (400, 401, 403, 404, 405, 408, 413, 422, 429, 507)
@@ -44,8 +44,9 @@ INGEST = (400, 401, 403, 404, 405, 408, 413, 422, 429, 507)
 
 @dataclass(frozen=True)
 class Operation:
-    """What a route takes and answers. `query`: its parameters; those that end in "!" are required, and those
-    that end in "#" (before "!") are whole numbers.
+    """The request and the response of a route.
+
+    `query` has the names of its parameters. A name with "!" is required, a name with "#" is an integer.
     """
 
     answer: Any
@@ -54,7 +55,7 @@ class Operation:
     errors: tuple[int, ...] = READ
     headers: str = ""
     lines: bool = False
-    """The body is newline-delimited JSON, each line one of `body`."""
+    """Whether the body is newline-delimited JSON. `body` is then the type of a line."""
 
 
 RUN_OF = "projectName! runId#!"
@@ -136,7 +137,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
-    """Return the document of those routes that are operations of the API. Pages are not."""
+    """Return the OpenAPI document of the routes in OPERATIONS. The pages are not part of it."""
     types = {one for o in OPERATIONS.values() for one in (o.answer, o.body) if isinstance(one, type)}
     known = [
         one for one in (*sorted(types, key=str), api_answers.Error, api_answers.IngestError) if _is_model(one)
@@ -176,7 +177,7 @@ def _described(route: Route, operation: Operation, references: Mapping[Any, Any]
             *_parameters(operation.query, "query"),
             *_parameters(operation.headers, "header"),
         ],
-        "responses": {"200": {"description": "done", **_content(operation.answer, references)}},
+        "responses": {"200": {"description": "success", **_content(operation.answer, references)}},
     }
     if operation.body is not None:
         content = _content(operation.body, references)
@@ -196,12 +197,12 @@ def _described(route: Route, operation: Operation, references: Mapping[Any, Any]
 
 
 def _parameters(words: str, where: str) -> list[dict[str, Any]]:
-    found = []
+    parameters = []
     for word in words.split():
         whole, required = "#" in word, word.endswith("!")
         schema = {"type": "integer", "minimum": 0, "maximum": (1 << 63) - 1} if whole else {"type": "string"}
-        found.append({"name": word.rstrip("#!"), "in": where, "required": required, "schema": schema})
-    return found
+        parameters.append({"name": word.rstrip("#!"), "in": where, "required": required, "schema": schema})
+    return parameters
 
 
 def _content(of: Any, references: Mapping[Any, Any]) -> dict[str, Any]:
@@ -220,7 +221,7 @@ def _is_model(of: Any) -> bool:
 
 
 async def answer(request: Request) -> Response:
-    """Answer with this document."""
+    """Return this document."""
     return Json(document(route for route in request.app.routes if isinstance(route, Route)))
 
 

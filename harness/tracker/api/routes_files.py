@@ -1,6 +1,7 @@
-"""Files: a URL to put each to, the bytes on the disk beside the database, a URL to get it from for some time.
+"""Upload and download of files: an upload URL for each, and a download URL that expires.
 
-The URLs carry an unguessable token in place of the key, as Pluto's presigned ones do.
+The bytes are stored on disk beside the database. The URLs contain an unguessable token in place of the API
+key, like Pluto's presigned URLs.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ FILES_MOST = 1000
 SHOWN = re.compile(
     r"(image/(png|jpeg|gif|webp)|text/plain|application/json|audio/[a-z0-9.+-]+|video/[a-z0-9.+-]+).*"
 )
-"""Types that are given back as they came. No other one is safe in a browser."""
+"""Content types that are safe in a browser. A file of any other type is sent as application/octet-stream."""
 
 
 def _row(entry: object) -> tuple[Any, ...]:
-    """(file_name, file_size, file_type, time_ms, log_name, step, sample_index, caption, annotations)."""
+    """Return the values of a row of the table `files`, from file_name to annotations."""
     if not isinstance(entry, dict):
         raise Refused(400, "files: expected a list of objects")
     step, caption, annotations = (entry.get(name) for name in ("step", "caption", "annotations"))
@@ -48,8 +49,9 @@ def _row(entry: object) -> tuple[Any, ...]:
 
 
 async def announce(request: Request) -> Response:
-    """Answer POST /files: `{logName: [{fileName: address}, …]}`. Raises Refused 413 for a file past the
-    limit.
+    """Return an upload URL for each announced file, as `{logName: [{fileName: URL}, …]}`.
+
+    Raises Refused 413 for a file that exceeds the limit.
     """
     who, body, limit = http.sender(request), await bodies.fields(request), request.app.state.file_limit
     entries = body.get("files")
@@ -70,16 +72,16 @@ async def announce(request: Request) -> Response:
 
     await http.store(request).write(keep)
     base = http.base_url(request)
-    answer: dict[str, list[dict[str, str]]] = {}
+    urls: dict[str, list[dict[str, str]]] = {}
     for row in rows:
-        answer.setdefault(row[4], []).append({row[0]: f"{base}/files/put/{row[-1]}"})
-    return Json(answer)
+        urls.setdefault(row[4], []).append({row[0]: f"{base}/files/put/{row[-1]}"})
+    return Json(urls)
 
 
 async def put(request: Request) -> Response:
-    """Keep the bytes of an announced file: on the disk as they come, and in no list before they are whole.
+    """Store the bytes of an announced file. It is listed only after all bytes were received.
 
-    Raises Refused: 404 for a token that nobody got, before a byte is read; 400 for another size.
+    Raises Refused 404 for an unknown token, before a byte is read, and 400 if the size differs.
     """
     token, kind = request.path_params["token"], request.headers.get("content-type")
     store, most = http.store(request), request.app.state.file_limit
@@ -93,12 +95,12 @@ async def put(request: Request) -> Response:
             await asyncio.to_thread(file.write, part)
         size = file.tell()
         if size != announced["file_size"]:
-            raise Refused(400, f"{announced['file_size']} bytes were announced; {size} came")
+            raise Refused(400, f"{announced['file_size']} bytes were announced; {size} were received")
 
         def keep(db: sqlite3.Connection) -> None:
             query = "SELECT coalesce(sum(stored_size), 0) FROM files WHERE token <> ?"
             if db.execute(query, (token,)).fetchone()[0] + size > total_limit:
-                raise Refused(507, f"all files together are larger than {total_limit} bytes")
+                raise Refused(507, f"all files together would exceed {total_limit} bytes")
             store.blobs.keep(file, token)
             db.execute(
                 "UPDATE files SET stored_size = ?, content_type = ? WHERE token = ?", (size, kind, token)
@@ -109,10 +111,10 @@ async def put(request: Request) -> Response:
 
 
 async def get(request: Request) -> Response:
-    """Return a file's bytes. A browser must neither guess what they are nor run them."""
+    """Return a file's bytes. Headers forbid a browser to guess their type or to run them."""
     token, until, seal = (request.path_params[name] for name in ("token", "until", "seal"))
     if not signed.right(request.app.state.key, token, until, seal):
-        raise Refused(403, "this link is not of this tracker, or its time is over: ask for the file again")
+        raise Refused(403, "this link is invalid or has expired: request the list of files again")
     store = http.store(request)
     query = "SELECT content_type, file_name FROM files WHERE token = ? AND stored_size IS NOT NULL"
     row = await store.read(lambda db: db.execute(query, (token,)).fetchone())
@@ -124,7 +126,7 @@ async def get(request: Request) -> Response:
     path = store.blobs.path(token)
     if path.is_file():
         return FileResponse(path, media_type=shown, headers=headers)
-    old = "SELECT body FROM blobs WHERE token = ?"  # an older tracker kept them in its database
+    old = "SELECT body FROM blobs WHERE token = ?"  # An older tracker stored files in its database.
     blob = await store.scan(lambda db: db.execute(old, (token,)).fetchone())
     if blob is None:
         raise Refused(404, "no such file")

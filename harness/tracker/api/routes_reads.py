@@ -1,4 +1,4 @@
-"""GET /api/runs/…: the reads of `pluto.query`, and those of Pluto's API that it does not wrap."""
+"""GET /api/runs/…: the reads of `pluto.query`, and other reads of Pluto's API."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ DISPLAY_ID = re.compile(r"[A-Za-z0-9]+-\d+")
 
 async def projects(request: Request) -> Response:
     only = http.sender(request).only
-    found = await http.store(request).read(reads.projects)
-    return Json({"projects": [one for one in found if only in {None, one["name"]}]})
+    rows = await http.store(request).read(reads.projects)
+    return Json({"projects": [one for one in rows if only in {None, one["name"]}]})
 
 
 async def runs(request: Request) -> Response:
@@ -73,7 +73,7 @@ async def _notes(request: Request, kind: str, name: str) -> Response:
 
 
 async def data(request: Request) -> Response:
-    """Answer with histograms, tables, graphs and strings. `data` is text, as it was sent."""
+    """Return histograms, tables, graphs and strings. `data` is the text that was sent."""
     run_id, kind = number(request, "runId"), request.query_params.get("dataType")
     page = number(request, "limit", 1000, 10000), number(request, "offset", 0)
     name = _name(request)

@@ -1,4 +1,4 @@
-"""The answers that hold metrics, as types, for the OpenAPI document (openapi.py)."""
+"""The types of responses with metrics, for the OpenAPI document (openapi.py)."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The harness's own clients: the audit of the embedded tracker, hosted Pluto, and claims of run ids."""
+"""The harness's clients: the audit of the embedded tracker, reads of hosted Pluto, and claims of run ids."""

@@ -1,4 +1,4 @@
-"""Read what a tracker has of a launch, as evidence: from our own tracker or from hosted Pluto."""
+"""Read the data of a launch from a tracker as evidence: from the embedded tracker or from hosted Pluto."""
 
 from __future__ import annotations
 
@@ -30,44 +30,44 @@ __all__ = ["AuditReader", "EmbeddedAudit", "HostedAudit", "collect"]
 Write = Callable[[TrackerKind, TrackerRun | Attachment | RunWriter], None]
 WritePoints = Callable[[PointRows], None]
 PAGE = 10_000
-"""Rows of a page of a tracker that has no columns."""
+"""Rows per page of a tracker that does not support columns."""
 COLUMNS_PAGE = 200_000
-"""Most rows of a page in columns: 6 MB."""
+"""The most rows of a page in columns, about 6 MB."""
 
 
 class AuditReader(Protocol):
-    """Reads a tracker. Every method raises HarnessError (cause tracker.*) without an answer."""
+    """Reads a tracker. Every method raises HarnessError (cause tracker.*) if the tracker does not respond."""
 
     source: Literal["embedded", "hosted"]
     names_processes: bool
-    """Set by reading: the tracker keeps the process that a request names."""
+    """Set after reading: whether the tracker stores the process that a request names."""
     truncated: bool
-    """Set by reading: the tracker gave only part of its rows."""
+    """Set after reading: whether the tracker returned only a part of its rows."""
 
     def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
-        """Return the runs with this id, and those that processes of this job attached to."""
+        """Return the runs with this id, and those to which processes of this job attached."""
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
-        """Return every create and resume of these runs, or None when the tracker keeps none."""
+        """Return every create and resume call of these runs, or None if the tracker does not store them."""
 
     def columns(self, run_ids: Sequence[int]) -> Iterator[PointRows]:
         """Return every raw row of these runs, in columns."""
 
     def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
-        """Return who wrote into these runs, or None when the tracker does not tell."""
+        """Return the writers of these runs, or None if the tracker does not report them."""
 
     def failures(self) -> list[TrackerFailure]:
-        """Return requests that the tracker could not serve, if it keeps them."""
+        """Return the requests that the tracker could not serve, if it records them."""
 
     def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
-        """Return the writes into these runs, and into none, that the tracker refused, if it keeps them."""
+        """Return the refused writes to these runs or to no run, if the tracker records them."""
 
 
 class EmbeddedAudit:
-    """Reads our own tracker through its audit view.
+    """Reads the embedded tracker through its audit view.
 
-    `client` has base URL, key and TLS set. It may go through the Kubernetes API server's proxy. `gone` says
-    why no answer can come, if that is known; then nothing waits for one.
+    `client` has base URL, key and TLS configured, and may use the Kubernetes API server's proxy. `gone`
+    returns the reason if the tracker cannot respond any more; requests are then not retried.
     """
 
     source: Literal["embedded", "hosted"] = "embedded"
@@ -84,18 +84,18 @@ class EmbeddedAudit:
         self._seconds = seconds
         self._page = page
         self._gone = gone
-        self._tells = False
-        """Whether the tracker told that it keeps writers. A tracker of an earlier version does not."""
+        self._reports_writers = False
+        """Whether the tracker reports writers. A tracker of an earlier version does not."""
         self.names_processes = False
-        """Whether it told that it keeps the process that a request names."""
+        """Whether the tracker stores the process that a request names."""
         self._packs = False
-        """Whether it told that it gives rows in columns."""
+        """Whether the tracker can return rows in columns."""
 
     def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
         wanted = {"externalId": external_id, "projectName": project, "jobName": job_name}
-        answer = self._ask("api/audit/runs", wanted)
-        self._tells, self._packs = bool(answer.get("writers")), bool(answer.get("columns"))
-        self.names_processes = bool(answer.get("processes"))
+        response = self._ask("api/audit/runs", wanted)
+        self._reports_writers, self._packs = bool(response.get("writers")), bool(response.get("columns"))
+        self.names_processes = bool(response.get("processes"))
         return [
             TrackerRun(
                 run_id=run["runId"],
@@ -107,11 +107,11 @@ class EmbeddedAudit:
                 display_id=run["displayId"],
                 status_history=run["statusHistory"],
             )
-            for run in answer["runs"]
+            for run in response["runs"]
         ]
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
-        found = self._ask("api/audit/attachments", {"runIds": _joined(run_ids)})
+        response = self._ask("api/audit/attachments", {"runIds": _joined(run_ids)})
         return [
             Attachment(
                 run_id=one["runId"],
@@ -125,30 +125,31 @@ class EmbeddedAudit:
                 launch=one.get("launch"),
                 process=one.get("process"),
             )
-            for one in found["attachments"]
+            for one in response["attachments"]
         ]
 
     def points(self, run_ids: Sequence[int]) -> Iterator[Point]:
-        """Yield every raw row in arrival order, as a record. A million of them take seconds; `columns` is
-        faster.
+        """Yield every raw row in arrival order, as a Point.
+
+        `columns` is faster: a million Points take seconds.
         """
         for some in self.columns(run_ids):
             yield from some.records()
 
     def columns(self, run_ids: Sequence[int]) -> Iterator[PointRows]:
-        """Yield every raw row in arrival order."""
+        """Yield every raw row in arrival order, in columns."""
         if not self._packs:
             yield from of_points(self._plain(run_ids))
             return
         for page in self._pages("api/audit/columns", run_ids, COLUMNS_PAGE):
             for one in page["blocks"]:
-                found = blocks.unpacked(one["names"], one["count"], base64.b64decode(one["packed"]))
+                block = blocks.unpacked(one["names"], one["count"], base64.b64decode(one["packed"]))
                 yield PointRows(
                     one["run_id"],
-                    list(found.metrics()),
-                    found.steps,
-                    found.values,
-                    found.times,
+                    list(block.metrics()),
+                    block.steps,
+                    block.values,
+                    block.times,
                     [one["received_at"]] * one["count"],
                     one["sender"],
                     one["peer"],
@@ -156,7 +157,7 @@ class EmbeddedAudit:
                 )
 
     def _plain(self, run_ids: Sequence[int]) -> Iterator[Point]:
-        """Yield rows of a tracker that has no columns."""
+        """Yield the rows of a tracker that does not support columns."""
         for page in self._pages("api/audit/points", run_ids, self._page):
             for row in page["points"]:
                 yield Point(**dict(zip(page["columns"], row, strict=True)))
@@ -169,17 +170,17 @@ class EmbeddedAudit:
             after = page["next"]
 
     def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
-        if not self._tells:
+        if not self._reports_writers:
             return None
-        found = self._ask("api/audit/writers", {"runIds": _joined(run_ids)})
-        return [RunWriter(**one) for one in found["writers"]]
+        response = self._ask("api/audit/writers", {"runIds": _joined(run_ids)})
+        return [RunWriter(**one) for one in response["writers"]]
 
     def failures(self) -> list[TrackerFailure]:
         return [TrackerFailure(**failure) for failure in self._ask("api/audit/failures", {})["failures"]]
 
     def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
-        found = self._ask("api/audit/failures", {}).get("refused", [])
-        return [TrackerRefusal(**one) for one in found if one["run_id"] in (None, *run_ids)]
+        refusals = self._ask("api/audit/failures", {}).get("refused", [])
+        return [TrackerRefusal(**one) for one in refusals if one["run_id"] in (None, *run_ids)]
 
     def _ask(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
         return ask(self._client, path, params, self._seconds, self._gone)
@@ -194,19 +195,20 @@ def collect(
     write: Write,
     write_points: WritePoints,
 ) -> TrackerSummary:
-    """Write every run, attachment and point, and count them. An error that ends it early is the summary's
-    `error`.
+    """Write every run, attachment, point and writer, and return their numbers.
+
+    If an error ends the reading early, it is the summary's `error`.
     """
     runs = points = 0
     attachments: int | None = None
     writers: int | None = None
     error, failures, refused = None, list[TrackerFailure](), list[TrackerRefusal]()
     try:
-        found = reader.runs(external_id=external_id, project=project, job_name=job_name)
-        for run in found:
+        records = reader.runs(external_id=external_id, project=project, job_name=job_name)
+        for run in records:
             write("runs", run)
             runs += 1
-        ids = [run.run_id for run in found]
+        ids = [run.run_id for run in records]
         attached = reader.attachments(ids)
         if attached is not None:
             for attachment in attached:

@@ -1,4 +1,4 @@
-"""Claim a run id for a launch before anything of it starts, so that no two launches share one run."""
+"""Claim a run id for a launch before the launch starts, so that no two launches share a run."""
 
 from __future__ import annotations
 
@@ -25,32 +25,32 @@ def claim(
 ) -> bool:
     """Claim a run id of the embedded tracker for the launch with this nonce.
 
-    Returns False for a tracker of an earlier version, which keeps no claims and takes no keys of launches.
-    Raises HarnessError (cause launch.run_id_taken) when another launch claimed it or its run exists, unless
-    `shared`. Raises as `ask` when the tracker does not answer.
+    Returns False for a tracker of an earlier version, which supports neither claims nor keys of launches.
+    Raises HarnessError (cause launch.run_id_taken) if another launch has claimed the id or its run exists,
+    unless `shared`. Raises the errors of `ask` if the tracker does not respond.
     """
     wanted = {"externalId": external_id, "projectName": project}
     if not ask(client, "api/audit/runs", wanted, SECONDS, gone).get("writers"):
         return False
     body = {"projectName": project, "externalId": external_id, "launch": launch, "shared": shared}
-    answer = ask(client, "api/audit/claims", {}, SECONDS, gone, body=body)
-    if answer["granted"]:
+    response = ask(client, "api/audit/claims", {}, SECONDS, gone, body=body)
+    if response["granted"]:
         return True
-    held, run = answer["claims"], answer["run"]
-    parts = [f"launch {one['launch']} claimed it at {one['at']}" for one in held[:3]]
+    claims, run = response["claims"], response["run"]
+    parts = [f"launch {one['launch']} claimed it at {one['at']}" for one in claims[:3]]
     parts += [f"its run {run['displayId']} was created at {run['createdAt']}"] if run else []
     raise HarnessError(
-        f"the run id {external_id} of project {project} is taken: {', '.join(parts)}",
+        f"the run id {external_id} of project {project} is already in use: {', '.join(parts)}",
         hint="choose a run id that was not used on this cluster, or unset PLUTO_RUN_ID. "
-        "HARNESS_SHARE_RUN_ID=true launches all the same, and the verdict names what others wrote",
+        "HARNESS_SHARE_RUN_ID=true launches anyway, and the verdict lists writes by others",
         cause="launch.run_id_taken",
     )
 
 
 def release(client: httpx.Client, launch: str) -> None:
-    """Give up the launch's claim if it wrote nothing into the run, so that the id can be used again.
+    """Release the launch's claim if it wrote nothing to the run, so that the id can be used again.
 
-    A tracker that does not answer keeps the claim.
+    The claim stays if the tracker does not respond.
     """
     with contextlib.suppress(httpx.HTTPError):
         client.post("api/audit/claims/release", json={"launch": launch}, timeout=RELEASE_SECONDS)

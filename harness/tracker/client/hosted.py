@@ -1,8 +1,8 @@
-"""Read hosted Pluto by its public read API alone.
+"""Read hosted Pluto through its public read API.
 
-It shows less than our own tracker: no attachments, only runs of one project, no sender and no receive time
-for a row. A run that a rank split off is found only by the job name in the metadata of the process that
-created it.
+The API provides less than the embedded tracker: no attachments, only runs of one project, and neither sender
+nor receive time of a row. A separate run that a rank created is found only by the job name in the metadata of
+the process that created it.
 """
 
 from __future__ import annotations
@@ -29,14 +29,17 @@ from harness.tracker.client.retry import ask
 
 DEFAULT_URL = "https://pluto-api.trainy.ai"
 SETTLE_SECONDS = 6.0
-"""Pluto's ingest answers before a row can be read; it flushes every 5 s."""
+"""Seconds until a row can be read. Pluto's ingest responds earlier, and flushes every 5 s."""
 RUNS_PAGE = 200
 RAW_MOST = 50_000
-"""Most raw rows of one metric that Pluto returns."""
+"""The most raw rows of one metric that Pluto returns."""
 
 
 class HostedAudit:
-    """Reads until two counts, `settle_seconds` apart, agree. An empty `base_url` is Pluto's own API."""
+    """Reads hosted Pluto after two counts of rows, `settle_seconds` apart, agree.
+
+    An empty `base_url` means Pluto's own API.
+    """
 
     source: Literal["embedded", "hosted"] = "hosted"
 
@@ -61,8 +64,8 @@ class HostedAudit:
         self.truncated = self.names_processes = False
 
     def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
-        """Read the details of the project's newest runs, because Pluto cannot search by external id."""
-        found, shared = [], False
+        """Return the matching runs among the project's newest ones. Pluto cannot search by external id."""
+        matching, shared = [], False
         for listed in self._listed(project):
             run = self._ask(f"api/runs/details/{listed['id']}", {"projectName": project})
             is_shared = run.get("externalId") == external_id
@@ -71,7 +74,7 @@ class HostedAudit:
             shared = shared or is_shared
             history = self._ask("api/runs/status/history", {"runId": run["id"]})
             self._projects[int(run["id"])] = project
-            found.append(
+            matching.append(
                 TrackerRun(
                     run_id=int(run["id"]),
                     external_id=run.get("externalId"),
@@ -85,15 +88,18 @@ class HostedAudit:
             )
         if shared:
             self.truncated = False
-        return found
+        return matching
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
-        """Return None: Pluto does not keep who attached."""
+        """Return None, because Pluto does not store attachments."""
         del run_ids
         return None
 
     def points(self, run_ids: Sequence[int]) -> Iterator[Point]:
-        """Wait for stable counts, then read. Raises WaitError when they still change at the deadline."""
+        """Wait for stable counts, then yield every raw row.
+
+        Raises WaitError if they change until the deadline.
+        """
         self._wait_stable(run_ids)
         for run_id in run_ids:
             for name in self._metric_names(run_id):
@@ -108,20 +114,20 @@ class HostedAudit:
                     )
 
     def columns(self, run_ids: Sequence[int]) -> Iterator[PointRows]:
-        """Wait and read as `points`."""
+        """Wait and read like `points`, but return columns."""
         return of_points(self.points(run_ids))
 
     def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
-        """Return None: Pluto's read API does not tell who sent a row, a status or a file."""
+        """Return None, because Pluto's read API does not report the senders of rows, statuses or files."""
         del run_ids
         return None
 
     def failures(self) -> list[TrackerFailure]:
-        """Return nothing: Pluto keeps no failures."""
+        """Return [], because Pluto does not report failures."""
         return []
 
     def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
-        """Return nothing: Pluto does not tell what it refused."""
+        """Return [], because Pluto does not report refused requests."""
         del run_ids
         return []
 
@@ -143,14 +149,14 @@ class HostedAudit:
 
     def _raw(self, run_id: int, name: str) -> list[dict[str, Any]]:
         wanted = {"runId": run_id, "projectName": self._projects.get(run_id), "logName": name}
-        answer = self._ask("api/runs/metrics/raw", {**wanted, "limit": RAW_MOST})
-        rows = next((answer[key] for key in ("metrics", "points", "data") if key in answer), None)
+        response = self._ask("api/runs/metrics/raw", {**wanted, "limit": RAW_MOST})
+        rows = next((response[key] for key in ("metrics", "points", "data") if key in response), None)
         if not isinstance(rows, list):
             raise HarnessError(
-                f"Pluto's raw rows of {name!r} have another shape: {sorted(answer)}",
+                f"Pluto's response with the raw rows of {name!r} has an unknown format: {sorted(response)}",
                 cause="tracker.unreachable",
             )
-        if answer.get("truncated"):
+        if response.get("truncated"):
             self.truncated = True
         return rows
 
@@ -158,11 +164,11 @@ class HostedAudit:
         return {(run, name): len(self._raw(run, name)) for run in run_ids for name in self._metric_names(run)}
 
     def _wait_stable(self, run_ids: Sequence[int]) -> None:
-        seen: list[dict[tuple[int, str], int]] = []
+        counts: list[dict[tuple[int, str], int]] = []
 
         def stable() -> bool:
-            seen.append(self._counts(run_ids))
-            return len(seen) > 1 and seen[-1] == seen[-2]
+            counts.append(self._counts(run_ids))
+            return len(counts) > 1 and counts[-1] == counts[-2]
 
         try:
             Retrying(
@@ -171,10 +177,10 @@ class HostedAudit:
                 stop=stop_after_delay(self._deadline_seconds),
             )(stable)
         except RetryError:
-            counts = " → ".join(str(sum(count.values())) for count in seen[-3:])
+            totals = " → ".join(str(sum(count.values())) for count in counts[-3:])
             awaited = f"a stable count of raw rows at {self._client.base_url}"
             raise WaitError(
-                awaited, f"{counts} rows", self._deadline_seconds, cause="tracker.incomplete"
+                awaited, f"{totals} rows", self._deadline_seconds, cause="tracker.incomplete"
             ) from None
 
     def _ask(self, path: str, params: dict[str, Any]) -> dict[str, Any]:
@@ -188,7 +194,7 @@ def _job_name(run: dict[str, Any]) -> object:
 
 
 def _value(row: dict[str, Any]) -> float:
-    """Return a value. Pluto writes 0 and a flag for a value that JSON cannot hold."""
+    """Return the value of a row. For a value that is not finite, Pluto writes 0 and a flag."""
     flags = {"NaN": math.nan, "Inf": math.inf, "-Inf": -math.inf}
     flag = row.get("valueFlag") or ""
     if flag in flags:
@@ -198,8 +204,9 @@ def _value(row: dict[str, Any]) -> float:
 
 
 def _milliseconds(time: object) -> int:
-    """Return a client time in milliseconds. Pluto writes milliseconds, RFC 3339, or ClickHouse's "YYYY-MM-DD
-    hh:mm:ss.mmm" in UTC.
+    """Return a client time in milliseconds.
+
+    Pluto writes milliseconds, RFC 3339, or ClickHouse's "YYYY-MM-DD hh:mm:ss.mmm" in UTC.
     """
     if isinstance(time, (int, float)):
         return int(time)

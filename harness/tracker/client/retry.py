@@ -1,4 +1,4 @@
-"""Ask with retries: a tracker, or the API server's proxy before it, may fail for a short time."""
+"""Send requests with retries, because a tracker or the API server's proxy may fail for a short time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.core.errors import HarnessError, WaitError
 
 
 class _Again(Exception):
-    """This answer may be temporary: ask again."""
+    """The request failed, perhaps temporarily, and should be retried."""
 
 
 def ask(
@@ -31,11 +31,11 @@ def ask(
     *,
     body: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the JSON object at `path`: the answer to GET, or to POST with a `body`, which may be sent twice.
+    """Return the JSON object in the response to a GET of `path`, or to a POST if there is a `body`.
 
-    Raises WaitError (cause tracker.unreachable) when no answer came within `seconds`. Raises HarnessError
-    when `gone` says why no answer can come (the same cause), or when the tracker refused (401: cause
-    tracker.key_rejected).
+    A POST may be sent more than once. Raises WaitError (cause tracker.unreachable) without a response within
+    `seconds`. Raises HarnessError with the same cause if `gone` returns a reason or the response is an error,
+    and with the cause tracker.key_rejected for 401.
     """
 
     def unless_gone(_: RetryCallState) -> None:
@@ -52,9 +52,9 @@ def ask(
     try:
         response = retrying(_ask, client, path, {k: v for k, v in params.items() if v is not None}, body)
     except RetryError as error:
-        seen = str(error.last_attempt.exception())
-        awaited = f"an answer of the tracker at {client.base_url} to {path}"
-        raise WaitError(awaited, seen, seconds, cause="tracker.unreachable") from None
+        last_error = str(error.last_attempt.exception())
+        awaited = f"a response of the tracker at {client.base_url} to {path}"
+        raise WaitError(awaited, last_error, seconds, cause="tracker.unreachable") from None
     if response.status_code == 401:
         raise HarnessError(
             f"the tracker at {client.base_url} does not accept the key: {response.text[:200]}",
@@ -63,16 +63,18 @@ def ask(
         )
     if response.status_code != 200:
         raise HarnessError(
-            f"the tracker answered {path} with {response.status_code}: {response.text[:200]}",
+            f"the tracker responded to {path} with {response.status_code}: {response.text[:200]}",
             cause="tracker.unreachable",
         )
     try:
-        found = response.json()
+        document = response.json()
     except ValueError:
-        found = None
-    if not isinstance(found, dict):
-        raise HarnessError(f"the tracker answered {path} without a JSON object", cause="tracker.unreachable")
-    return found
+        document = None
+    if not isinstance(document, dict):
+        raise HarnessError(
+            f"the tracker's response to {path} is not a JSON object", cause="tracker.unreachable"
+        )
+    return document
 
 
 def _ask(

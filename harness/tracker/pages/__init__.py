@@ -1,5 +1,5 @@
-"""The pages behind a run's link: rendered here, one script of ours, nothing from elsewhere.
+"""The web pages behind a run's link, rendered on the server, with one script and no external resources.
 
-routes → views, shown → ../reads, ../curves, ../audit_view
-sessions: who may look.   render: how it is sent.
+routes → views, reading → ../query/reads, ../query/curves, ../query/audit_view
+sessions: access to the pages.   render: templates and headers.
 """

@@ -1,4 +1,4 @@
-"""The door before the pages: a session, the form and the link that give one, the way out."""
+"""Login and logout of the pages: the check of sessions, the login form, and one-time links."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ FORM_MOST = 16 << 10
 
 
 def guarded(handler: Handler, *, shown: bool = True) -> Callable[[Request], Awaitable[Response]]:
-    """Return the handler behind the door. Without a session a page leads to /login, and data is 401."""
+    """Return the handler with a check of the session.
+
+    Without a session, a page (`shown`) redirects to /login, and data is refused with 401.
+    """
 
     async def handle(request: Request) -> Response:
         session = sessions.of(request)
@@ -41,22 +44,22 @@ def guarded(handler: Handler, *, shown: bool = True) -> Callable[[Request], Awai
 
 
 async def login(request: Request) -> Response:
-    """Show the form, or take a link's secret."""
+    """Return the login form, or log in with the secret of a one-time link."""
     if sessions.of(request) is not None:
         return _go(request)
     once = request.query_params.get("once")
     if once is not None:
         if request.app.state.links.take(once):
-            answer = _go(request)
-            sessions.give(request, answer, Session())
-            return answer
-        why = "This link was used, or its time is over. `harness tracker open` prints a new one."
+            response = _go(request)
+            sessions.give(request, response, Session())
+            return response
+        why = "This link was already used or has expired. `harness tracker open` prints a new one."
         return render.page("login", 403, why=why, next=_next(request))
     return render.page("login", why="", next=_next(request))
 
 
 async def log_in(request: Request) -> Response:
-    """Take the form."""
+    """Log in with the key in the submitted form."""
     if not sessions.from_here(request):
         return render.page("login", 403, why="This form was sent by another site.", next=views.HOME)
     async with bodies.body(request, FORM_MOST) as text:
@@ -64,25 +67,25 @@ async def log_in(request: Request) -> Response:
     session = sessions.by_key(fields.get("key", [""])[0], request.app.state.key)
     if session is None:
         return render.page("login", 401, why="The tracker does not accept this key.", next=_next(request))
-    answer = _go(request)
-    sessions.give(request, answer, session)
-    return answer
+    response = _go(request)
+    sessions.give(request, response, session)
+    return response
 
 
 async def log_out(request: Request) -> Response:
-    answer = RedirectResponse("/login", 303, render.HEADERS)
+    response = RedirectResponse("/login", 303, render.HEADERS)
     if sessions.from_here(request):
-        sessions.end(request, answer)
-    return answer
+        sessions.end(request, response)
+    return response
 
 
 async def make_link(request: Request) -> Response:
-    """Answer, to who has the tracker's own key, a secret that opens a session once."""
+    """Return a one-time secret that opens a session. This requires the tracker's own key."""
     return Json({"once": request.app.state.links.make(), "seconds": sessions.LINK_SECONDS})
 
 
 def _next(request: Request) -> str:
-    """Return where to go after the login: a page of ours and nowhere else."""
+    """Return the path to open after the login. Only a page of this tracker is allowed."""
     wanted = request.query_params.get("next", "")
     safe = wanted.startswith(f"{views.HOME}/") and "\\" not in wanted and wanted.isprintable()
     return wanted if safe else views.HOME

@@ -1,4 +1,4 @@
-"""Metrics that differ in a rank alone are one chart. Nested settings are flat rows."""
+"""Group metrics whose names only differ in a rank into one chart, and flatten nested settings to rows."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ ROWS_MOST = 2000
 
 @dataclass(frozen=True)
 class Series:
+    """One line of a chart."""
+
     run: int
     name: str
     label: str
     colour: int = 0
-    """Of several runs each has its own colour, of one run each rank."""
+    """The number of the colour: one for each run if there are several runs, else one for each rank."""
 
 
 @dataclass(frozen=True)
 class Chart:
+    """A chart with the series of one metric, or of all ranks."""
+
     title: str
     series: tuple[Series, ...]
 
@@ -35,52 +39,52 @@ class Chart:
 
 def split(name: str) -> tuple[str, str, int]:
     """Return (title, label, rank) of a metric: "loss/node3" → ("loss/node*", "node 3", 3)."""
-    found = RANK.search(name)
-    if found:
+    match = RANK.search(name)
+    if match:
         return (
-            f"{name[: found.start()]}{found[1]}*{name[found.end() :]}",
-            f"{found[1]} {found[2]}",
-            int(found[2]),
+            f"{name[: match.start()]}{match[1]}*{name[match.end() :]}",
+            f"{match[1]} {match[2]}",
+            int(match[2]),
         )
-    found = LAST.search(name)
-    if found:
-        return f"{name[: found.start()]}.*", found[1], int(found[1])
+    match = LAST.search(name)
+    if match:
+        return f"{name[: match.start()]}.*", match[1], int(match[1])
     return name, name, 0
 
 
 def charts(metrics: Iterable[tuple[int, str, str]]) -> list[Chart]:
-    """Group (run, name of the run or "", metric) into charts, in order of their titles."""
-    made: dict[str, list[tuple[int, Series]]] = {}
+    """Group (run, name of the run or "", metric) into charts, ordered by title."""
+    by_title: dict[str, list[tuple[int, Series]]] = {}
     colours: dict[int, int] = {}
     for run, shown, name in metrics:
         colours.setdefault(run, len(colours))
         title, label, rank = split(name)
         if shown:
             label = shown if label == name else f"{shown} · {label}"
-        made.setdefault(title, []).append((rank, Series(run, name, label)))
-    found = []
-    for title, series in sorted(made.items()):
+        by_title.setdefault(title, []).append((rank, Series(run, name, label)))
+    result = []
+    for title, series in sorted(by_title.items()):
         ordered = [one for _, one in sorted(series, key=lambda pair: (colours[pair[1].run], pair[0]))]
         several = len(colours) > 1
         coloured = [replace(s, colour=colours[s.run] if several else at) for at, s in enumerate(ordered)]
-        found.append(Chart(title, tuple(coloured)))
-    return found
+        result.append(Chart(title, tuple(coloured)))
+    return result
 
 
 def flat(value: Any) -> list[tuple[str, str]]:
-    """Return (path, text) of each leaf. What looks like a secret is not shown."""
-    found: list[tuple[str, str]] = []
+    """Return (path, text) of each leaf of a nested value. Values whose path suggests a secret are hidden."""
+    rows: list[tuple[str, str]] = []
     for path, leaf in _leaves(value, ""):
-        if len(found) == ROWS_MOST:
-            found.append(("…", f"more than {ROWS_MOST} rows"))
+        if len(rows) == ROWS_MOST:
+            rows.append(("…", f"more than {ROWS_MOST} rows"))
             break
         text = leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)
-        found.append((path, "hidden" if SECRET.search(path) and leaf else text))
-    return found
+        rows.append((path, "hidden" if SECRET.search(path) and leaf else text))
+    return rows
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield leaves without recursion: a config may be nested as deep as JSON allows."""
+    """Yield the leaves without recursion, because a config may be nested as deeply as JSON allows."""
     left: list[tuple[str, Any]] = [(path, value)]
     while left:
         at, one = left.pop()

@@ -1,4 +1,4 @@
-"""GET /pages/…: what the pages' script asks for: curves, whether something is new, log lines."""
+"""GET /pages/…: the requests of the pages' script for curves, changes and log lines."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 async def curve_data(request: Request, session: Session) -> Response:
-    """Answer `{"series": […]}` for each `series=RUN:NAME`, in the order of the question.
+    """Return `{"series": […]}` with a curve for each `series=RUN:NAME`, in the order of the query.
 
-    `axis=time`: by the clients' times in milliseconds in place of steps.
+    With `axis=time`, client times in milliseconds replace the steps.
     """
     wanted = [one.partition(":") for one in request.query_params.getlist("series")]
     if not 1 <= len(wanted) <= SERIES_MOST:
-        raise Refused(400, f"series: expected 1 to {SERIES_MOST} times RUN:NAME")
+        raise Refused(400, f"series: expected 1 to {SERIES_MOST} values RUN:NAME")
     pairs = [(integer(run, "series"), name) for run, _, name in wanted]
     buckets = http.number(request, "buckets", BUCKETS, curves.MOST_BUCKETS)
     first, until = http.number(request, "first", 0), http.optional_number(request, "last")
@@ -70,16 +70,16 @@ async def log_data(request: Request, session: Session) -> Response:
 
 
 def _seen(db: sqlite3.Connection, session: Session, run_id: int) -> sqlite3.Row:
-    """Return a run that the session opens. Raises Refused 404."""
+    """Return a run that the session can access. Raises Refused 404."""
     row = reads.run(db, run_id)
     if not session.opens(row["project"]):
         raise Refused(404, "Run not found")
     return row
 
 
-def _private(answer: Response) -> Response:
-    answer.headers.update(NO_STORE)
-    return answer
+def _private(response: Response) -> Response:
+    response.headers.update(NO_STORE)
+    return response
 
 
 routes = [

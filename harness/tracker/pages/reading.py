@@ -1,4 +1,4 @@
-"""What pages read that no route of the API has: log lines with their senders, who is unified and who not."""
+"""Queries for the pages that no route of the API has: log lines with senders, and the ranks of a run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ NAMES_MOST = 300
 def lines(
     db: sqlite3.Connection, run: int, sender: str, kind: str, search: str, before: int | None, after: int
 ) -> list[Found]:
-    """Return at most LOG_LINES lines in the order in which they came: the last ones before a line's id."""
+    """Return the last LOG_LINES matching lines with ids between `after` and `before`, in arrival order."""
     rows = db.execute(
         "SELECT l.id, l.time_ms, l.message, l.log_type, r.sender FROM logs l"
         " JOIN requests r ON r.id = l.request_id WHERE l.run_id = :run"
@@ -48,7 +48,7 @@ def lines(
 
 
 def pulse(db: sqlite3.Connection, run: sqlite3.Row) -> Found:
-    """Return what tells a page that something is new: counts of rows by kind, and the status."""
+    """Return the numbers of rows by kind and the status. A page uses them to detect changes."""
     rows: dict[str, int] = dict(
         db.execute(
             "SELECT kind, sum(rows) FROM writers WHERE run_id = ? GROUP BY kind", (run["id"],)
@@ -71,9 +71,9 @@ def senders(db: sqlite3.Connection, run: int) -> list[str]:
 
 
 def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
-    """Return who attached to a run, who is missing or wrote elsewhere, and which values hide others.
+    """Return the ranks that attached to a run, those that are missing or split off, and overwritten values.
 
-    Runs of other projects than `only` are left out, where it is given.
+    If `only` is given, runs of other projects are omitted.
     """
     attached = audit_view.attachments(db, [run["id"]])
     jobs = sorted({one["jobName"] for one in attached if one["jobName"]})
@@ -108,8 +108,8 @@ def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
 
 
 def _nodes(run: sqlite3.Row) -> int:
-    """Return how many nodes konduktor says that the job has, 0 where it does not."""
-    found = json.loads(run["system_metadata"] or "null")
-    found = found.get("konduktor") if isinstance(found, dict) else None
-    text = str(found.get("num_nodes")) if isinstance(found, dict) else ""
+    """Return the number of nodes in konduktor's metadata of the run, or 0 without it."""
+    metadata = json.loads(run["system_metadata"] or "null")
+    metadata = metadata.get("konduktor") if isinstance(metadata, dict) else None
+    text = str(metadata.get("num_nodes")) if isinstance(metadata, dict) else ""
     return int(text) if text.isascii() and text.isdecimal() and len(text) < 5 else 0

@@ -1,4 +1,4 @@
-"""How a page is sent: templates that escape everything, headers that let a browser run our script alone."""
+"""Render pages: templates that escape all values, and headers that allow only the tracker's own script."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ def _environment() -> Environment:
 
 
 def page(template: str, code: int = 200, /, **shown: Any) -> Response:
-    """Return a page. Half a surrogate pair, which an older tracker stored, is shown as its escape."""
+    """Return a page. A lone surrogate, which an older tracker stored, is shown as its escape."""
     text = _environment().get_template(f"{template}.html.j2").render(**shown)
     body = text.encode(errors="backslashreplace")
     return Response(body, code, HEADERS, "text/html; charset=utf-8")
 
 
 def static(name: str) -> Response:
-    """Return the script or the style sheet."""
+    """Return the script, the style sheet or the icon."""
     body = (resources.files("harness.tracker.pages") / "files" / name).read_bytes()
     return Response(body, 200, {**HEADERS, "Cache-Control": "no-cache"}, STATIC[name])
 
 
 def figure(value: object) -> str:
-    """Return a number as people read it, anything else as it is."""
+    """Return a float with five significant digits, and any other value as text."""
     return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def moment(text: str | None) -> str:
-    """Return `2026-01-31 12:00:00` of RFC 3339 in UTC."""
+    """Return an RFC 3339 time in the form `2026-01-31 12:00:00`, or "" for None."""
     return "" if not text else text[:19].replace("T", " ")
 
 

@@ -1,4 +1,4 @@
-"""GET /o/…: the pages, with the door before them and what their script asks for."""
+"""GET /o/…: the pages, with the routes of the login and of the pages' script."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ async def projects(request: Request, session: Session) -> Response:
 async def project(request: Request, session: Session) -> Response:
     name, query = request.path_params["project"], request.query_params
     if not session.opens(name):
-        raise Refused(404, "There is no such project, or your key does not open it.")
+        raise Refused(404, "There is no such project, or your key has no access to it.")
     chosen = [part for one in query.getlist("runs") for part in one.split(",") if part]
     if chosen:
         return await _compare(request, name, [integer(one, "runs") for one in chosen])
@@ -52,7 +52,7 @@ async def project(request: Request, session: Session) -> Response:
     )
     found, total = await http.store(request).scan(lambda db: listing.runs(db, wanted))
     if not total and not (search or status) and name not in await _names(request):
-        raise Refused(404, "There is no such project, or your key does not open it.")
+        raise Refused(404, "There is no such project, or your key has no access to it.")
     runs = [{**one, "at": views.address(name, one["id"])} for one in found]
     return render.page(
         "project",
@@ -91,7 +91,7 @@ async def run(request: Request, session: Session) -> Response:
     name, run_id = request.path_params["project"], request.path_params["run_id"]
     tab = request.path_params.get("tab", "")
     if tab not in TABS or not session.opens(name):
-        raise Refused(404, "There is no such page, or your key does not open it.")
+        raise Refused(404, "There is no such page, or your key has no access to it.")
     key, query = request.app.state.key, request.query_params
     offset, before = http.number(request, "offset", 0), http.optional_number(request, "before")
 

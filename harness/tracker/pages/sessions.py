@@ -1,6 +1,7 @@
-"""Who may look at the pages: a cookie that a key or a link of `harness tracker open` gives, for some hours.
+"""Sessions of the pages: a cookie that is set after a login by key or by a link of `harness tracker open`.
 
-The cookie is a seal and not the key. It opens pages alone: no write, and nothing below /api.
+The cookie expires after some hours. It contains an HMAC and not the key. It gives access only to the pages,
+not to writes, and not to paths below /api.
 """
 
 from __future__ import annotations
@@ -25,15 +26,17 @@ LINKS_MOST = 100
 
 @dataclass(frozen=True)
 class Session:
+    """The access that a login gives."""
+
     project: str | None = None
-    """The only project that can be seen. None: all of them."""
+    """The only accessible project. None means all projects."""
 
     def opens(self, project: str) -> bool:
         return self.project is None or self.project == project
 
 
 class Links:
-    """Secrets that open a session once. They are in memory alone, so a new start forgets them."""
+    """One-time secrets that open a session. They are only in memory, so a restart invalidates them."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
@@ -48,18 +51,18 @@ class Links:
         return made
 
     def take(self, secret: str) -> bool:
-        """Return whether a secret is one of these, and forget it."""
+        """Return whether a secret is valid, and invalidate it."""
         return self._until.pop(secret, 0.0) > time.monotonic()
 
 
 def by_key(given: str, key: str) -> Session | None:
-    """Return the session that a key opens, None for a wrong one."""
+    """Return the session for a key, or None for an invalid key."""
     grant = grant_of(given.strip().encode(), key.encode())
     return None if grant is None else Session(grant.project)
 
 
 def of(request: Request) -> Session | None:
-    """Return the session of a request's cookie, None without one that holds."""
+    """Return the session of a request's cookie, or None without a valid cookie."""
     key: str = request.app.state.key
     parts = request.cookies.get(_name(key), "").split(".")
     if len(parts) != 3 or not (parts[1].isascii() and parts[1].isdecimal() and len(parts[1]) < 12):
@@ -72,7 +75,7 @@ def of(request: Request) -> Session | None:
 
 
 def give(request: Request, response: Response, session: Session) -> None:
-    """Put a session's cookie on an answer."""
+    """Set a session's cookie in a response."""
     key: str = request.app.state.key
     text = "" if session.project is None else f"p{session.project}"
     project = base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
@@ -87,13 +90,13 @@ def end(request: Request, response: Response) -> None:
 
 
 def from_here(request: Request) -> bool:
-    """Return whether a form was sent by a page of this tracker, as far as the browser says."""
+    """Return whether a form was sent by a page of this tracker, according to the Origin header, if any."""
     origin = request.headers.get("origin")
     return origin is None or urlsplit(origin).netloc == request.headers.get("host")
 
 
 def _name(key: str) -> str:
-    """Return the cookie's name. A host has one jar for all its ports, so each tracker has its own."""
+    """Return the cookie's name. All ports of a host share cookies, so each tracker has its own name."""
     return f"tracker_{_seal(key, 'cookie')[:8]}"
 
 

@@ -1,4 +1,4 @@
-"""What each page shows: plain values for the templates, read on one connection."""
+"""The content of each page: plain values for the templates, read on one connection."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ FILES_PAGE = 200
 IMAGES = ("png", "jpg", "jpeg", "gif", "webp", "mask")
 DATA_PAGE = 200
 COUNT_MOST = 1e18
-"""Largest count of a histogram that is drawn."""
+"""The largest count in a histogram that is drawn."""
 CELLS = (50, 20)
-"""Most rows and columns of a table that are shown."""
+"""The most rows and columns of a table that are shown."""
 
 
 def address(project: str, run: int | None = None, tab: str = "") -> str:
@@ -44,15 +44,15 @@ def run_of(db: sqlite3.Connection, project: str, run_id: int) -> sqlite3.Row:
 
 
 def head(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
-    """Return what stands at the top of each page of a run."""
+    """Return the values of a run for the head of each of its pages."""
     notes = reads.notes(db, row["id"], "notes")
     config = json.loads(row["config"] or "null")
-    said = config.get("_wandb_notes") if isinstance(config, dict) else None
+    wandb_notes = config.get("_wandb_notes") if isinstance(config, dict) else None
     parent = None
     if row["forked_from"] is not None:
         query = "SELECT id, display_id, project FROM runs WHERE id = ?"
-        found = db.execute(query, (row["forked_from"],)).fetchone()
-        parent = None if found is None else {"name": found[1], "at": address(found[2], found[0])}
+        origin = db.execute(query, (row["forked_from"],)).fetchone()
+        parent = None if origin is None else {"name": origin[1], "at": address(origin[2], origin[0])}
     return {
         "id": row["id"],
         "name": row["name"],
@@ -65,7 +65,9 @@ def head(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
         "status_updated": row["status_updated"],
         "heartbeat_at": row["heartbeat_at"],
         "silent": bool(row["silent"]),
-        "notes": notes[-1]["content"]["text"] if notes else (said if isinstance(said, str) else None),
+        "notes": notes[-1]["content"]["text"]
+        if notes
+        else (wandb_notes if isinstance(wandb_notes, str) else None),
         "parent": parent,
         "fork_step": row["fork_step"],
         "at": address(row["project"], row["id"]),
@@ -73,7 +75,7 @@ def head(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
 
 
 def charts(db: sqlite3.Connection, runs: Sequence[sqlite3.Row], search: str) -> tuple[list[Found], int]:
-    """Return the charts of one run, or of several over each other, and how many are left out."""
+    """Return the charts of one run, or of several runs overlaid, and the number of omitted charts."""
     several = len(runs) > 1
     metrics = [
         (row["id"], row["display_id"] if several else "", name)
@@ -93,7 +95,7 @@ def charts(db: sqlite3.Connection, runs: Sequence[sqlite3.Row], search: str) -> 
 def compared(
     db: sqlite3.Connection, project: str, ids: Sequence[int]
 ) -> tuple[list[sqlite3.Row], list[Found]]:
-    """Return the runs, and the rows of their configs with whether they differ, those first."""
+    """Return the runs, and the rows of their configs. Rows whose values differ come first."""
     rows = [run_of(db, project, one) for one in dict.fromkeys(ids)]
     configs = [dict(groups.flat(json.loads(row["config"] or "null"))) for row in rows]
     found = []
@@ -104,7 +106,7 @@ def compared(
 
 
 def files(db: sqlite3.Connection, run: int, key: str, offset: int) -> tuple[list[Found], list[Found], int]:
-    """Return pictures, other files, and how many there are of both."""
+    """Return the pictures and the other files of one page, and the number of all files."""
     found = reads.files(db, run, None, lambda token: f"/files/get/{signed.link(key, token)}")
     page = found[offset : offset + FILES_PAGE]
     pictures = [one for one in page if one["fileType"].lower() in IMAGES]
@@ -112,7 +114,7 @@ def files(db: sqlite3.Connection, run: int, key: str, offset: int) -> tuple[list
 
 
 def data(db: sqlite3.Connection, run: int) -> Found:
-    """Return histograms, tables, strings and the rest, the last step of each name, alerts and graphs."""
+    """Return histograms, tables and other data (the last step of each name), strings, alerts and graphs."""
     rows, total = reads.data(db, run, None, None, 10_000, 0)
     last = {(row["logName"], row["dataType"]): row for row in rows if row["dataType"] != "string-series"}
     kinds: dict[str, list[Found]] = {"histograms": [], "tables": [], "others": []}
@@ -135,7 +137,7 @@ def data(db: sqlite3.Connection, run: int) -> Found:
 
 
 def histogram(text: str) -> Found | None:
-    """Return bars of a histogram in a box of 100 × 40, or None where the text is none."""
+    """Return the bars of a histogram in a box of 100 × 40, or None if the text is not a histogram."""
     found = _mapping(_parsed(text))
     counts, bins = found.get("freq"), found.get("bins")
     if not isinstance(counts, list) or not counts or len(counts) > 1000:
@@ -159,7 +161,7 @@ def histogram(text: str) -> Found | None:
 
 
 def table(text: str) -> Found | None:
-    """Return the first rows of a table, or None where the text is none."""
+    """Return the first rows of a table, or None if the text is not a table."""
     found = _mapping(_parsed(text))
     rows, columns = found.get("table"), found.get("col")
     if not isinstance(rows, list) or not all(isinstance(row, list) for row in rows):

@@ -1,1 +1,1 @@
-"""What is read from the database, and how."""
+"""Queries: all reads from the database."""

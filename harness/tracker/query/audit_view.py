@@ -1,7 +1,7 @@
-"""The audit view: what the tracker knows and Pluto's own reads do not show.
+"""Queries of the audit view, for data that Pluto's own reads do not return.
 
-It shows who attached to which run, each raw row with its sender and receive time, and rows that belong to no
-run.
+They return the processes that attached to each run, each raw row with its sender and receive time, and rows
+that belong to no run.
 """
 
 from __future__ import annotations
@@ -20,16 +20,14 @@ from harness.tracker.shared.blocks import Block, unpacked
 
 Found = dict[str, Any]
 MERGED = 64
-"""Most runs whose blocks are merged by their indexes."""
+"""The most runs whose blocks are read through the index and merged."""
 COLUMNS = ["run_id", "metric", "step", "value", "time_ms", "received_at", "sender", "peer", "launch"]
 
 
 def runs(
     db: sqlite3.Connection, external_id: str | None, project: str | None, job_name: str | None
 ) -> list[Found]:
-    """Return the runs with this external id in this project, and every run, anywhere, that the job attached
-    to.
-    """
+    """Return the project's runs with this external id, and all runs to which the job's processes attached."""
     rows = db.execute(
         "SELECT * FROM runs WHERE (external_id = ? AND project = ?) OR"
         " id IN (SELECT run_id FROM attachments WHERE job_name = ?) ORDER BY id",
@@ -52,7 +50,7 @@ def runs(
 
 
 def orphans(db: sqlite3.Connection, project: str | None) -> list[Found]:
-    """Return ingest requests of a project whose X-Run-Id names no run, by sender."""
+    """Return the ingest requests of a project whose X-Run-Id names no run, by sender."""
     rows = db.execute(
         "SELECT run_header, sender, peer, kind, sum(rows) AS rows FROM requests WHERE project = ?"
         " AND run_id NOT IN (SELECT id FROM runs) GROUP BY 1, 2, 3, 4",
@@ -88,8 +86,9 @@ def attachments(db: sqlite3.Connection, run_ids: Sequence[int]) -> list[Found]:
 def points(
     db: sqlite3.Connection, run_ids: Sequence[int], after: int, limit: int
 ) -> tuple[list[list[Any]], int | None]:
-    """Return up to `limit` raw rows after row `after`, in arrival order, as lists of COLUMNS, and where to
-    continue.
+    """Return up to `limit` raw rows after row `after`, and the row after which to continue, or None.
+
+    The rows are in arrival order. Each is a list with the values of COLUMNS.
     """
     found: list[list[Any]] = []
     for row in _blocks(db, run_ids, after):
@@ -107,10 +106,10 @@ def points(
 def columns(
     db: sqlite3.Connection, run_ids: Sequence[int], after: int, limit: int
 ) -> tuple[list[Found], int | None]:
-    """Return raw rows after row `after`, in arrival order and in columns, and where to continue.
+    """Return blocks of raw rows after row `after`, and the row after which to continue, or None.
 
-    They are whole blocks, as they are stored: at most `limit` rows, or one block. `packed` is the base64 of
-    what blocks.py says.
+    The blocks are in arrival order, and have at most `limit` rows unless it is one block. `packed` is the
+    base64 encoding of a packed block (blocks.py).
     """
     found: list[Found] = []
     rows = 0
@@ -131,8 +130,8 @@ def columns(
 def _blocks(db: sqlite3.Connection, run_ids: Sequence[int], after: int) -> Iterator[sqlite3.Row]:
     """Yield the blocks of these runs that end after row `after`, in arrival order, with their senders.
 
-    Each run has an index of its own in arrival order, so a page costs only its own rows, however many came
-    before. For many runs, all blocks are gone through.
+    The index has each run's blocks in arrival order, so the cost of a page does not depend on earlier rows.
+    For more than MERGED runs, all blocks are scanned.
     """
     query = """
         SELECT b.run_id, b.first_id, b.last_id, b.last_id - b.first_id + 1 AS count, b.packed, s.names,

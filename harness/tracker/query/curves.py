@@ -1,6 +1,6 @@
-"""Curves for the eye: a series in buckets with the lowest and the highest value of each.
+"""Downsample a series for display: buckets with the lowest and the highest value of each.
 
-No extreme is dropped, whatever the length.
+Every extreme value is preserved, whatever the length of the series.
 """
 
 from __future__ import annotations
@@ -18,12 +18,15 @@ from harness.tracker.query import series
 
 MOST_BUCKETS = 2000
 Series = Callable[[sqlite3.Connection, int, str, int | None, int | None], series.Columns]
-"""Reads the deduplicated points of a metric between two steps: a run's own, or a fork's with its parents'."""
+"""A function that returns a metric's deduplicated points between two steps: series.shown or lineage.shown."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """Steps `first` to `last`. The values are None where none is finite. `odd`: how many are not finite."""
+    """The steps `first` to `last`.
+
+    Values are None if none is finite. `odd` is the number of non-finite values.
+    """
 
     first: int
     last: int
@@ -36,7 +39,7 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Curve:
-    """`points` is how many steps were read; `exact`: each bucket is one step."""
+    """A downsampled series. `points` is the number of steps; `exact` is whether each bucket has one step."""
 
     points: int
     exact: bool
@@ -44,37 +47,40 @@ class Curve:
 
 
 def last(db: sqlite3.Connection, run: int, name: str, of: Series = series.shown) -> tuple[int, float] | None:
-    """Return (step, value) of the last finite value of a series, which `of` reads, or None."""
-    found = of(db, run, name, None, None)
-    for at in range(len(found) - 1, -1, -1):
-        if math.isfinite(found.values[at]):
-            return found.steps[at], found.values[at]
+    """Return (step, value) of the last finite value of a series, or None. `of` reads the series."""
+    points = of(db, run, name, None, None)
+    for at in range(len(points) - 1, -1, -1):
+        if math.isfinite(points.values[at]):
+            return points.steps[at], points.values[at]
     return None
 
 
 def extent(
     db: sqlite3.Connection, run: int, name: str, first: int = 0, until: int | None = None
 ) -> tuple[int, int, int]:
-    """Return the first step, the last one and the number of rows of a series. (0, 0, 0): no rows."""
+    """Return the first step, the last step and the number of rows of a series, or (0, 0, 0) without rows."""
     steps = series.sent(db, run, name, first, until).steps
     return (min(steps), max(steps), len(steps)) if steps else (0, 0, 0)
 
 
 def overwritten(db: sqlite3.Connection, run: int, name: str) -> tuple[int, int]:
-    """Return how many rows a series has, and how many of them are hidden by another one of the same step."""
+    """Return the numbers of all rows of a series, and of rows hidden by another row of the same step."""
     steps = series.sent(db, run, name).steps
     return len(steps), len(steps) - len(set(steps))
 
 
 def clashes(db: sqlite3.Connection, run: int, name: str) -> int:
-    """Return how many steps of a series have rows with different values. A row that came twice is none."""
-    found = series.sent(db, run, name)
-    if found.ordered():
+    """Return the number of steps of a series that have rows with different values.
+
+    A row that was sent twice does not count.
+    """
+    points = series.sent(db, run, name)
+    if points.ordered():
         return 0
-    seen: dict[int, float] = {}
+    first: dict[int, float] = {}
     clashing: set[int] = set()
-    for step, value in zip(found.steps, found.values, strict=True):
-        before = seen.setdefault(step, value)
+    for step, value in zip(points.steps, points.values, strict=True):
+        before = first.setdefault(step, value)
         if before != value and not (math.isnan(before) and math.isnan(value)):
             clashing.add(step)
     return len(clashing)
@@ -90,9 +96,9 @@ def curve(
     of: Series = series.shown,
     by_time: bool = False,
 ) -> Curve:
-    """Return the series between two steps, in at most `buckets` buckets of equal width. `of` reads it.
+    """Return a series between two steps, in at most `buckets` buckets of equal width. `of` reads the series.
 
-    `by_time`: the clients' times in milliseconds take the place of steps, also in `first` and `until`.
+    With `by_time`, client times in milliseconds replace the steps, also in `first` and `until`.
     """
     found = (
         _timed(of(db, run, name, None, None), first, until) if by_time else of(db, run, name, first, until)
@@ -106,18 +112,18 @@ def curve(
         return Curve(len(steps), True, exact)
     begin = steps[0]
     width = -(-(steps[-1] - begin + 1) // buckets)
-    made: list[Bucket] = []
+    result: list[Bucket] = []
     at = 0
-    while at < len(steps):  # each turn takes the bucket of the next step that there is
+    while at < len(steps):  # Each iteration adds the bucket of the next existing step.
         edge = begin + ((steps[at] - begin) // width + 1) * width
         end = bisect_left(steps, edge, at)
-        made.append(_bucket(steps[at], steps[end - 1], values[at:end]))
+        result.append(_bucket(steps[at], steps[end - 1], values[at:end]))
         at = end
-    return Curve(len(steps), width == 1 and not by_time, made)
+    return Curve(len(steps), width == 1 and not by_time, result)
 
 
 def _timed(points: series.Columns, first: int, until: int | None) -> series.Columns:
-    """Return the points between two times, in the order of time, with the times in the place of steps."""
+    """Return the points between two times, ordered by time, with the times in place of the steps."""
     if not all(map(operator.le, points.times, islice(points.times, 1, None))):
         points = points.at(sorted(range(len(points)), key=points.times.__getitem__))
     at = series.Columns(points.times, points.steps, points.values)

@@ -1,7 +1,7 @@
-"""The points of a fork with those of its parents up to the step of the fork, as in hosted Pluto.
+"""Series of a fork, with the points of its parents up to the step of the fork, as in hosted Pluto.
 
-Raw rows, statistics and the audit view have a run's own points alone: what a verdict counts is what the run's
-own processes sent.
+Raw rows, statistics and the audit view only have a run's own points, because a verdict counts the points that
+the run's own processes sent.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from harness.tracker.query import series
 from harness.tracker.query.series import Columns
 
 DEPTH = 10
-"""Most runs of a lineage, as in Pluto. Those before are left out."""
+"""The most runs of a lineage, as in Pluto. Older ancestors are ignored."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """A run and its steps from `first` to `last` (None: all that follow) that a fork shows."""
+    """The part of a run that a fork shows: steps `first` to `last`, or to the end if `last` is None."""
 
     run: int
     first: int
@@ -27,20 +27,20 @@ class Segment:
 
 
 def segments(db: sqlite3.Connection, run: int) -> list[Segment]:
-    """Return the parts of a run's series, the oldest ancestor's first."""
-    found: list[Segment] = []
+    """Return the segments of a run's series, that of the oldest ancestor first."""
+    parts: list[Segment] = []
     last: int | None = None
     at: int | None = run
-    while at is not None and len(found) < DEPTH:
+    while at is not None and len(parts) < DEPTH:
         row = db.execute("SELECT forked_from, fork_step FROM runs WHERE id = ?", (at,)).fetchone()
         parent, step = (None, None) if row is None else (row[0], row[1])
-        found.insert(0, Segment(at, 0 if step is None else step + 1, last))
+        parts.insert(0, Segment(at, 0 if step is None else step + 1, last))
         at, last = parent, step if last is None or step is None else min(step, last)
-    return found
+    return parts
 
 
 def names(db: sqlite3.Connection, run: int) -> list[str]:
-    """Return the names of a run's metrics, with those that its parents have up to the fork."""
+    """Return the names of a run's metrics, including those of its parents up to the fork."""
     found = set(series.of_run(db, run))
     for one in segments(db, run)[:-1]:
         more = set(series.of_run(db, one.run)) - found
@@ -51,7 +51,7 @@ def names(db: sqlite3.Connection, run: int) -> list[str]:
 def shown(
     db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
 ) -> Columns:
-    """Return the deduplicated series by step, as series.shown, with the parents' part before it."""
+    """Return the deduplicated series by step, as series.shown, including the parents' part."""
     parts = segments(db, run)
     if len(parts) == 1:
         return series.shown(db, run, name, first, last)

@@ -1,4 +1,4 @@
-"""Lists of runs: `list_runs` and the page of a project."""
+"""Queries for lists of runs: `list_runs` and the page of a project."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SORTS = {
     "name": "name",
     "status": "status",
 }
-"""Sorts that the database does itself. The others are run_order's."""
+"""Sort fields that are columns of the database. Other sorts are in run_order.py."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Which runs to list, in what order, and which part of them."""
+    """The parameters of a list: the runs, their order and the page."""
 
     project: str
     search: str | None = None
@@ -39,7 +39,7 @@ class Listing:
 
 
 def runs(db: sqlite3.Connection, listing: Listing) -> tuple[list[Found], int]:
-    """Return one page of a project's runs, and how many there are. A run needs one of the tags, not all."""
+    """Return one page of a project's runs, and the number of all runs. A run must have any of the tags."""
     where, values = "project = ?", [listing.project]
     if listing.search:
         where += " AND instr(lower(name), lower(?)) > 0"
@@ -78,15 +78,15 @@ def _listed(row: sqlite3.Row) -> Found:
 def _filtered(
     db: sqlite3.Connection, where: str, values: list[str], listing: Listing
 ) -> tuple[list[Found], int]:
-    """As `runs`, by a filter or a sort that the database does not know. Raises Slow."""
+    """Return the same as `runs` for a filter or a sort that is evaluated in Python. Raises Slow."""
     late = time.monotonic() + QUERY_SECONDS
-    found = []
+    matching = []
     for row in db.execute(f"SELECT * FROM seen WHERE {where}", values):  # noqa: S608
         if time.monotonic() > late:
             raise Slow
         facts = Facts(db, row, late)
         if listing.filter is None or listing.filter(facts):
-            found.append(facts)
-    ordered = run_order.sorted_runs(found, listing.sort)
+            matching.append(facts)
+    ordered = run_order.sorted_runs(matching, listing.sort)
     page = ordered[listing.offset : listing.offset + listing.limit]
-    return [_listed(facts.row) for facts in page], len(found)
+    return [_listed(facts.row) for facts in page], len(matching)

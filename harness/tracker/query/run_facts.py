@@ -1,4 +1,4 @@
-"""A run as filters and sorts of `list_runs` see it."""
+"""The values of a run that filters and sorts of `list_runs` use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.tracker.storage.store import Slow
 
 PATH_MOST = 1024
 PARTS_MOST = 64
-"""Most characters and parts of a path such as config.optim.lr."""
+"""The most characters and the most parts of a path such as config.optim.lr."""
 COLUMNS = {
     "state": "status",
     "displayName": "name",
@@ -29,10 +29,10 @@ METRICS = ("summaryMetrics", "summary_metrics")
 
 
 class Facts:
-    """A run as filters see it. What costs something is read when it is asked for, once."""
+    """The values of one run. Expensive ones are read on first access and cached."""
 
     def __init__(self, db: sqlite3.Connection, row: sqlite3.Row, late: float = math.inf) -> None:
-        """`late`: from when on (time.monotonic) nothing that costs something is read any more."""
+        """Create the object. After `late` (time.monotonic), expensive reads raise Slow."""
         self._db = db
         self._late = late
         self.row = row
@@ -40,28 +40,31 @@ class Facts:
         self._metrics: dict[str, float | None] = {}
 
     def column(self, name: str) -> Any:
-        """Return a column. heartbeat_at is when the last point came, as in Pluto, else the last heartbeat."""
+        """Return a column.
+
+        heartbeat_at is the time of the last point, as in Pluto, or of the last heartbeat.
+        """
         if name != "heartbeat_at":
             return self.row[name]
         query = "SELECT max(last) FROM writers WHERE run_id = ? AND kind = 'metrics'"
         return self._db.execute(query, (self.row["id"],)).fetchone()[0] or self.row["heartbeat_at"]
 
     def value(self, document: str, path: str) -> Any:
-        """Return what lies in the config or the metadata at a path with dots, or None. Raises Slow."""
+        """Return the value at a dotted path in the config or the metadata, or None. Raises Slow."""
         self._in_time()
         if document not in self._documents:
             self._documents[document] = json.loads(self.row[DOCUMENTS[document]] or "null")
-        found = _at(self._documents[document], path.split("."))
-        if found is None and path.endswith(".value"):  # as wandb writes the path
-            found = _at(self._documents[document], path.removesuffix(".value").split("."))
-        return found
+        value = _at(self._documents[document], path.split("."))
+        if value is None and path.endswith(".value"):  # wandb's form of the path
+            value = _at(self._documents[document], path.removesuffix(".value").split("."))
+        return value
 
     def metric(self, name: str) -> float | None:
         """Return the last value of a metric, or None. Raises Slow."""
         self._in_time()
         if name not in self._metrics:
-            found = curves.last(self._db, self.row["id"], name)
-            self._metrics[name] = found[1] if found else None
+            point = curves.last(self._db, self.row["id"], name)
+            self._metrics[name] = point[1] if point else None
         return self._metrics[name]
 
     def _in_time(self) -> None:
@@ -75,14 +78,14 @@ def check_path(path: str) -> None:
 
 
 def number_of(value: Any) -> float | None:
-    """Return a number, also one in a string, as in Pluto. None: it is none."""
+    """Return a finite number, also from a string, as Pluto does, or None for any other value."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
-        found = float(value) if not isinstance(value, str) or len(value) < 40 else math.nan
+        number = float(value) if not isinstance(value, str) or len(value) < 40 else math.nan
     except (ValueError, OverflowError):
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None
 
 
 def text_of(value: Any) -> str:
@@ -90,7 +93,7 @@ def text_of(value: Any) -> str:
 
 
 def _at(value: Any, path: list[str]) -> Any:
-    """Return what lies at a path. A key may have dots itself."""
+    """Return the value at a path, or None. Keys may contain dots themselves."""
     if not path:
         return value
     if isinstance(value, dict):

@@ -1,6 +1,7 @@
-"""Filters of `list_runs`: the language is that of Pluto, which took it from wandb.
+"""Filters of `list_runs`, in the language of Pluto, which adopted it from wandb.
 
-Evaluated row by row and not as SQL: a filter goes over columns, JSON and the last values of metrics.
+A filter is evaluated for each row and not as SQL, because it refers to columns, JSON and last values of
+metrics.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from harness.tracker.shared.requests import Refused, loads
 DEPTH = 50
 TERMS = 500
 PATTERNS = 20
-"""Most `$regex` of a filter."""
+"""The most `$regex` operators of a filter."""
 MAX_PATTERN = 200
 MAX_PATTERN_BYTES = 1 << 20
 """Memory of one compiled pattern."""
@@ -47,12 +48,12 @@ STATES = {
     "canceled": "CANCELLED",
     **{name.lower(): name for name in ("RUNNING", "COMPLETED", "FAILED", "TERMINATED", "CANCELLED")},
 }
-"""wandb's names of states, and Pluto's."""
+"""The states' names in wandb and in Pluto → the states."""
 Test = Callable[["Facts"], bool]
 
 
 def read(text: str) -> Test:
-    """Return the test of a filter that came as JSON. Raises Refused 400 with what is wrong in it."""
+    """Return the test for a filter in JSON. Raises Refused 400 with the reason if the filter is invalid."""
     try:
         tree = loads(text, constants=False)
     except (ValueError, RecursionError):
@@ -68,7 +69,7 @@ class _Reader:
         if depth > DEPTH:
             raise Refused(400, f"filter: nested deeper than {DEPTH}")
         if not isinstance(tree, dict):
-            raise Refused(400, f"filter: expected an object, seen {type(tree).__name__}")
+            raise Refused(400, f"filter: expected an object, not {type(tree).__name__}")
         tests = [self._entry(key, value, depth) for key, value in tree.items()]
         return lambda run: all(test(run) for test in tests)
 
@@ -95,11 +96,11 @@ class _Reader:
 
 
 def _leaf(field: str, value: Any) -> Test:
-    """Return the test of one field. Several operators of one field must all hold."""
+    """Return the test of one field. If it has several operators, all of them must be true."""
     wanted = value if isinstance(value, dict) and any(k.startswith("$") for k in value) else {"$eq": value}
     for name in wanted:
         if name not in OPERATORS:
-            raise Refused(400, f"filter: {field[:80]}: {name[:40]} is none of {', '.join(OPERATORS)}")
+            raise Refused(400, f"filter: {field[:80]}: {name[:40]} is not one of {', '.join(OPERATORS)}")
     family, _, rest = field.partition(".")
     check_path(rest)
     name = COLUMNS.get(field, field)
@@ -119,51 +120,51 @@ def _leaf(field: str, value: Any) -> Test:
 def _column(name: str, how: str, what: Any) -> Test:
     if name == "status":
         if how not in {"$eq", "$ne", "$in", "$nin"}:
-            raise Refused(400, f"filter: status does not take {how}")
+            raise Refused(400, f"filter: status does not support {how}")
         states = {_state(one) for one in _list(what, how)}
         return lambda run: (run.column("status") in states) == (how in {"$eq", "$in"})
     if name == "tags":
         if how not in {"$eq", "$ne", "$in", "$nin"}:
-            raise Refused(400, f"filter: tags does not take {how}")
+            raise Refused(400, f"filter: tags does not support {how}")
         tags = {str(one) for one in _list(what, how)}
         return lambda run: (not tags.isdisjoint(json.loads(run.column("tags")))) == (how in {"$eq", "$in"})
-    if how == "$regex":  # Pluto looks for the text itself, in either case
+    if how == "$regex":  # Pluto searches for the literal text and ignores case.
         part = str(what).lower()
         return lambda run: part in run.column("name").lower()
     if how in ORDER:
-        raise Refused(400, f"filter: name does not take {how}")
+        raise Refused(400, f"filter: name does not support {how}")
     names = {str(one) for one in _list(what, how)}
     return lambda run: (run.column("name") in names) == (how in {"$eq", "$in"})
 
 
 def _state(value: Any) -> str:
-    found = STATES.get(str(value).lower())
-    if found is None:
+    state = STATES.get(str(value).lower())
+    if state is None:
         raise Refused(400, f"filter: unknown state {str(value)[:40]!r}; expected one of {', '.join(STATES)}")
-    return found
+    return state
 
 
 def _time(name: str, how: str, what: Any) -> Test:
     if how not in {*ORDER, "$eq"} or (how == "$eq" and name == "heartbeat_at"):
-        raise Refused(400, f"filter: {name} does not take {how}")
+        raise Refused(400, f"filter: {name} does not support {how}")
     moment = _moment(str(what))
     if moment is None:
         raise Refused(400, f"filter: {name}: expected a time such as 2026-01-31T12:00:00Z")
     compare: Callable[[Any, Any], bool] = ORDER.get(how, operator.eq)
 
     def test(run: Facts) -> bool:
-        seen = _moment(run.column(name) or "")
-        return seen is not None and compare(seen, moment)
+        time = _moment(run.column(name) or "")
+        return time is not None and compare(time, moment)
 
     return test
 
 
 def _moment(text: str) -> datetime | None:
     try:
-        found = datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return found.replace(tzinfo=UTC) if found.tzinfo is None else found
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
 def _pattern(text: str) -> Any:
@@ -196,16 +197,16 @@ def _document(family: str, path: str, how: str, what: Any) -> Test:
             raise Refused(400, f"filter: {family}.{path[:80]}: {how} expects a number")
 
         def ordered(run: Facts) -> bool:
-            seen = number_of(run.value(family, path))
-            return seen is not None and ORDER[how](seen, number)
+            value = number_of(run.value(family, path))
+            return value is not None and ORDER[how](value, number)
 
         return ordered
     values = [number_of(one) if number_of(one) is not None else text_of(one) for one in _list(what, how)]
 
     def equal(run: Facts) -> bool:
-        seen = run.value(family, path)
-        number = number_of(seen)
-        return ((text_of(seen) if number is None else number) in values) == (how in {"$eq", "$in"})
+        value = run.value(family, path)
+        number = number_of(value)
+        return ((text_of(value) if number is None else number) in values) == (how in {"$eq", "$in"})
 
     return equal
 
@@ -217,8 +218,8 @@ def _metric(name: str, how: str, what: Any) -> Test:
     compare: Callable[[Any, Any], bool] = ORDER.get(how) or (operator.eq if how == "$eq" else operator.ne)
 
     def test(run: Facts) -> bool:
-        seen = run.metric(name)
-        return seen is not None and compare(seen, number)
+        value = run.metric(name)
+        return value is not None and compare(value, number)
 
     return test
 

@@ -1,4 +1,4 @@
-"""Sorts of `list_runs` by what the database does not know."""
+"""Sorts of `list_runs` by fields that are not columns of the database."""
 
 from __future__ import annotations
 
@@ -19,7 +19,10 @@ from harness.tracker.shared.requests import Refused
 
 
 def sorted_runs(found: list[Facts], sort: str) -> list[Facts]:
-    """Sort by `[+|-]field`. A run without the field is last both ways. Raises Refused 400, Slow."""
+    """Return the runs sorted by `[+|-]field`. A run without the field is last in both directions.
+
+    Raises Refused 400 for an unknown field, and Slow.
+    """
     field = sort.lstrip("+- ")
     down = sort.startswith("-")
     family, _, rest = field.partition(".")
@@ -34,13 +37,13 @@ def sorted_runs(found: list[Facts], sort: str) -> list[Facts]:
         read_ = lambda run: run.metric(rest)  # noqa: E731
     else:
         known = "createdAt, updatedAt, heartbeat_at, name, status, config.*, systemMetadata.*"
-        raise Refused(400, f"sort: this server knows {known}, summary_metrics.*")
+        raise Refused(400, f"sort: this server supports {known}, summary_metrics.*")
 
     def key(run: Facts) -> tuple[Any, ...]:
-        seen = read_(run)
-        number = None if name in {"name", "status", *TIMES} else number_of(seen)
-        return (0, number, "") if number is not None else (1, 0.0, text_of(seen))
+        value = read_(run)
+        number = None if name in {"name", "status", *TIMES} else number_of(value)
+        return (0, number, "") if number is not None else (1, 0.0, text_of(value))
 
-    there = [run for run in found if read_(run) is not None]
-    there.sort(key=lambda run: (key(run), run.row["id"]), reverse=down)
-    return there + [run for run in found if read_(run) is None]
+    with_field = [run for run in found if read_(run) is not None]
+    with_field.sort(key=lambda run: (key(run), run.row["id"]), reverse=down)
+    return with_field + [run for run in found if read_(run) is None]

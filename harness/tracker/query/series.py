@@ -1,4 +1,4 @@
-"""Metric series: Pluto's deduplicated view, the raw rows under it, and statistics."""
+"""Queries for metric series: Pluto's deduplicated view, the raw rows, and statistics."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from harness.tracker.shared.requests import from_ms
 
 Found = dict[str, Any]
 LARGE = 1e150
-"""The square of a larger number may be too large for a float."""
+"""The square of a larger number may overflow a float."""
 AGGREGATIONS = ("MIN", "MAX", "AVG", "LAST", "VARIANCE")
 
 
 def names(db: sqlite3.Connection, project: str, runs: Sequence[int], search: str, limit: int) -> list[str]:
-    """Return distinct metric names of a project, or of some of its runs."""
+    """Return the distinct metric names of a project, or of `runs` if it is not empty."""
     wanted = set(runs)
     found: set[str] = set()
     for (run,) in db.execute("SELECT id FROM runs WHERE project = ?", (project,)).fetchall():
@@ -33,14 +33,14 @@ def names(db: sqlite3.Connection, project: str, runs: Sequence[int], search: str
 
 
 def of_run(db: sqlite3.Connection, run: int) -> list[str]:
-    """Return the names with points."""
+    """Return the names of a run's metrics."""
     shapes = db.execute("SELECT names FROM shapes WHERE run_id = ?", (run,))
     return sorted({name for (title,) in shapes for name in json.loads(title)})
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Points of one metric."""
+    """Points of one metric, in columns."""
 
     steps: array[int]
     times: array[int]
@@ -54,16 +54,16 @@ class Columns:
         return all(map(operator.lt, self.steps, islice(self.steps, 1, None)))
 
     def part(self, first: int, end: int) -> Columns:
-        """Return the points from place `first` up to `end`, which is not included."""
+        """Return the points from index `first` to `end`, exclusive."""
         return Columns(self.steps[first:end], self.times[first:end], self.values[first:end])
 
     def at(self, places: Iterable[int]) -> Columns:
-        """Return the points at these places."""
-        found, taken = list(places), empty()
-        blocks.extend(taken.steps, self.steps, found)
-        blocks.extend(taken.times, self.times, found)
-        blocks.extend(taken.values, self.values, found)
-        return taken
+        """Return the points at these indexes."""
+        indexes, points = list(places), empty()
+        blocks.extend(points.steps, self.steps, indexes)
+        blocks.extend(points.times, self.times, indexes)
+        blocks.extend(points.values, self.values, indexes)
+        return points
 
     def append(self, more: Columns) -> None:
         """Append other points."""
@@ -79,7 +79,7 @@ def empty() -> Columns:
 def sent(
     db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
 ) -> Columns:
-    """Return every point of a metric as it was sent, in arrival order, with steps from `first` to `last`."""
+    """Return every raw point of a metric with a step from `first` to `last`, in arrival order."""
     found = empty()
     shapes: dict[int, list[str]] = {}
     written = json.dumps(name, ensure_ascii=False)
@@ -111,8 +111,10 @@ def sent(
 def shown(
     db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
 ) -> Columns:
-    """Return Pluto's series by step: of each step the point with the highest client time, as in Pluto's
-    ReplacingMergeTree(time); of equal times the one that came last.
+    """Return Pluto's deduplicated series, by step.
+
+    Each step has the point with the highest client time, as in Pluto's ReplacingMergeTree(time). Of points
+    with equal times, the last received one is used.
     """
     found = sent(db, run, name, first, last)
     if found.ordered():
@@ -139,7 +141,7 @@ def _point(name: str, step: int, time_ms: int, value: float) -> Found:
 
 
 def sampled(points: Columns, limit: int) -> Columns:
-    """Return at most `limit` of them, evenly spread, first and last included."""
+    """Return at most `limit` of the points, evenly spread, including the first and the last one."""
     if len(points) <= limit:
         return points
     last = len(points) - 1
@@ -154,9 +156,7 @@ def listed(name: str, points: Columns) -> list[Found]:
 def raw(
     db: sqlite3.Connection, run: int, name: str, limit: int, first: int | None, last: int | None
 ) -> tuple[list[Found], bool]:
-    """Return every row as it was sent, by step, duplicates included, and whether there are more than
-    `limit`.
-    """
+    """Return at most `limit` raw rows by step, including duplicates, and whether there are more."""
     found = sent(db, run, name, first, last)
     order = sorted(range(len(found)), key=found.steps.__getitem__)
     return listed(name, found.at(order[:limit])), len(found) > limit
@@ -167,7 +167,7 @@ def _window(first: int | None, last: int | None) -> tuple[int, int]:
 
 
 def statistics(db: sqlite3.Connection, run: int, name: str) -> Found | None:
-    """Return statistics of the deduplicated finite values, or None when there is none."""
+    """Return statistics of the deduplicated finite values, or None if there is no such value."""
     found = shown(db, run, name)
     finite = [pair for pair in zip(found.steps, found.values, strict=True) if math.isfinite(pair[1])]
     if not finite:
@@ -188,7 +188,7 @@ def statistics(db: sqlite3.Connection, run: int, name: str) -> Found | None:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean of finite values, also where their sum is no float."""
+    """Return the mean of finite values, even if their sum overflows a float."""
     try:
         return math.fsum(values) / len(values)
     except OverflowError:
@@ -197,7 +197,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def _spread(values: Sequence[float], middle: float) -> float:
-    """Return the standard deviation of finite values. It may be infinite, and raises nothing."""
+    """Return the standard deviation of finite values. It may be infinite, and never raises."""
     scale = max(map(abs, values))
     if scale < LARGE:
         scale = 1.0
@@ -206,12 +206,12 @@ def _spread(values: Sequence[float], middle: float) -> float:
 
 
 def aggregate(found: Found, aggregation: str) -> float:
-    """Return one of AGGREGATIONS of a metric's statistics."""
+    """Return one of AGGREGATIONS from a metric's statistics."""
     value = {
         "MIN": found["min"],
         "MAX": found["max"],
         "AVG": found["mean"],
         "LAST": found["last"]["value"],
-        "VARIANCE": found["stddev"] * found["stddev"],  # not **, which raises what is too large
+        "VARIANCE": found["stddev"] * found["stddev"],  # not **, which raises OverflowError
     }[aggregation]
     return float(value)

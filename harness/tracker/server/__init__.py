@@ -1,1 +1,1 @@
-"""The application: connections, authentication, and what a request may reach."""
+"""The application: connections, authentication, and the scope of each key."""

@@ -1,4 +1,4 @@
-"""The ASGI application: every route, the key in front, the store behind."""
+"""The ASGI application: all routes, the check of the API key, and the store."""
 
 from __future__ import annotations
 
@@ -33,26 +33,29 @@ from harness.tracker.storage import silence
 from harness.tracker.storage.store import Store
 
 PARSERS = 2
-"""Requests that are parsed at once, in threads: the event loop stays free for the others."""
+"""The number of threads that parse large requests, so that the event loop stays responsive."""
 
 
 @dataclass(frozen=True)
 class Options:
+    """The options of the tracker's server."""
+
     db: Path
     key: str
     public_url: str = ""
-    """Base of the URLs in answers. Empty: the request's Host."""
+    """Base of the URLs in responses. If empty, the request's Host header is used."""
     file_limit: int = 64 << 20
-    """Most bytes of one file."""
+    """The most bytes of one file."""
     stale_seconds: float = silence.HEARTBEAT_SECONDS
-    """silence.py. 0: never."""
+    """Seconds after which a silent run is shown as FAILED (silence.py). 0 means never."""
     files_limit: int = 1 << 30
-    """Most bytes of all files."""
+    """The most bytes of all files."""
 
 
 async def healthz(request: Request) -> Response:
-    """Answer that the tracker is ready: the database is open. It sends no query, so that a busy tracker
-    stays ready.
+    """Return 200 while the thread that writes the database runs.
+
+    This sends no query, so that a busy tracker stays ready.
     """
     alive = http.store(request).alive
     return Json({"status": "ok" if alive else "the writer has ended"}, 200 if alive else 503)
@@ -71,7 +74,7 @@ def build(options: Options) -> Starlette:
 
     app = Starlette(
         routes=[
-            *routes_ingest.routes,  # first: they are asked for most, and each route before costs time
+            *routes_ingest.routes,  # first, because they get most requests, and each earlier route costs time
             Route("/healthz", healthz),
             *routes_runs.routes,
             *routes_files.routes,

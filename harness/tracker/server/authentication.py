@@ -1,4 +1,4 @@
-"""What stands before every route: the key, and an answer for everything that goes wrong."""
+"""ASGI middleware in front of every route: the check of the API key, and responses for all errors."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ from harness.tracker.storage.store import QUERY_SECONDS, Full, Slow
 
 logger = logging.getLogger("uvicorn.error")
 WRITES = ("/ingest/", "/files", "/api/runs/create", "/api/runs/resume", "/api/runs/status")
-"""Paths whose refusal may lose something of a run."""
+"""Paths of writes: if one is refused, data of a run may be lost."""
 OPEN_PATHS = (
     *("/healthz", "/openapi.json", "/files/put/", "/files/get/"),
     *("/o/", "/pages/", "/login", "/logout"),
 )
-"""Paths that need no key: the probe, the API's description, URLs that hold a secret themselves, as Pluto's
-presigned ones do, and pages, which a session guards (pages/doors.py).
-"""
+"""Paths that need no key: the probe, the API's description, URLs that contain a secret, like Pluto's
+presigned URLs, and the pages, which require a session (pages/doors.py)."""
 
 
 async def on_refused(request: Request, error: Exception) -> Response:
@@ -34,13 +33,13 @@ async def on_refused(request: Request, error: Exception) -> Response:
         who = sender(request)
         reason = f"{request.url.path} {error.status_code}: {error.detail}"
         refused(request).add(reason, now(), sender=who.name, run_id=who.run_id or None, launch=who.launch)
-    answer = refusal(request.url.path, error.status_code, error.detail)
-    answer.headers.update(error.headers or {})
-    return answer
+    response = refusal(request.url.path, error.status_code, error.detail)
+    response.headers.update(error.headers or {})
+    return response
 
 
 def on_error(request: Request, error: Exception) -> Response:
-    """Answer 500, or 507 when the disk is full, and remember it for the audit view."""
+    """Return a response with 500, or 507 if the disk is full. Record the failure for the audit view."""
     reason = f"{type(error).__name__}: {error}"
     failures(request).add(reason, now())
     full = getattr(error, "sqlite_errorcode", None) == sqlite3.SQLITE_FULL
@@ -48,10 +47,10 @@ def on_error(request: Request, error: Exception) -> Response:
 
 
 class Guard:
-    """ASGI: answers for what went wrong in a route.
+    """ASGI middleware that converts each error of a route to a response.
 
-    The server never sees an exception. It would close the connection after it, and a client would lose the
-    request that it sends next.
+    An exception that reached the server would make it close the connection, and a client would lose its next
+    request.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -76,24 +75,24 @@ class Guard:
         except HTTPException as error:
             await (await on_refused(request, error))(scope, receive, noting)
         except Full:
-            answer = await on_refused(request, Busy("more writes wait than the tracker takes"))
-            await answer(scope, receive, noting)
+            response = await on_refused(request, Busy("the tracker's queue of writes is full"))
+            await response(scope, receive, noting)
         except Slow:
-            answer = refusal(scope["path"], 503, f"the query took longer than {QUERY_SECONDS:g} s")
-            await answer(scope, receive, noting)
+            response = refusal(scope["path"], 503, f"the query took longer than {QUERY_SECONDS:g} s")
+            await response(scope, receive, noting)
         except Exception as error:
             logger.exception("%s %s", scope["method"], scope["path"])
-            answer = on_error(request, error)
+            response = on_error(request, error)
             if not began:
-                await answer(scope, receive, noting)
+                await response(scope, receive, noting)
 
 
 class KeyRequired:
-    """ASGI: lets a request pass with `Authorization: Bearer KEY` or `X-Api-Key: KEY`.
+    """ASGI middleware that requires `Authorization: Bearer KEY` or `X-Api-Key: KEY`.
 
-    The second is for callers behind the Kubernetes API server's proxy, which takes Authorization away. A key
-    may be that of a launch (keys.py), so that each request is known to be of that launch, or that of a
-    project, which opens nothing else (scopes.py).
+    The second header is for callers behind the Kubernetes API server's proxy, which removes Authorization.
+    The key of a launch (keys.py) assigns each request to that launch. The key of a project gives access only
+    to that project (scopes.py).
     """
 
     def __init__(self, app: ASGIApp, key: str) -> None:

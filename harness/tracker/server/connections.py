@@ -1,7 +1,7 @@
-"""Connections that ask for nothing, or never end asking, are closed. Others keep theirs.
+"""Close connections that send no request, or never complete the head of one.
 
-uvicorn has a limit for connections between two requests, and none for those before the first one or in the
-middle of a request's head. A thousand of those would take every file descriptor. Its native parser has no
+uvicorn has a timeout for connections between two requests, but none before the first request or within a
+request's head. A thousand such connections would use up all file descriptors. uvicorn's native parser has no
 limit for the size of a head either.
 """
 
@@ -16,17 +16,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from harness.tracker.api.bodies import WHOLE
 
 HEAD_SECONDS = 20.0
-"""Longest time from a connection, or the first byte of a request, to the end of the request's head."""
+"""The longest time from a new connection, or from a request's first byte, to the end of the request's
+head."""
 HEAD_MOST = 64 << 10
-"""Most bytes of a request that are not its body: its head, and what its parts are framed with."""
+"""The most bytes of a request outside its body: its head, and the framing of its chunks."""
 FRAMES = 8
-"""Most bytes of framing for each byte of a body: a part of one byte has six."""
+"""The most bytes of framing per byte of the body. A chunk of one byte has six."""
 SPARE = 128
-"""File descriptors that are not for connections: the database, files, threads."""
+"""File descriptors reserved for the database, files and threads."""
 
 
 def raise_limit() -> int:
-    """Take as many file descriptors as this process may have. Return how many connections may be open."""
+    """Raise the limit of file descriptors to the maximum. Return the number of connections that fit."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65536 if most == resource.RLIM_INFINITY else min(most, 65536)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
@@ -34,10 +35,10 @@ def raise_limit() -> int:
 
 
 class Joined:
-    """A transport that sends the head of an answer with the first part of its body.
+    """A transport that sends the head of a response together with the first part of its body.
 
-    uvicorn writes them one after the other. A second call of the system costs as much as the rest of a small
-    answer, and Python's lock is lost in each, which other threads may hold for long.
+    uvicorn writes them separately. A second system call costs as much as the rest of a small response, and
+    each system call releases the GIL, which other threads may then keep for long.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -53,7 +54,7 @@ class Joined:
             data, self._head = self._head + data, b""
         elif data.startswith(b"HTTP/1.1 ") and len(data) < HEAD_MOST:
             self._head = data
-            self._loop.call_soon(self._send)  # at the latest: an answer to HEAD has no body
+            self._loop.call_soon(self._send)  # for a response without a body, such as to HEAD
             return
         self._transport.write(data)
 
@@ -68,14 +69,14 @@ class Joined:
 
 
 class Connection(HttpToolsProtocol):
-    """One connection with a deadline for each request's head."""
+    """A connection with a deadline for each request's head."""
 
     most = 1024
-    """Connections at once. One more closes the oldest of those that have not asked for anything yet."""
+    """The most connections. A further one closes the oldest connection that waits for a request's head."""
     _waiting: dict[Connection, None] = {}  # noqa: RUF012 # of all connections, by age
     _late: asyncio.TimerHandle | None = None
     _unread = 0
-    """Bytes of the current request that came, less those of its body and of its framing."""
+    """Received bytes of the current request without those of its body and of its framing."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         joined = Joined(cast("asyncio.Transport", transport), self.loop)
@@ -103,7 +104,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
-            # The parser would not read the body: rows could be answered with 200 that nobody read.
+            # The parser would not read the body, and the server could respond 200 to rows that it never read.
             self.send_400_response("This server speaks HTTP/1.1 alone: send no Upgrade header.")
         else:
             super().on_headers_complete()

@@ -1,7 +1,7 @@
-"""What the key of one project may ask for. What is not named here, it may not.
+"""The requests that a project's key permits. All others are refused.
 
-Reads and rows are judged by their address and headers alone, before a route sees them. Requests with a run
-in their body are judged where the run is looked up (runs.find), in the transaction that writes it.
+Reads and rows are checked by their path, query and headers, before the route runs. Requests with a run in
+their body are checked when the run is looked up (runs.find), in the transaction that writes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ READS = frozenset(
     )
 )
 BY_PROJECT = frozenset({"/api/runs/list", "/api/runs/metric-names", "/api/runs/leaderboard"})
-"""Reads that name no run. They need the project's name."""
+"""Reads without a run. They need the project's name."""
 BY_NOTHING = frozenset({"/api/runs/auth/validate", "/api/runs/projects"})
 ROWS = ("/ingest/metrics", "/ingest/logs", "/ingest/data", "/files")
 JUDGED_LATER = frozenset(
@@ -37,20 +37,22 @@ BY_DISPLAY_ID = f"{DETAILS}by-display-id/"
 
 
 async def check(request: Request, project: str) -> None:
-    """Let a request of a project's key pass. Raises Refused: 403 for what is not the project's, 404 for runs
-    of others, as if there were none.
+    """Check a request with a project's key.
+
+    Raises Refused 403 for a request outside the project, and 404 for runs of other projects, as if they did
+    not exist.
     """
     named = request.query_params.getlist("projectName")
     named += [one for one in [request.headers.get("x-project-name")] if one]
     if any(one != project for one in named):
-        raise Refused(403, f"this key opens project {project} alone")
+        raise Refused(403, f"this key only gives access to project {project}")
     runs = _runs(request, bool(named))
     if runs and not await http.store(request).read(lambda db: _all_of(db, project, runs)):
         raise Refused(404, "Run not found")
 
 
 def _runs(request: Request, named: bool) -> Sequence[int]:
-    """Return the runs that a request is about. Raises Refused 403."""
+    """Return the runs that a request names. Raises Refused 403."""
     path, query = request.scope["path"], request.query_params
     if request.method == "POST" and path in JUDGED_LATER:
         return []
@@ -71,11 +73,11 @@ def _runs(request: Request, named: bool) -> Sequence[int]:
             ]
             if runs or path in BY_NOTHING or (path in BY_PROJECT and named):
                 return runs
-            raise Refused(403, "the key of a project needs projectName, or the run")
-    raise Refused(403, "the key of a project does not open this; the tracker's own key does")
+            raise Refused(403, "with the key of a project, a request must name projectName or the run")
+    raise Refused(403, "the key of a project does not permit this request; use the tracker's own key")
 
 
 def _all_of(db: sqlite3.Connection, project: str, runs: Sequence[int]) -> bool:
     query = "SELECT project FROM runs WHERE id = ?"
-    found = [db.execute(query, (run,)).fetchone() for run in set(runs)]
-    return all(row is not None and row["project"] == project for row in found)
+    rows = [db.execute(query, (run,)).fetchone() for run in set(runs)]
+    return all(row is not None and row["project"] == project for row in rows)

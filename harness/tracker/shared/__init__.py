@@ -1,1 +1,1 @@
-"""What the server and its clients share: keys, ids, links, blocks of rows, requests and their refusals."""
+"""Code shared by the server and its clients: keys, ids, links, blocks of rows, requests and refusals."""

@@ -1,9 +1,9 @@
-"""Points in columns. The points of one request are one block: one row of SQL however many they are.
+"""Points in columns. All points of one request form one block, which is one row in the database.
 
-A block has the names of its metrics, and for each point in arrival order a step, a client time and a value.
-`which` says of which metric each point is. It is None where the metrics take turns, as in lines that all log
-the same names. On the disk the columns follow one another as little-endian 64-bit numbers, `which` as 32-bit
-ones. NaN and infinities are values like others.
+A block contains the names of its metrics, and for each point in arrival order a step, a client time and a
+value. `which` contains the index of each point's metric. It is None if the metrics alternate in a fixed
+order, as in lines that all log the same names. On disk, the columns follow one another as little-endian
+64-bit numbers, and `which` as 32-bit numbers. NaN and infinities are stored like other values.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ assert sys.byteorder == "little", "blocks are copied to the disk as they are in 
 assert array("I").itemsize == 4
 Number = TypeVar("Number", int, float)
 WORD = 8
-"""Bytes of a step, of a time and of a value."""
+"""Bytes of a step, a time or a value."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Block:
 
     @property
     def title(self) -> str:
-        """Return the names as the database keeps them."""
+        """Return the names in the database's format."""
         return title(self.names)
 
     def packed(self) -> bytes:
@@ -57,7 +57,7 @@ class Block:
         return zip(self.metrics(), self.steps, self.times, self.values, strict=True)
 
     def places(self, name: int) -> Sequence[int]:
-        """Return where the points of a metric are, which is given by its place among the names."""
+        """Return the indexes of a metric's points. `name` is the metric's index in `names`."""
         if self.which is None:
             return range(name, len(self), len(self.names))
         return [at for at, of in enumerate(self.which) if of == name]
@@ -71,11 +71,11 @@ def title(names: Sequence[str]) -> str:
 
 
 def shape_of(db: sqlite3.Connection, run: int, title: str) -> int:
-    """Return the id of a list of names in a run. It is made if there is none."""
+    """Return the id of a run's list of metric names. The list is inserted if it is new."""
     db.execute("INSERT OR IGNORE INTO shapes (run_id, names) VALUES (?, ?)", (run, title))
     query = "SELECT id FROM shapes WHERE run_id = ? AND names = ?"
-    found: int = db.execute(query, (run, title)).fetchone()[0]
-    return found
+    shape: int = db.execute(query, (run, title)).fetchone()[0]
+    return shape
 
 
 def of_rows(rows: Sequence[tuple[str, int, int, float]]) -> Block:
@@ -92,7 +92,7 @@ def of_rows(rows: Sequence[tuple[str, int, int, float]]) -> Block:
 
 
 def of_lines(steps: array[int], times: array[int], data: Sequence[dict[str, float]]) -> Block:
-    """Return the block of lines: the step, the time, and the values by name of each."""
+    """Return the block of log lines. Each line has a step, a time, and values by metric name."""
     values = array("d", chain.from_iterable(map(dict.values, data)))
     shapes = set(map(tuple, data))
     if len(shapes) == 1:
@@ -110,24 +110,24 @@ def of_lines(steps: array[int], times: array[int], data: Sequence[dict[str, floa
 
 
 def in_turn(which: array[int], names: int) -> bool:
-    """Return whether the metrics take turns, each as often as the others."""
+    """Return whether the metrics alternate in a fixed order, each with the same number of points."""
     return names == 0 or (
         len(which) % names == 0 and array("I", range(names)) * (len(which) // names) == which
     )
 
 
 def repeated(column: array[int], times: int) -> array[int]:
-    """Return each value `times` times in a row."""
+    """Return a column with each value repeated `times` times in a row."""
     if times == 1:
         return column
-    found = array("q", bytes(WORD * len(column) * times))
+    result = array("q", bytes(WORD * len(column) * times))
     for at in range(times):
-        found[at::times] = column
-    return found
+        result[at::times] = column
+    return result
 
 
 def unpacked(names: Sequence[str], points: int, packed: bytes) -> Block:
-    """Return the block of so many points that was packed."""
+    """Return the block with this number of points from its packed bytes."""
     steps, times, values = array("q"), array("q"), array("d")
     end = WORD * points
     steps.frombytes(packed[:end])
@@ -138,7 +138,7 @@ def unpacked(names: Sequence[str], points: int, packed: bytes) -> Block:
 
 
 def extend(into: array[Number], more: array[Number], places: Sequence[int]) -> None:
-    """Append the numbers at these places to a column."""
+    """Append the numbers at these indexes to a column."""
     if isinstance(places, range):
         into.extend(more[places.start :: places.step])
     else:

@@ -1,4 +1,4 @@
-"""Display ids, as UTE-1: a prefix of the project and the run's number in it."""
+"""Display ids such as UTE-1: the project's prefix and the run's number in the project."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ WORD = re.compile(r"[A-Za-z0-9]+")
 
 
 def prefixes_of(project: str) -> Iterator[str]:
-    """Yield display-id prefixes: initials, filled up from the last word, then longer, then with a number.
+    """Yield display-id prefixes: initials with letters of the last word, then longer, then with a number.
 
     "unify-test" → "UTE", "UTES", "UTEST", "UTE2", …
     """
@@ -26,22 +26,22 @@ def prefixes_of(project: str) -> Iterator[str]:
 
 
 def free_prefix(db: sqlite3.Connection, project: str) -> str:
-    """Return a prefix that no other project has: a display id, which says no project, then means one run."""
+    """Return a prefix that no other project has, so that a display id alone identifies one run."""
     taken = {row[0] for row in db.execute("SELECT prefix FROM projects WHERE name <> ?", (project,))}
     return next(one for one in prefixes_of(project) if one not in taken)
 
 
 def find(db: sqlite3.Connection, display_id: str, project: str | None) -> sqlite3.Row:
-    """Return a run by its display id. An older database has prefixes that projects share: `project` decides.
+    """Return the run with a display id. In an older database, projects may share a prefix: pass `project`.
 
-    Raises Refused: 404, and 409 where several projects have such a run and none is named.
+    Raises Refused 404 if there is no such run, and 409 if several projects have one and `project` is None.
     """
     query = "SELECT * FROM runs WHERE display_id = ? AND coalesce(?, project) = project ORDER BY id"
     rows = db.execute(query, (display_id.upper(), project)).fetchall()
     if len(rows) > 1:
         projects = ", ".join(sorted(row["project"] for row in rows))
-        raise Refused(409, f"{display_id} is of several projects: {projects}; name one by projectName")
+        raise Refused(409, f"several projects have {display_id}: {projects}; choose one by projectName")
     if not rows:
         raise Refused(404, "Run not found")
-    found: sqlite3.Row = rows[0]
-    return found
+    run: sqlite3.Row = rows[0]
+    return run

@@ -1,7 +1,7 @@
-"""Requests that came to nothing: that the tracker failed, that it refused, whose sender hung up.
+"""Count unsuccessful requests: those that the tracker failed or refused, and those whose sender disconnected.
 
-These are three different things: only the first is the tracker's fault. They are kept in memory, because a
-full disk keeps nothing.
+Only the first kind is the tracker's fault. The counts are in memory, because a full disk could not store
+them.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ import threading
 from typing import Any
 
 MOST = 100
-"""How many different reasons are counted apart."""
+"""The most combinations of reason and sender that are counted separately."""
 
 
 class Failures:
-    """Requests by reason and sender: how many, and when the first and the last came."""
+    """The number of requests by reason and sender, with the times of the first and the last one."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._found: dict[tuple[Any, ...], dict[str, Any]] = {}
+        self._failures: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def add(self, reason: str, at: str, **of: Any) -> None:
-        """Count one. `at` is RFC 3339. Past the first hundred different ones, the reason is "other"."""
+        """Count one request. `at` is RFC 3339. After MOST combinations, new ones count as "other"."""
         with self._lock:
             key = (reason, *of.values())
-            if key not in self._found and len(self._found) >= MOST:
+            if key not in self._failures and len(self._failures) >= MOST:
                 reason, key = "other", ("other",)
                 of = dict.fromkeys(of)
-            failure = self._found.setdefault(key, {"reason": reason, "count": 0, "first": at, **of})
+            failure = self._failures.setdefault(key, {"reason": reason, "count": 0, "first": at, **of})
             failure["count"] += 1
             failure["last"] = at
 
     def all(self) -> list[dict[str, Any]]:
         with self._lock:
-            return [dict(failure) for failure in self._found.values()]
+            return [dict(failure) for failure in self._failures.values()]

@@ -1,8 +1,8 @@
-"""Keys of launches and of projects. The client sends its key with every request.
+"""API keys of launches and of projects. The client sends its key with every request.
 
-No header of the client tells launches apart: a name, a step and an address may be equal, and behind a proxy
-all addresses are. The tracker's own key is valid too, and is of no launch. Who has the key of a project
-cannot make another one of it, because it is a seal and does not hold the tracker's own key.
+No header of the client distinguishes launches: they may have the same name, step and address, and behind a
+proxy all addresses are equal. The tracker's own key is valid too, and belongs to no launch. The owner of a
+project's key cannot derive another key from it, because it contains an HMAC and not the tracker's own key.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ PROJECT_MOST = 1024
 
 @dataclass(frozen=True)
 class Grant:
-    """What a key lets its owner do."""
+    """The permissions of a key."""
 
     launch: str | None = None
-    """The launch that the key was made for."""
+    """The launch for which the key was created."""
     project: str | None = None
-    """The only project that the key opens. None: all of them."""
+    """The only project that the key can access. None means all projects."""
 
 
 def launch_key(key: str, launch: str) -> str:
-    """Return the key of a launch, from the tracker's own key and the launch's nonce."""
+    """Return the key of a launch, derived from the tracker's own key and the launch's nonce."""
     return f"{key}.{launch}"
 
 
 def project_key(key: str, project: str) -> str:
-    """Return the key of a project, from the tracker's own key. It is the same each time."""
+    """Return the key of a project, derived from the tracker's own key. It is the same at each call."""
     name = base64.urlsafe_b64encode(project.encode()).rstrip(b"=").decode()
     return f"mlpi_p{name}.{_seal(key.encode(), project)}"
 
 
 def launch_of(given: bytes, key: bytes) -> str | None:
-    """Return the launch that a key was made for, "" for the tracker's own key, None for another key."""
+    """Return the launch of a key, "" for the tracker's own key, or None for any other key."""
     rest = _REST.fullmatch(given[len(key) :])
     if not hmac.compare_digest(given[: len(key)], key) or rest is None:
         return None
@@ -49,7 +49,7 @@ def launch_of(given: bytes, key: bytes) -> str | None:
 
 
 def grant_of(given: bytes, key: bytes) -> Grant | None:
-    """Return what a key opens, None for a key that is not of this tracker."""
+    """Return the permissions of a key, or None for a key that does not belong to this tracker."""
     launch = launch_of(given, key)
     if launch is not None:
         return Grant(launch=launch or None)

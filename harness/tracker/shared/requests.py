@@ -1,4 +1,4 @@
-"""Who sent a request, its values, and how it is refused."""
+"""The sender of a request, parsers of its values, and the errors that refuse it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,15 @@ WHOLE = re.compile(r"-?\d{1,19}", re.ASCII)
 
 
 def now() -> str:
-    """RFC 3339, UTC, microseconds. Its own: the tracker's image has no other package of the harness."""
+    """Return the time as RFC 3339 in UTC with microseconds.
+
+    The tracker's image does not contain harness.core.clock.
+    """
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def from_ms(time_ms: int) -> str:
-    """Return a client's time as Pluto shows it. A time outside of the calendar stays a number."""
+    """Return a client time in Pluto's format. A time outside the calendar's range stays a number."""
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -29,14 +32,14 @@ def from_ms(time_ms: int) -> str:
 
 
 class Refused(HTTPException):
-    """Answers a request with an error in Pluto's shape."""
+    """Makes the server respond with an error in Pluto's format."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(status, reason)
 
 
 class Busy(Refused):
-    """Answers 429 with Retry-After, which Pluto's client honours."""
+    """Makes the server respond with 429 and Retry-After, which Pluto's client honours."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(429, reason)
@@ -45,24 +48,24 @@ class Busy(Refused):
 
 @dataclass(frozen=True)
 class Sender:
-    """Who sent a request, by its headers and its address."""
+    """The sender of a request, from its headers and its address."""
 
     run_id: int
-    """X-Run-Id; 0 when it is not a number, as in Pluto's ingest."""
+    """X-Run-Id, or 0 if it is not a number, as in Pluto's ingest."""
     run_header: str | None
     name: str | None
     project: str | None
     peer: str | None
     launch: str | None = None
-    """The launch that the request's key was made for. None for the tracker's own key."""
+    """The launch for which the request's key was created. None for the tracker's own key."""
     only: str | None = None
-    """The only project that the request's key opens. None: all of them."""
+    """The only project that the request's key can access. None means all projects."""
     process: str | None = None
-    """X-Harness-Process: the process that the harness's recorder says the request is of."""
+    """X-Harness-Process: the process that sent the request, set by the harness's recorder."""
 
 
 def integer(value: object, name: str) -> int:
-    """Return a database integer. Raises Refused 400 otherwise."""
+    """Return the value as an integer of at most 64 bits. Raises Refused 400 for any other value."""
     if isinstance(value, str) and WHOLE.fullmatch(value):
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63:
@@ -71,17 +74,17 @@ def integer(value: object, name: str) -> int:
 
 
 def loads(text: bytes | str, *, constants: bool = True) -> Any:
-    """Parse JSON: the one door for every text that a client sends. NaN and infinities pass if `constants`.
+    """Parse JSON. All text from clients is parsed here. NaN and infinities are accepted if `constants`.
 
-    Raises ValueError, also for bytes that are not UTF-8, for half a surrogate pair, which no database and no
-    answer could hold, and for numbers of thousands of digits.
+    Raises ValueError for invalid JSON, bytes that are not UTF-8, a lone surrogate, which neither the database
+    nor a response can contain, and numbers of thousands of digits.
     """
-    whole = text.decode() if isinstance(text, bytes) else text  # json.loads itself lets surrogates in
-    found = json.loads(whole) if constants else json.loads(whole, parse_constant=_no_constant)
+    whole = text.decode() if isinstance(text, bytes) else text  # json.loads itself accepts surrogates
+    value = json.loads(whole) if constants else json.loads(whole, parse_constant=_no_constant)
     if "\\u" in whole or not isinstance(text, bytes):
-        json.dumps(found, ensure_ascii=False).encode()
-    return found
+        json.dumps(value, ensure_ascii=False).encode()
+    return value
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not valid JSON")

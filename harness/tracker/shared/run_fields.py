@@ -1,4 +1,7 @@
-"""Read and check the fields of a create or resume request. Config and metadata are JSON inside JSON."""
+"""Read and validate the fields of a create or resume request.
+
+Config and metadata are JSON strings in JSON.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ TAGS_MOST = 50
 
 @dataclass(frozen=True)
 class Attach:
-    """Where an attaching process runs, as far as its metadata says."""
+    """A process that attaches to a run, as described by its metadata."""
 
     sender: Sender
     name: str | None = None
@@ -28,6 +31,8 @@ class Attach:
 
 @dataclass(frozen=True)
 class Create:
+    """The fields of a create request."""
+
     project: str
     name: str
     external_id: str | None
@@ -40,12 +45,15 @@ class Create:
     inherit_config: bool
     inherit_tags: bool
     created_at: str | None = None
-    """When a run that is brought from elsewhere began. None: now."""
+    """The start time of a run that is imported from another tracker. None means now."""
     updated_at: str | None = None
 
 
 def document(body: Mapping[str, Any], name: str) -> Any:
-    """Return a field that holds JSON as a string. Raises Refused 400 when it is not JSON (NaN is not)."""
+    """Return the parsed value of a field with a JSON string.
+
+    Raises Refused 400 for invalid JSON, such as NaN.
+    """
     value = body.get(name)
     if not isinstance(value, str):
         return value
@@ -56,13 +64,13 @@ def document(body: Mapping[str, Any], name: str) -> Any:
 
 
 def moment(body: Mapping[str, Any], name: str) -> str | None:
-    """Return a time, which the client gives in milliseconds, or None. Raises Refused 400 otherwise."""
+    """Return the time of a field in milliseconds, or None without the field. Raises Refused 400 otherwise."""
     value = body.get(name)
     return None if value is None else from_ms(integer(value, name))
 
 
 def string(body: Mapping[str, Any], name: str, most: int = 4096) -> str:
-    """Return a string of 1 to `most` characters. Raises Refused 400 otherwise."""
+    """Return a string of 1 to `most` characters that is not blank. Raises Refused 400 for any other value."""
     value = body.get(name)
     if not isinstance(value, str) or not 1 <= len(value) <= most or value.isspace():
         raise Refused(400, f"{name}: expected a string of 1 to {most} characters, not blank")
@@ -80,14 +88,17 @@ def tags(value: object) -> list[str]:
 
 
 def merged(into: Any, new: Any) -> Any:
-    """Merge `new` into `into`, object by object. Anything else is replaced."""
+    """Merge `new` into `into` recursively, and return the result.
+
+    Values that are not objects are replaced.
+    """
     if isinstance(into, dict) and isinstance(new, dict):
         return {**into, **{key: merged(into[key], new[key]) if key in into else new[key] for key in new}}
     return new
 
 
 def read_create(body: Mapping[str, Any]) -> Create:
-    """Return the fields of a create request. Raises Refused 400 naming the wrong field."""
+    """Return the fields of a create request. Raises Refused 400 with the name of the invalid field."""
     external_id, parent, step = body.get("externalId"), body.get("forkRunId"), body.get("forkStep")
     if (parent is None) != (step is None):
         raise Refused(400, "forkRunId and forkStep: a fork needs both")
@@ -111,7 +122,10 @@ def read_create(body: Mapping[str, Any]) -> Create:
 
 
 def read_attach(sender: Sender, new: Create | None = None) -> Attach:
-    """Return what the metadata holds. No field of it is required, and none can make a create fail."""
+    """Return the process that the metadata describes.
+
+    A missing or invalid field never makes a create fail.
+    """
     if new is None:
         return Attach(sender, name=sender.name)
     metadata, settings = _object(new.system_metadata), _object(new.logger_settings)

@@ -1,4 +1,7 @@
-"""Run ids as the Pluto client reads them: some strings do not name a new run but resume an old one."""
+"""Check run ids.
+
+The Pluto client interprets some strings not as a new run's name but as an old run to resume.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +12,36 @@ from harness.core.errors import UsageError
 
 MOST = 255
 DISPLAY_ID = re.compile(r"[A-Z0-9]{1,4}-\d+\n?")
-"""The client matches with `$`, which lets one newline at the end pass."""
+"""The client matches with `$`, which accepts one newline at the end."""
 
 RunIdKind = Literal["external", "resume-numeric", "resume-display"]
 
 
 def classify_run_id(text: str) -> RunIdKind:
-    """Say how the client takes PLUTO_RUN_ID (pluto-ml 0.0.29, sets.py): as a name, or as a run to resume."""
+    """Return whether the client (pluto-ml 0.0.29, sets.py) uses PLUTO_RUN_ID as a name or resumes a run."""
     if text.isdigit():
         return "resume-numeric"
     return "resume-display" if DISPLAY_ID.fullmatch(text) else "external"
 
 
 def check_run_id(text: str) -> str:
-    """Return the id itself. Raises UsageError when no job could share a new run under it."""
+    """Return the id unchanged. Raises UsageError if a job could not create and share a new run with it."""
     if not text.strip():
-        raise UsageError("PLUTO_RUN_ID is empty", hint="unset it, and the harness makes one")
+        raise UsageError("PLUTO_RUN_ID is empty", hint="unset it, and the harness generates one")
     if len(text) > MOST:
-        raise UsageError(f"PLUTO_RUN_ID has {len(text)} characters", hint=f"Pluto takes at most {MOST}")
+        raise UsageError(f"PLUTO_RUN_ID has {len(text)} characters", hint=f"Pluto accepts at most {MOST}")
     if not text.isprintable():
         raise UsageError(f"PLUTO_RUN_ID {text!r} has unprintable characters", hint="remove them")
     kind = classify_run_id(text)
     if kind != "external":
         what = "a run's number" if kind == "resume-numeric" else "a run's display id"
         raise UsageError(
-            f"PLUTO_RUN_ID {text!r} is read by the Pluto client as {what}, so it would resume that run",
+            f"the Pluto client interprets PLUTO_RUN_ID {text!r} as {what}, so it would resume that run",
             hint=f"use a name, e.g. run-{text.lower()}",
         )
     return text
 
 
 def make_run_id(nonce: str) -> str:
-    """Return a run id that no other launch has. Raises UsageError when `nonce` cannot be part of one."""
+    """Return a run id that no other launch has. Raises UsageError if `nonce` cannot be part of a run id."""
     return check_run_id(f"e2e-run-{nonce}")

@@ -1,4 +1,4 @@
-"""Links to files that hold for some time, as Pluto's presigned ones do."""
+"""Signed links to files that expire, like Pluto's presigned URLs."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import hmac
 import time
 
 SECONDS = 3600
-"""How long a link holds."""
+"""Seconds for which a link is valid."""
 
 
 def link(key: str, token: str) -> str:
-    """Return the last parts of a link: the token, until when it holds (seconds of Unix), and the seal."""
+    """Return the last path segments of a link: token, expiry time (Unix seconds) and signature."""
     until = f"{int(time.time()) + SECONDS}"
     return f"{token}/{until}/{_seal(key, token, until)}"
 
 
 def right(key: str, token: str, until: str, seal: str) -> bool:
-    """Return whether a link was made here and still holds."""
+    """Return whether this tracker created the link and it has not expired."""
     made = hmac.compare_digest(seal.encode(), _seal(key, token, until).encode())
     return made and int(until) >= time.time()
 

@@ -1,1 +1,1 @@
-"""What is written, and how: the database, its schema, and the process that writes."""
+"""The database: its schema, migrations, and all writes."""

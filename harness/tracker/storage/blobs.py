@@ -1,4 +1,7 @@
-"""The bytes of files, each a file in a folder beside the database. Whole and on the disk, or not there."""
+"""Store the bytes of files in a folder beside the database.
+
+A file is either complete and on disk, or absent.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from typing import IO
 
 
 class Blobs:
-    """A folder of files by token. What a process that was killed had not finished goes at the next start."""
+    """A folder of files by token. Incomplete files of a killed process are deleted at the next start."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -20,12 +23,12 @@ class Blobs:
             left.unlink()
 
     def path(self, token: str) -> Path:
-        """Return where the bytes of a token are, if they are there. The route lets no slash in."""
+        """Return the path of a token's file, which may not exist. The route accepts no slash in a token."""
         return self._folder / token.lstrip(".")
 
     @contextmanager
     def writing(self) -> Iterator[IO[bytes]]:
-        """A new file to write into. It is gone after the block unless `keep` was called."""
+        """Provide a new temporary file. It is deleted after the block unless `keep` was called."""
         with NamedTemporaryFile(dir=self._folder, prefix=".", delete=False) as file:
             try:
                 yield file
@@ -33,7 +36,7 @@ class Blobs:
                 Path(file.name).unlink(missing_ok=True)
 
     def keep(self, file: IO[bytes], token: str) -> None:
-        """Flush a file to the disk and give it its name, at once and for good."""
+        """Flush a file to disk and rename it atomically to its final name."""
         file.flush()
         os.fsync(file.fileno())
         Path(file.name).rename(self.path(token))

@@ -1,6 +1,6 @@
-"""Who writes into a run, and which launches claimed its id before they started.
+"""Record the writers of each run, and the launches that claimed its id before they started.
 
-A claim is what keeps a second launch from a run id while the first has not written yet, and after it ended.
+A claim reserves a run id for a launch before the launch has written to the run, and after it has ended.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ _AGAIN = (
 
 
 def note(db: sqlite3.Connection, run_id: int, kind: str, sender: Sender, rows: int = 1) -> None:
-    """Count a request that wrote into a run, by its kind and its sender."""
+    """Count a request that wrote to a run, by its kind and its sender."""
     at = now()
     statements.insert(db, _WRITER, [(run_id, kind, *_whose(sender), 1, rows, at, at)], _AGAIN)
 
 
 def note_all(db: sqlite3.Connection, kind: str, requests: Iterable[tuple[Sender, int]], at: str) -> None:
-    """Count requests that wrote so many rows each into the runs that their senders name."""
-    found: dict[tuple[Any, ...], list[int]] = {}
+    """Count several requests, given as (sender, number of rows). The senders name the runs."""
+    totals: dict[tuple[Any, ...], list[int]] = {}
     for sender, rows in requests:
-        count = found.setdefault((sender.run_id, kind, *_whose(sender)), [0, 0])
+        count = totals.setdefault((sender.run_id, kind, *_whose(sender)), [0, 0])
         count[0] += 1
         count[1] += rows
-    statements.insert(db, _WRITER, [(*who, *counts, at, at) for who, counts in found.items()], _AGAIN)
+    statements.insert(db, _WRITER, [(*who, *counts, at, at) for who, counts in totals.items()], _AGAIN)
 
 
 def _whose(sender: Sender) -> tuple[str, str, str, str]:
@@ -42,7 +42,7 @@ def _whose(sender: Sender) -> tuple[str, str, str, str]:
 def claim(
     db: sqlite3.Connection, project: str, external_id: str, launch: str, shared: bool
 ) -> dict[str, Any]:
-    """Claim a run id for a launch. One that is claimed or has a run is granted only when `shared`."""
+    """Claim a run id for a launch. If it is claimed or has a run, the claim is granted only if `shared`."""
     at = now()
     held = db.execute(
         "SELECT launch, at FROM claims WHERE project = ? AND external_id = ? AND launch <> ? ORDER BY at",
@@ -63,7 +63,7 @@ def claim(
 
 
 def release(db: sqlite3.Connection, launch: str) -> None:
-    """Give up the claims of a launch on run ids whose runs it wrote nothing into."""
+    """Delete the claims of a launch on run ids to whose runs it wrote nothing."""
     db.execute(
         "DELETE FROM claims WHERE launch = ? AND NOT EXISTS ("
         "SELECT 1 FROM runs JOIN writers ON run_id = runs.id"
@@ -74,7 +74,7 @@ def release(db: sqlite3.Connection, launch: str) -> None:
 
 
 def writers(db: sqlite3.Connection, run_ids: list[int]) -> list[dict[str, Any]]:
-    """Return who wrote into these runs, and the claims of their ids as kind "claim"."""
+    """Return the writers of these runs, and the claims of their ids as kind "claim"."""
     ids = ",".join(f"{number:d}" for number in run_ids)
     rows = db.execute(
         f"SELECT * FROM writers WHERE run_id IN ({ids}) UNION ALL"  # noqa: S608

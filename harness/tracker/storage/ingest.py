@@ -1,7 +1,7 @@
-"""Read ingest lines, check them as Pluto's ingest does, and keep them with their sender.
+"""Parse ingest lines, validate them like Pluto's ingest, and store them with their sender.
 
-Lines are taken one after another, as in Pluto: those before a bad one stay, and the answer is 422. Nobody
-checks whether the run exists: a row for no run is an orphan, which the audit view shows.
+Lines are processed in order, as in Pluto: those before an invalid line are stored, and the response is 422.
+Rows are stored even if their run does not exist. The audit view shows such orphans.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.tracker.shared.requests import Sender, loads, now
 from harness.tracker.storage import claims
 
 MOST = (1 << 63) - 1
-"""SQLite's largest integer. Pluto takes up to 2**64 - 1 for step and time; no client gets there."""
+"""SQLite's largest integer. Pluto accepts up to 2**64 - 1 for step and time, but no client reaches that."""
 
 ROWS_MOST = 1_000_000
 NAME_MOST = 1024
@@ -31,7 +31,7 @@ Row = tuple[Any, ...]
 
 @dataclass
 class Lines:
-    """The rows of a request up to its first bad line, and what was wrong with that line."""
+    """The rows of a request up to its first invalid line, and the error of that line."""
 
     rows: list[Row] = field(default_factory=list)
     lines: int = 0
@@ -40,7 +40,7 @@ class Lines:
 
 @dataclass
 class Points:
-    """The points of a request up to its first bad line, and what was wrong with that line."""
+    """The points of a request up to its first invalid line, and the error of that line."""
 
     block: blocks.Block = blocks.EMPTY
     lines: int = 0
@@ -48,11 +48,11 @@ class Points:
 
 
 class Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A line of points as most clients write it: with numbers that JSON knows."""
+    """A line of points in the usual form: all values are JSON numbers."""
 
     time: int | float
     step: int | float
-    """`int` alone would take 1.0 for 1. `_at_once` refuses floats."""
+    """With `int` alone, the decoder would accept 1.0 as 1. `_at_once` rejects floats."""
     data: dict[str, float]
 
 
@@ -60,20 +60,20 @@ _decode = msgspec.json.Decoder(Line).decode
 
 
 def read_points(body: bytes) -> Points:
-    """Read lines of points. What the native parser does not take, `read` decides about.
+    """Parse lines of points, with the native parser if possible, else with `read`.
 
-    A test compares both (tests/unit/tracker/test_ingest.py): the native parser takes nothing that `read`
-    refuses, and gives the same values.
+    A test compares both (tests/unit/tracker/test_ingest.py): the native parser accepts nothing that `read`
+    refuses, and returns the same values.
     """
-    found = _at_once(body)
-    if found is None:
+    points = _at_once(body)
+    if points is None:
         lines = read(body, quick_rows)
-        found = Points(blocks.of_rows(lines.rows), lines.lines, lines.error)
-    return found
+        points = Points(blocks.of_rows(lines.rows), lines.lines, lines.error)
+    return points
 
 
 def _at_once(body: bytes) -> Points | None:
-    """Return the points, or None where any line is not as most clients write it."""
+    """Return the points, or None if any line is not in the usual form."""
     try:
         lines = [_decode(line) for line in body.split(b"\n") if line]
         # A float raises TypeError here, as it should.
@@ -90,7 +90,7 @@ def _at_once(body: bytes) -> Points | None:
 
 
 def quick_rows(line: bytes) -> list[Row]:
-    """Return the rows of one line: by the native parser, or by `point_rows`."""
+    """Return the rows of one line, parsed by the native parser if possible, else by `point_rows`."""
     try:
         one = _decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -101,20 +101,20 @@ def quick_rows(line: bytes) -> list[Row]:
 
 
 def read(body: bytes, rows_of: Callable[[bytes], list[Row]]) -> Lines:
-    """Read every line with `rows_of`, which raises ValueError for a bad line."""
-    found = Lines()
+    """Parse every line with `rows_of`, which raises ValueError for an invalid line."""
+    result = Lines()
     for at, line in enumerate(body.split(b"\n"), 1):
         if not line or line.isspace():
             continue
         try:
-            found.rows.extend(rows_of(line))
-            if len(found.rows) > ROWS_MOST:
+            result.rows.extend(rows_of(line))
+            if len(result.rows) > ROWS_MOST:
                 raise ValueError(f"a request has at most {ROWS_MOST} rows")
         except (ValueError, OverflowError, RecursionError) as error:
-            found.error = f"line {at}: {error}"
+            result.error = f"line {at}: {error}"
             break
-        found.lines += 1
-    return found
+        result.lines += 1
+    return result
 
 
 def point_rows(text: bytes) -> list[Row]:
@@ -131,7 +131,10 @@ def point_rows(text: bytes) -> list[Row]:
 
 
 def _number(name: str, value: object) -> float:
-    """Return a value. What is no JSON number comes as null or as a word, as other languages write it."""
+    """Return a value as a float.
+
+    A value that is not finite may be null or a word, as other languages write it.
+    """
     if type(value) is float or type(value) is int:
         return float(value)
     if value is None:
@@ -147,12 +150,12 @@ def _is_name(name: str) -> bool:
 
 def _name(name: str) -> str:
     if not _is_name(name):
-        raise ValueError(f"expected a name of 1 to {NAME_MOST} characters, not blank; seen {name[:40]!r}")
+        raise ValueError(f"expected a name of 1 to {NAME_MOST} characters, not blank; found {name[:40]!r}")
     return name
 
 
 def log_rows(text: bytes) -> list[Row]:
-    """Return (time_ms, message, line_number, log_type)."""
+    """Return the row (time_ms, message, line_number, log_type) of a line."""
     line = _object(text)
     _only(line, {"time", "message", "lineNumber", "logType", "step"})
     kind = line.get("logType") or "INFO"
@@ -160,7 +163,7 @@ def log_rows(text: bytes) -> list[Row]:
 
 
 def data_rows(text: bytes) -> list[Row]:
-    """Return (time_ms, step, log_name, data_type, data) of a histogram, table, graph or string."""
+    """Return the row (time_ms, step, log_name, data_type, data) of a histogram, table, graph or string."""
     line = _object(text)
     _only(line, {"time", "data", "dataType", "logName", "step"})
     step = 0 if line.get("step") is None else _whole(line, "step")
@@ -187,8 +190,8 @@ def keep_data(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
 
 
 def keep_request(db: sqlite3.Connection, kind: str, sender: Sender, lines: Lines) -> int:
-    """Keep who sent a request and when it was received, also of a refused one."""
-    made = db.execute(
+    """Store the sender and the time of a request, even if it has an error. Return the request's id."""
+    request = db.execute(
         "INSERT INTO requests (kind, run_id, run_header, sender, project, peer, received_at, rows, error,"
         " launch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
         (
@@ -204,16 +207,16 @@ def keep_request(db: sqlite3.Connection, kind: str, sender: Sender, lines: Lines
             sender.launch,
         ),
     ).lastrowid
-    assert made is not None
+    assert request is not None
     claims.note(db, sender.run_id, kind, sender, len(lines.rows))
-    return made
+    return request
 
 
 def _object(line: bytes) -> dict[str, Any]:
-    found = loads(line)
-    if not isinstance(found, dict):
+    document = loads(line)
+    if not isinstance(document, dict):
         raise ValueError("expected a JSON object")
-    return found
+    return document
 
 
 def _only(line: dict[str, Any], known: set[str]) -> None:

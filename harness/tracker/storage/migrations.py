@@ -1,4 +1,4 @@
-"""Bring a database of an earlier version to this one, each step in one transaction."""
+"""Migrate a database from an earlier version to the current one, each step in one transaction."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from harness.tracker.shared import blocks
 from harness.tracker.storage.schema import BLOCKS, CLAIMS, WRITERS
 
 MOST = 1_000_000
-"""Most points of a block."""
+"""The most points of a block."""
 Piece = tuple[int, int, int | None]
-"""First and last id of points, and the request that brought them, if it is known."""
+"""First and last id of points, and the request that sent them, if it is known."""
 
 
 def migrate(db: sqlite3.Connection, found: int) -> int:
-    """Take every step from version `found` on. Return the version after the last one."""
+    """Apply every step from version `found` on. Return the resulting version."""
     while found in STEPS:
         db.execute("BEGIN IMMEDIATE")
         STEPS[found](db)
@@ -28,7 +28,7 @@ def migrate(db: sqlite3.Connection, found: int) -> int:
 
 
 def _to_2(db: sqlite3.Connection) -> None:
-    """Add the launch, and who wrote into a run."""
+    """Add the launch to several tables, and the tables of writers and claims."""
     _run(db, "ALTER TABLE attachments ADD COLUMN launch TEXT")
     _run(db, "ALTER TABLE requests ADD COLUMN launch TEXT")
     _run(db, "ALTER TABLE status_events ADD COLUMN launch TEXT")
@@ -38,7 +38,7 @@ def _to_2(db: sqlite3.Connection) -> None:
 
 
 def _to_3(db: sqlite3.Connection) -> None:
-    """Pack the points, which were a row each, into blocks: those of a request into one."""
+    """Convert the points from one row each to blocks, one for the points of each request."""
     _run(db, BLOCKS)
     for first, last, request in list(_pieces(db)):
         rows = db.execute(
@@ -54,7 +54,7 @@ def _to_4(db: sqlite3.Connection) -> None:
     """Add the process that a request names."""
     _run(db, "ALTER TABLE attachments ADD COLUMN process TEXT")
     if "process" in {row[1] for row in db.execute("PRAGMA table_info(writers)")}:
-        return  # It was made by a step before this one.
+        return  # An earlier step of this run created the table with the column.
     _run(db, f"ALTER TABLE writers RENAME TO writers_3; {WRITERS}")
     old = "run_id, kind, launch, sender, peer, requests, rows, first, last"
     copy = f"INSERT INTO writers ({old}) SELECT {old} FROM writers_3"  # noqa: S608 - names of columns
@@ -62,7 +62,7 @@ def _to_4(db: sqlite3.Connection) -> None:
 
 
 def _pieces(db: sqlite3.Connection) -> Iterator[Piece]:
-    """Yield the points of each request, and those between that no request is known for."""
+    """Yield the range of points of each request, and the ranges between them without a known request."""
     after = 0
     query = "SELECT first_id, last_id, id FROM requests WHERE last_id IS NOT NULL ORDER BY last_id"
     for first, last, request in db.execute(query):
@@ -86,7 +86,7 @@ def _keep(
 
 
 def _run(db: sqlite3.Connection, script: str) -> None:
-    """Run statements inside the transaction. executescript would commit it first."""
+    """Execute statements inside the transaction. `executescript` would commit it first."""
     for statement in filter(str.strip, script.split(";")):
         db.execute(statement)
 

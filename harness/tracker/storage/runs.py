@@ -1,6 +1,6 @@
-"""Write runs. Each function runs in one transaction of the store's only writer, so none can race.
+"""Write runs. Each function runs in a transaction of the store's only writer, so there are no races.
 
-What a run id means, what a resume changes and which status wins is as in Pluto's server.
+The meaning of run ids, the effect of a resume and the precedence of statuses are those of Pluto's server.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from harness.tracker.shared.run_fields import Attach, Create, merged
 from harness.tracker.storage import claims
 
 TERMINAL = {"COMPLETED": 0, "TERMINATED": 1, "CANCELLED": 2, "FAILED": 3}
-"""Terminal statuses. One replaces another only upward, so that a late success cannot hide a failure."""
+"""Terminal statuses and their ranks. Only a higher one replaces another, so a late success hides no
+failure."""
 STATUSES = {"RUNNING", *TERMINAL}
 
 
 def find(db: sqlite3.Connection, run_id: object, sender: Sender | None = None) -> sqlite3.Row:
-    """Return the run's row. Raises Refused 404, also for a run that the sender's key does not open."""
+    """Return the run's row. Raises Refused 404 if it does not exist or the sender's key cannot access it."""
     row: sqlite3.Row | None = db.execute(
         "SELECT * FROM runs WHERE id = ?", (integer(run_id, "runId"),)
     ).fetchone()
@@ -32,17 +33,18 @@ def find(db: sqlite3.Connection, run_id: object, sender: Sender | None = None) -
 
 
 def _opens(sender: Sender | None, project: str) -> bool:
-    """Return whether the sender's key opens a project."""
+    """Return whether the sender's key can access a project."""
     return sender is None or sender.only is None or sender.only == project
 
 
 def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3.Row, bool]:
-    """Return the run of (project, external id), and whether it existed. It is created when there is none.
+    """Return the run of (project, external id), and whether it existed. Create it if it does not exist.
 
-    Ids of a new database begin at the time, so that clients of a lost database cannot write into its runs.
+    The ids of a new database start at the current Unix time, so that clients of a lost database cannot write
+    to runs of the new one.
     """
     if not _opens(attach.sender, new.project):
-        raise Refused(403, f"this key opens project {attach.sender.only} alone")
+        raise Refused(403, f"this key only gives access to project {attach.sender.only}")
     at = now()
     db.execute(
         "INSERT INTO projects (name, prefix, created_at, updated_at) VALUES (?, ?, ?, ?)"
@@ -50,11 +52,11 @@ def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3
         (new.project, display_ids.free_prefix(db, new.project), at, at),
     )
     if new.external_id is not None:
-        found = db.execute(
+        existing = db.execute(
             "SELECT id FROM runs WHERE project = ? AND external_id = ?", (new.project, new.external_id)
         ).fetchone()
-        if found is not None:
-            return reopen(db, found["id"], attach, new.config), True
+        if existing is not None:
+            return reopen(db, existing["id"], attach, new.config), True
     config, tags = _inherited(db, new)
     number, prefix = db.execute(
         "UPDATE projects SET counter = counter + 1 WHERE name = ? RETURNING counter, prefix", (new.project,)
@@ -87,7 +89,7 @@ def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3
 
 
 def _inherited(db: sqlite3.Connection, new: Create) -> tuple[Any, list[str]]:
-    """Return config and tags, with what the fork's parent has. Raises Refused 404 without that parent."""
+    """Return config and tags, merged with those of a fork's parent. Raises Refused 404 without the parent."""
     if new.forked_from is None:
         return new.config, new.tags
     query = "SELECT * FROM runs WHERE id = ? AND project = ?"
@@ -104,7 +106,7 @@ def _inherited(db: sqlite3.Connection, new: Create) -> tuple[Any, list[str]]:
 
 
 def resume(db: sqlite3.Connection, body: dict[str, Any], attach: Attach) -> sqlite3.Row:
-    """Resume a run by runId, displayId, or externalId + projectName. Raises Refused 400, 404."""
+    """Resume a run by runId, displayId, or externalId and projectName. Raises Refused 400, 404 or 409."""
     if body.get("runId") is not None:
         row = find(db, body["runId"], attach.sender)
     elif body.get("displayId") is not None:
@@ -123,7 +125,7 @@ def resume(db: sqlite3.Connection, body: dict[str, Any], attach: Attach) -> sqli
 
 
 def reopen(db: sqlite3.Connection, run_id: int, attach: Attach, config: Any) -> sqlite3.Row:
-    """Attach to a run that exists: it runs again, its config is merged, everything else stays."""
+    """Attach to an existing run: set its status to RUNNING and merge the config. Nothing else changes."""
     row = find(db, run_id)
     at = now()
     if row["status"] in TERMINAL:
@@ -140,9 +142,9 @@ def reopen(db: sqlite3.Connection, run_id: int, attach: Attach, config: Any) -> 
 def set_status(
     db: sqlite3.Connection, run_id: object, status: str, metadata: Any, sender: Sender, at: str | None = None
 ) -> None:
-    """Take a status report. One that may not replace the present status is kept in the history only.
+    """Process a status report. If it cannot replace the current status, it is only added to the history.
 
-    `at` is when the run ended, of a run that was brought from elsewhere.
+    `at` is the end time of a run that is imported from another tracker.
     """
     row = find(db, run_id, sender)
     before = row["status"]
@@ -158,7 +160,7 @@ def set_status(
 
 
 def heartbeat(db: sqlite3.Connection, run_id: object, sender: Sender) -> str:
-    """Note that a process of the run is alive. Returns the run's status."""
+    """Record a heartbeat of a process of the run. Return the run's status."""
     row = find(db, run_id, sender)
     claims.note(db, row["id"], "heartbeat", sender)
     db.execute("UPDATE runs SET heartbeat_at = ? WHERE id = ?", (now(), row["id"]))
@@ -168,7 +170,7 @@ def heartbeat(db: sqlite3.Connection, run_id: object, sender: Sender) -> str:
 def update(
     db: sqlite3.Connection, run_id: object, sender: Sender, *, tags: Any = None, config: Any = None
 ) -> None:
-    """Replace the tags, or merge into the config."""
+    """Replace the tags, or merge `config` into the run's config."""
     row = find(db, run_id, sender)
     claims.note(db, row["id"], "config" if tags is None else "tags", sender)
     if tags is not None:
@@ -192,7 +194,7 @@ def add_log_names(
 
 
 def note(db: sqlite3.Connection, run_id: object, sender: Sender, kind: str, content: Any) -> None:
-    """Keep an alert or a model graph as it was sent."""
+    """Store an alert, a model graph or notes as they were sent."""
     row = find(db, run_id, sender)
     claims.note(db, row["id"], kind, sender)
     db.execute(

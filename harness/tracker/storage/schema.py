@@ -1,10 +1,10 @@
 """The tracker's tables.
 
-Points are raw: every accepted value is kept, also when it was sent twice. Those of a request are one row of
-`blocks` (blocks.py): the points `first_id` to `last_id` in arrival order. Their sender is in `requests`.
-`shapes` has each list of names that blocks of a run have. `writers` counts every request that wrote into a
-run, by kind and sender. `launch` is the launch that the request's key was made for (keys.py), NULL or "" for
-none. `process` is the process that a request names (`X-Harness-Process`), NULL or "" for none.
+Points are raw: every accepted value is stored, even if it was sent twice. The points of a request are one row
+of `blocks` (blocks.py): the points `first_id` to `last_id` in arrival order. Their sender is in `requests`.
+`shapes` has the distinct lists of metric names of a run's blocks. `writers` counts the requests that wrote to
+a run, by kind and sender. `launch` is the launch of the request's key (keys.py), NULL or "" for none.
+`process` is the process that a request names (`X-Harness-Process`), NULL or "" for none.
 """
 
 from __future__ import annotations

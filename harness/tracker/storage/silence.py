@@ -1,9 +1,9 @@
-"""A running run without a sign of life reads as FAILED, with the limits of hosted Pluto.
+"""Show a running run without a sign of life as FAILED, after the timeouts of hosted Pluto.
 
-It is looked at when a run is read, and never stored: a silent run that comes back is RUNNING again, what it
-reports itself counts, and the audit view, which verdicts are made of, has the history as it was reported.
-Signs of life are heartbeats, points, and whatever else changes a run. While the tracker was down it took
-none, so time counts from its start at the earliest.
+This status is computed when a run is read, and never stored. A silent run that continues is RUNNING again, a
+status that the run reports takes precedence, and the audit view, on which verdicts are based, has the history
+as reported. Signs of life are heartbeats, points, and any other change of a run. A tracker that is down
+receives none, so the timeout starts at the tracker's start at the earliest.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import sqlite3
 from datetime import UTC, datetime
 
 HEARTBEAT_SECONDS = 150
-"""After the last sign of life of a run that sent heartbeats."""
+"""The timeout after the last sign of life of a run that has sent heartbeats."""
 NEVER_BEAT = 12
-"""So many times longer for a run that never sent one: 30 minutes."""
+"""The factor of the timeout for a run that never sent a heartbeat: 30 minutes."""
 REASON = {"reason": "heartbeat-timeout"}
 VIEW = """
 CREATE TEMP VIEW seen AS SELECT
@@ -34,16 +34,16 @@ FROM (
 
 
 def make_view(db: sqlite3.Connection, opened: datetime, seconds: float) -> None:
-    """Give a connection the view `seen`: the table of runs, with `silent` and the status that follows.
+    """Create the view `seen` on a connection: the table of runs, with `silent` and the resulting status.
 
-    `opened`: when the tracker began. `seconds` as HEARTBEAT_SECONDS; 0: no run is silent.
+    `opened` is the start time of the tracker. `seconds` replaces HEARTBEAT_SECONDS; with 0, no run is silent.
     """
 
     def is_silent(last: str, beats: int) -> bool:
         limit = seconds if beats else seconds * NEVER_BEAT
         try:
             since = max(datetime.fromisoformat(last), opened)
-        except (ValueError, TypeError):  # a time outside of the calendar, which a client gave
+        except (ValueError, TypeError):  # a time from a client outside the calendar's range
             return False
         return 0 < limit < (datetime.now(UTC) - since).total_seconds()
 

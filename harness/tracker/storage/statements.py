@@ -1,7 +1,7 @@
 """Insert many rows with few statements.
 
-Each statement gives Python's lock away and waits for it again while the event loop has it, so their number is
-what writing costs.
+Each statement releases the GIL and then waits until the event loop releases it, so the cost of a write is
+determined by the number of statements.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 AT_ONCE = (64, 32, *range(16, 0, -1))
-"""Rows of one statement: few sizes enough that SQLite keeps each prepared."""
+"""The possible numbers of rows in one statement: few enough that SQLite caches each prepared statement."""
 
 
 def insert(db: sqlite3.Connection, into: str, rows: Sequence[tuple[Any, ...]], after: str = "") -> None:
-    """Insert rows. `into` ends where the values begin; `after` is what follows them."""
+    """Insert rows. `into` is the SQL before the values, `after` the SQL after them."""
     for some in _parts(rows):
         one = f"({','.join('?' * len(some[0]))})"
         db.execute(into + ",".join([one] * len(some)) + after, [value for row in some for value in row])

@@ -1,8 +1,8 @@
-"""One SQLite file. One thread writes, in groups that are on disk before any request is answered.
+"""The SQLite database. One thread writes in groups, and requests are answered after their group is on disk.
 
-A transaction takes every write that waits when it begins, so one fsync serves many ranks. A write that fails
-is rolled back alone (savepoint). A SIGKILL at any moment loses nothing that was answered. With
-synchronous=FULL a loss of power loses nothing either.
+A transaction includes all writes that wait when it begins, so one fsync serves many ranks. A write that fails
+is rolled back alone (by a savepoint). A SIGKILL at any moment loses no write that was answered. With
+synchronous=FULL, a power failure loses none either.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ T = TypeVar("T")
 Work = tuple[Callable[[sqlite3.Connection], Any] | Sent, "asyncio.Future[Any]"]
 Outcome = tuple["asyncio.Future[Any]", Any, "BaseException | None"]
 GROUP = 256
-"""Writes after which a transaction takes no more."""
+"""The number of writes at which a transaction is closed to further writes."""
 QUEUE = 4096
-"""Most writes that wait. More are refused, and their senders come again later."""
+"""The most waiting writes. Further writes are refused, and their senders retry later."""
 QUERY_SECONDS = 60.0
-"""Longest time of a query."""
+"""The longest time of a query."""
 
 
 class Full(Exception):
-    """More writes wait than QUEUE."""
+    """QUEUE writes are waiting."""
 
 
 class Slow(Exception):
@@ -46,12 +46,12 @@ class Slow(Exception):
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Return a connection with the durability that the tracker promises. Transactions are explicit."""
+    """Return a connection with WAL and synchronous=FULL. Transactions are explicit."""
     db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     db.row_factory = sqlite3.Row
     mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
     if mode != "wal":
-        raise sqlite3.OperationalError(f"{path} is where SQLite cannot keep a write-ahead log (mode {mode})")
+        raise sqlite3.OperationalError(f"SQLite cannot use a write-ahead log at {path} (mode {mode})")
     db.execute("PRAGMA synchronous=FULL")
     return db
 
@@ -61,12 +61,12 @@ def _prepare(db: sqlite3.Connection) -> None:
     if found == VERSION:
         return
     if found or db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]:
-        raise sqlite3.DatabaseError(f"the database has schema {found}, this program writes {VERSION}")
+        raise sqlite3.DatabaseError(f"the database has schema {found}; this program needs schema {VERSION}")
     db.executescript(f"BEGIN IMMEDIATE; {TABLES} PRAGMA user_version={VERSION}; COMMIT;")
 
 
 class Store:
-    """The database. `write` and `read` take a function of a connection and return what it returns."""
+    """The database. `write` and `read` call a function with a connection and return its result."""
 
     def __init__(
         self,
@@ -92,19 +92,21 @@ class Store:
         self._writer.start()
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` inside a transaction. Returns when it is committed.
+        """Run `work` inside a transaction. Return its result after the commit.
 
-        Raises Full, and what `work` raises.
+        Raises Full, and any exception of `work`.
         """
         return cast("T", await self._queued(work))
 
     async def keep(self, sent: Sent) -> None:
-        """Keep the points of a request. Returns when they are committed. Raises Full."""
+        """Store the points of a request. Return after the commit. Raises Full."""
         await self._queued(sent)
 
     async def _queued(self, work: Callable[[sqlite3.Connection], Any] | Sent) -> Any:
-        """Give the writer what comes in one pass of the event loop at once. So it wakes once, and what came
-        together is committed together.
+        """Queue a write, and wait for its result.
+
+        Writes of one iteration of the event loop are passed to the writer together, so that it wakes only
+        once and commits them together.
         """
         if self._waiting >= QUEUE:
             raise Full
@@ -121,14 +123,14 @@ class Store:
         self._together = []
 
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` on a read connection, in a thread of its own. It sees one state throughout.
+        """Run `work` with a read connection in a thread. It reads a consistent snapshot.
 
-        Raises Slow when it takes too long.
+        Raises Slow after QUERY_SECONDS.
         """
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
 
     async def scan(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` as `read` does, where it may go through a million points: other reads do not wait."""
+        """Run `work` like `read`, but in other threads, for work that may read a million points."""
         return await asyncio.get_running_loop().run_in_executor(self._scanners, self._read, work)
 
     @property
@@ -136,7 +138,7 @@ class Store:
         return self._writer.is_alive()
 
     def close(self) -> None:
-        """Commit what waits, fold the log into the file, close."""
+        """Commit waiting writes, checkpoint the write-ahead log, and close the database."""
         self._queue.put(None)
         self._writer.join()
         self._readers.shutdown()
@@ -200,11 +202,14 @@ class Store:
             self._keeper.forget()
             outcomes = [(done, None, error) for _, done in group]
         for loop, some_outcomes in groupby(outcomes, lambda outcome: outcome[0].get_loop()):
-            with suppress(RuntimeError):  # its event loop has ended, so nobody waits
+            with suppress(RuntimeError):  # The event loop has ended, so nobody waits.
                 loop.call_soon_threadsafe(self._tell, list(some_outcomes))
 
     def _tell(self, outcomes: list[Outcome]) -> None:
-        """Wake those who wait. Runs in their event loop: a call for each of them would cost more."""
+        """Set the results of writes.
+
+        Runs in their event loop, in one call, because a call for each is slower.
+        """
         for done, result, failure in outcomes:
             self._waiting -= 1
             if done.done():
@@ -215,7 +220,7 @@ class Store:
                 done.set_exception(failure)
 
     def _keep(self, some: list[Work]) -> list[Outcome]:
-        """Keep the points of requests together. If that fails, each is tried alone."""
+        """Store the points of several requests together. If that fails, store each request alone."""
         together = [work for work, _ in some if isinstance(work, Sent)]
         _, _, failure = self._one((lambda db: self._keeper.keep(db, together), some[0][1]))
         if failure is None:
@@ -226,7 +231,7 @@ class Store:
         return [outcome for one in some for outcome in self._keep([one])]
 
     def _one(self, item: Work) -> Outcome:
-        """Run one write. If it fails, it alone is rolled back."""
+        """Run one write. If it fails, only this write is rolled back."""
         work, done = item
         assert not isinstance(work, Sent)
         self._db.execute("SAVEPOINT one")

@@ -1,6 +1,6 @@
-"""Keep the points of many requests with few statements. Runs in the transaction of the store's writer.
+"""Write the points of many requests with few statements, in a transaction of the store's writer.
 
-There is one writer, so ids are counted here: the points of a request are one range of them.
+There is only one writer, so ids are assigned here: the points of a request have consecutive ids.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.tracker.storage import claims, statements
 from harness.tracker.storage.ingest import Points
 
 SHAPES = 4096
-"""Most shapes whose ids are remembered."""
+"""The most shapes whose ids are cached."""
 _REQUEST = (
     "INSERT INTO requests (id, kind, run_id, run_header, sender, project, peer, received_at, rows, error,"
     " first_id, last_id, launch) VALUES "
@@ -26,24 +26,24 @@ _BLOCK = "INSERT INTO blocks (last_id, first_id, run_id, shape_id, request_id, p
 
 @dataclass(frozen=True)
 class Sent:
-    """The points of one request, and who sent them."""
+    """The points of one request, and their sender."""
 
     sender: Sender
     points: Points
 
 
 class Keeper:
-    """Writes points. It remembers the ids of shapes, until `forget`."""
+    """Writes points. It caches the ids of shapes until `forget`."""
 
     def __init__(self) -> None:
         self._shapes: dict[tuple[int, str], int] = {}
 
     def forget(self) -> None:
-        """What was kept last was rolled back."""
+        """Clear the cache. Call this after a rollback."""
         self._shapes.clear()
 
     def keep(self, db: sqlite3.Connection, group: Sequence[Sent]) -> None:
-        """Keep every point of these requests, and who sent them."""
+        """Write the points of these requests, and their senders."""
         request, point = db.execute(
             "SELECT (SELECT coalesce(max(id), 0) FROM requests),"
             " (SELECT coalesce(max(last_id), 0) FROM blocks)"
@@ -66,9 +66,9 @@ class Keeper:
         claims.note_all(db, "metrics", [(sent.sender, len(sent.points.block)) for sent in group], at)
 
     def _shape(self, db: sqlite3.Connection, run: int, title: str) -> int:
-        found = self._shapes.get((run, title))
-        if found is None:
+        shape = self._shapes.get((run, title))
+        if shape is None:
             if len(self._shapes) >= SHAPES or len(title) > SHAPES:
                 self._shapes.clear()
-            found = self._shapes[run, title] = blocks.shape_of(db, run, title)
-        return found
+            shape = self._shapes[run, title] = blocks.shape_of(db, run, title)
+        return shape

@@ -33,10 +33,10 @@ TAINT = {"key": "team", "value": "other", "effect": "NoSchedule"}
         (
             pod("2500m"),
             [CONTROL, node("a"), node("b")],
-            "a pod asks for 2.5 cpu; the most that a node has is 2",
+            "a pod requests 2.5 cpu; the most that a node has is 2",
         ),
         (pod(memory="29Gi"), [CONTROL, node("a")], "29Gi memory; the most that a node has is 8Gi"),
-        (pod(asks={"nvidia.com/gpu": 8}), [node("a")], "a pod asks for 8 nvidia.com/gpu; no node has any"),
+        (pod(asks={"nvidia.com/gpu": 8}), [node("a")], "a pod requests 8 nvidia.com/gpu; no node has any"),
         (pod(nodeSelector={"gpu": "h100"}), [node("a", labels={"gpu": "a100"})], "the label gpu=h100"),
         (
             pod(),

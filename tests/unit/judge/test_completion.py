@@ -225,7 +225,7 @@ def test_pods_that_no_node_could_take(judged):
             seen.object["spec"]["containers"] = [{"resources": {"requests": {"cpu": "3"}}}]
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("scheduling.unschedulable", [0, 1])
-    assert "a pod asks for 3 cpu; the most that a node has is 2 (the scheduler: Unsch" in verdict.explanation
+    assert "a pod requests 3 cpu; the most that a node has is 2 (the scheduler: Unsch" in verdict.explanation
 
 
 def test_a_taint_of_a_flavor_asks_for_a_toleration(judged):

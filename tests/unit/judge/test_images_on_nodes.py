@@ -41,7 +41,7 @@ def test_other_tags_that_the_nodes_have_are_named(judged: Any, said: tuple[str, 
     assert verdict.cause in {"image.not_found", "image.pull_failed"}
     assert "The nodes have it under other tags: worker:1 and worker:2" in verdict.explanation
     assert "other:9" not in verdict.explanation
-    assert any("name one of the tags" in step for step in verdict.next)
+    assert any("use one of the tags" in step for step in verdict.next)
 
 
 def test_many_tags_are_counted(judged: Any) -> None:

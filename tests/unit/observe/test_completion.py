@@ -158,7 +158,7 @@ def test_a_node_that_comes_back_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 def test_controllers_that_follow_nothing_up(end: CompletionDetector) -> None:
     """Each step that JobSet and Kueue should take at once is awaited."""
     assert "no Workload" in (told(end, "jobset", {}, suspend=True) or "")
-    assert "says nothing" in (told(end, "workload", {}) or "")
+    assert "reports nothing" in (told(end, "workload", {}) or "")
     reserved = condition("QuotaReserved", "True")
     assert told(end, "workload", {"conditions": [reserved, condition("Admitted", "True")]}) is None
     assert "no Job" in (told(end, "jobset", {}, suspend=False) or "")
@@ -172,7 +172,7 @@ def test_a_queued_job_waits_for_kueue_before_its_pods(end: CompletionDetector) -
     """Contract: a suspended Job whose Workload waits is not idle; without a Workload it is."""
     end.launched, end.kind = "job", "Job"
     assert told(end, "job", {}, suspend=True) == "the Job waits, and Kueue made no Workload for it"
-    assert "says nothing" in (told(end, "workload", {}, name="job-x-1") or "")
+    assert "reports nothing" in (told(end, "workload", {}, name="job-x-1") or "")
     pending = condition("QuotaReserved", "False", "Pending", "insufficient unused quota")
     end.admission_seconds = 300
     assert told(end, "workload", {"conditions": [pending]}, name="job-x-1") is None
