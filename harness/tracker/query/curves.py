@@ -55,14 +55,6 @@ def last(db: sqlite3.Connection, run: int, name: str, of: Series = series.shown)
     return None
 
 
-def extent(
-    db: sqlite3.Connection, run: int, name: str, first: int = 0, until: int | None = None
-) -> tuple[int, int, int]:
-    """Return the first step, the last step and the number of rows of a series, or (0, 0, 0) without rows."""
-    steps = series.sent(db, run, name, first, until).steps
-    return (min(steps), max(steps), len(steps)) if steps else (0, 0, 0)
-
-
 def overwritten(db: sqlite3.Connection, run: int, name: str) -> tuple[int, int]:
     """Return the numbers of all rows of a series, and of rows hidden by another row of the same step."""
     steps = series.sent(db, run, name).steps
