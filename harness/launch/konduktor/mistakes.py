@@ -1,7 +1,7 @@
-"""Find what is wrong with a job file, one sentence for each mistake, before anything is created.
+"""Find the mistakes in a job file before anything is created.
 
-konduktor itself answers most of these mistakes with a traceback. It accepts others silently, and they fail
-later in the cluster (names of more than 40 characters, `A_b`) or are never used (`setup`, `experimental`).
+konduktor itself reports most of these mistakes with a traceback. It accepts others silently, and they fail
+later in the cluster (names of more than 40 characters, `A_b`) or have no effect (`setup`, `experimental`).
 The fields are those of konduktor-nightly 0.1.0.dev20261027031956: utils/schemas.py, resource.py, task.py.
 """
 
@@ -43,10 +43,7 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", r
 
 
 def mistakes(document: Any) -> Iterator[str]:
-    """Yield one text for each mistake, "field: what is expected; seen …".
-
-    Yields none for a job file that can work.
-    """
+    """Yield a message for each mistake, "field: what is expected; seen …"."""
     if document is None:
         yield "it is empty; name, run and resources are expected"
         return

@@ -1,6 +1,6 @@
-"""Fields of a pod that Kubernetes does not know, and values of another type, by the client's own models.
+"""Find unknown fields and values of a wrong type in a pod, by the models of the Kubernetes client.
 
-The API server refuses both too, but only when the cluster is there and a namespace has been created.
+The API server rejects both too, but only once the cluster exists and a namespace has been created.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from harness.core.bounds import shown
 _SCALARS: dict[str, Any] = {"str": str, "int": int, "bool": bool}
 _WORDS = {"str": "a text", "int": "a whole number", "bool": "true or false"}
 _QUANTITIES = (".sizeLimit", ".divisor")
-"""Fields of type string that take a number too."""
+"""Fields of type string that also accept a number."""
 _MAPS_OF_QUANTITIES = (".requests", ".limits", ".overhead")
 
 
 def problems(value: Any, kind: str, path: str, *, newer: bool = False) -> Iterator[str]:
-    """Yield what is wrong with a value of one of the client's types, each with its path.
+    """Yield the problems of a value of one of the client's types, each with its path.
 
-    `newer` lets unknown fields pass that resemble no known one: the cluster may be newer than the client.
+    With `newer`, unknown fields that resemble no known field are accepted, because the cluster may be newer
+    than the client.
     """
     if kind.startswith("List["):
         if not isinstance(value, list):
@@ -44,7 +45,7 @@ def problems(value: Any, kind: str, path: str, *, newer: bool = False) -> Iterat
     elif kind in _SCALARS and type(value) is not _SCALARS[kind]:
         if path.endswith(_QUANTITIES) and type(value) in (int, float):
             return
-        seen = "" if path.endswith(".value") else f"; found {shown(value)}"  # it may be a secret
+        seen = "" if path.endswith(".value") else f"; found {shown(value)}"  # The value may be a secret.
         quotes = ": put it in quotes" if kind == "str" and isinstance(value, int | float) else ""
         yield f"{path}: {_WORDS[kind]} is expected{seen}{quotes}"
 
@@ -61,6 +62,6 @@ def _field_problems(value: Any, model: Any, path: str, newer: bool) -> Iterator[
             near = difflib.get_close_matches(str(name), kinds, n=1)
             if near or not newer:
                 hint = f"; did you mean {near[0]}?" if near else ""
-                yield f"{path}.{name} is no field of Kubernetes{hint}"
+                yield f"{path}.{name} is not a field of Kubernetes{hint}"
         elif each is not None:
             yield from problems(each, kinds[name], f"{path}.{name}", newer=newer)

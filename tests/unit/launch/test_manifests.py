@@ -225,7 +225,7 @@ def test_a_secret_in_the_manifest_is_not_applied_in_plain_text() -> None:
             "indexed-job",
             "spec/template/spec/toleration",
             [{"operator": "Exists"}],
-            "spec.template.spec.toleration is no field of Kubernetes; did you mean tolerations?",
+            "spec.template.spec.toleration is not a field of Kubernetes; did you mean tolerations?",
         ),
         (
             "daemonset",
@@ -248,7 +248,7 @@ def test_a_secret_in_the_manifest_is_not_applied_in_plain_text() -> None:
         ("indexed-job", "spec/completionMode", "NonIndexed", "spec.completionMode: Indexed"),
         ("indexed-job", "spec/parallelism", 1, "spec.parallelism: 2 is expected"),
         ("indexed-job", "spec/completions", None, "spec.completions: a whole number"),
-        ("indexed-job", "spec/suspend", True, "spec.suspend: nobody resumes a Job without a queue"),
+        ("indexed-job", "spec/suspend", True, "spec.suspend: nothing resumes a Job without a queue"),
         ("daemonset", "metadata/labels", QUEUED, "Kueue does not manage a DaemonSet"),
         (
             "daemonset",
