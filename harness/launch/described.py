@@ -68,7 +68,7 @@ def ranks_in(text: str) -> list[int]:
     for part in re.split(r"[,_]", text):
         range_ = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part, re.ASCII)
         if range_ is None:
-            raise UsageError(f"{EXPECT_RANKS}: ranks are expected, as 0 or 0-3 or 0,4; seen {text!r}")
+            raise UsageError(f"{EXPECT_RANKS}: expected ranks, such as 0, 0-3 or 0,4; found {text!r}")
         ranks |= {*range(int(range_[1]), int(range_[2] or range_[1]) + 1)}
     return sorted(ranks)
 

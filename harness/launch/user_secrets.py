@@ -22,7 +22,7 @@ HF_KEY = "HUGGINGFACE_HUB_TOKEN"
 _HF_VARIABLES = (HF_KEY, "HF_TOKEN")
 _NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 _ASKED = re.compile(rf"(?:(?P<namespace>{_NAME})/)?(?P<name>{_NAME})(?:=(?P<variable>[A-Z_][A-Z0-9_]*))?")
-_EXPECTED = "NAME or NAMESPACE/NAME of a Secret, or NAME=VARIABLE of this environment, is expected"
+_EXPECTED = "expected NAME or NAMESPACE/NAME of a Secret, or NAME=VARIABLE of this environment"
 
 
 @dataclass(frozen=True)
@@ -98,13 +98,13 @@ def _read(kube: Kube, asked: Wanted, environment: Mapping[str, str], option: str
     missing = [HF_KEY] if asked.name == HF_TOKEN and HF_KEY not in data else []
     if missing or not data:
         raise UsageError(
-            f"--secret {asked.name}: {f'the key {HF_KEY}' if missing else 'a key'} is expected; the Secret "
+            f"--secret {asked.name}: expected {f'the key {HF_KEY}' if missing else 'a key'}, but the Secret "
             f"in namespace {namespace} has {', '.join(sorted(data)) or 'no key'}",
             hint=f"`kubectl create secret generic {asked.name} --from-literal` adds a key",
         )
     if asked.name == HF_TOKEN and not UserSecret(HF_TOKEN, {HF_KEY: data[HF_KEY]}).values[0]:
         raise UsageError(
-            f"--secret {HF_TOKEN}: a token is expected; the key {HF_KEY} of the Secret in namespace "
+            f"--secret {HF_TOKEN}: expected a token, but the key {HF_KEY} of the Secret in namespace "
             f"{namespace} is empty"
         )
     return UserSecret(asked.name, data, str(secret.get("type") or "Opaque"))
@@ -114,7 +114,7 @@ def _of_variable(asked: Wanted, variable: str, environment: Mapping[str, str]) -
     value = environment.get(variable, "")
     if not value.strip():
         raise UsageError(
-            f"--secret {asked.name}: the variable {variable} is expected in the environment; it is "
+            f"--secret {asked.name}: expected the variable {variable} in the environment, but it is "
             f"{'empty' if variable in environment else 'not set'}"
         )
     key = HF_KEY if asked.name == HF_TOKEN else variable

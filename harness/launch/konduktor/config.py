@@ -59,7 +59,7 @@ def users_config(path: Path | None) -> Object:
     except (AttributeError, TypeError) as error:
         raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path} is not a konduktor config: {error}") from None
     if not all(isinstance(value, dict) for value in taken.values()):
-        raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path}: mappings are expected in {' and '.join(_TAKEN)}")
+        raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path}: expected mappings in {' and '.join(_TAKEN)}")
     return taken
 
 

@@ -39,7 +39,7 @@ class JobFile:
         """Check the YAML documents of a job file. Raises UsageError, also for more than one document."""
         contents = [document for document in documents if document is not None]
         if len(contents) > 1:
-            raise UsageError(f"job file {source} has {len(contents)} documents; one is expected")
+            raise UsageError(f"job file {source}: expected one document, found {len(contents)}")
         return cls.of(contents[0] if contents else None, source)
 
     @classmethod
@@ -71,8 +71,8 @@ class JobFile:
         """Return the world size, or a guess if the script computes it. Raises UsageError if it is wrong."""
         if self._processes.wrong:
             raise UsageError(
-                f"job file {self.source}: --nproc_per_node: a number from 1 on is expected; "
-                f"seen {shown(self._processes.wrong)}",
+                f"job file {self.source}: --nproc_per_node: expected a number from 1 on, "
+                f"found {shown(self._processes.wrong)}",
                 hint="torchrun also accepts auto, cpu and gpu",
             )
         if problem := ranks_problem(self.num_nodes, self._processes.guess):

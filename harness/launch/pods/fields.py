@@ -28,31 +28,32 @@ def problems(value: Any, kind: str, path: str, *, newer: bool = False) -> Iterat
     """
     if kind.startswith("List["):
         if not isinstance(value, list):
-            yield f"{path}: a list is expected; found {shown(value)}"
+            yield f"{path}: expected a list, found {shown(value)}"
             return
         for at, each in enumerate(value):
             yield from problems(each, kind[5:-1], f"{path}[{at}]", newer=newer)
     elif kind.startswith("Dict["):
         if not isinstance(value, dict):
-            yield f"{path}: a mapping is expected; found {shown(value)}"
+            yield f"{path}: expected a mapping, found {shown(value)}"
             return
         wanted = (str, int, float) if path.endswith(_MAPS_OF_QUANTITIES) else str
         for name, each in value.items():
             if each is not None and (not isinstance(each, wanted) or isinstance(each, bool)):
-                yield f"{path}.{name}: a text is expected; found {shown(each)}"
+                yield f"{path}.{name}: expected a text, found {shown(each)}"
     elif hasattr(models, kind):
         yield from _field_problems(value, getattr(models, kind), path, newer)
     elif kind in _SCALARS and type(value) is not _SCALARS[kind]:
         if path.endswith(_QUANTITIES) and type(value) in (int, float):
             return
-        seen = "" if path.endswith(".value") else f"; found {shown(value)}"  # The value may be a secret.
+        # The value of a variable may be a secret.
+        actual = "" if path.endswith(".value") else f", found {shown(value)}"
         quotes = ": put it in quotes" if kind == "str" and isinstance(value, int | float) else ""
-        yield f"{path}: {_WORDS[kind]} is expected{seen}{quotes}"
+        yield f"{path}: expected {_WORDS[kind]}{actual}{quotes}"
 
 
 def _field_problems(value: Any, model: Any, path: str, newer: bool) -> Iterator[str]:
     if not isinstance(value, dict):
-        yield f"{path}: a mapping is expected; found {shown(value)}"
+        yield f"{path}: expected a mapping, found {shown(value)}"
         return
     kinds = {model.attribute_map[name]: kind for name, kind in model.openapi_types.items()}
     for name, each in value.items():

@@ -19,7 +19,7 @@ from harness.core.kubernetes import Object
 from harness.core.user_yaml import yaml_document
 from harness.launch.pods import fields as pod_fields
 
-EXAMPLE = "metadata and spec of a pod are expected, as in `spec: {tolerations: [{operator: Exists}]}`"
+EXAMPLE = "expected metadata and spec of a pod, as in `spec: {tolerations: [{operator: Exists}]}`"
 GPU = "nvidia.com/gpu"
 _HEAD = {"apiVersion": "v1", "kind": "Pod"}
 _MERGE = (*("--kubeconfig=/dev/null", "patch", "--local", "--type=strategic"), *("-f", "-", "-o", "json"))
@@ -42,7 +42,7 @@ def check(file: Path, container: str) -> None:
         raise UsageError(f"{what} is not part of a pod; found {content}", hint=EXAMPLE)
     if (kind := document.get("kind", "Pod")) != "Pod" or document.get("apiVersion", "v1") != "v1":
         raise UsageError(
-            f"{what}: a Pod of v1 is expected; found {shown(kind)}", hint="keep only its pod template"
+            f"{what}: expected a Pod of v1, found {shown(kind)}", hint="keep only its pod template"
         )
     patch = {part: document[part] for part in ("metadata", "spec") if document.get(part) is not None}
     spec = patch.get("spec", {})
@@ -99,13 +99,13 @@ def _add_tolerations(template: Object, result: Object) -> None:
 def _head_problems(patch: Object) -> Iterator[str]:
     for part, value in patch.items():
         if not isinstance(value, dict):
-            yield f"{part}: a mapping is expected; found {shown(value)}"
+            yield f"{part}: expected a mapping, found {shown(value)}"
     metadata = patch.get("metadata") or {}
     for name, value in metadata.items() if isinstance(metadata, dict) else ():
         if name not in ("labels", "annotations"):
             yield f"metadata.{name}: a file can only add labels and annotations"
         elif not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
-            yield f"metadata.{name}: a mapping of texts is expected; found {shown(value)}"
+            yield f"metadata.{name}: expected a mapping of texts, found {shown(value)}"
     spec = patch.get("spec") or {}
     if isinstance(spec, dict) and "template" in spec:
         yield "spec.template: expected only the content of the template, its metadata and spec"
@@ -114,7 +114,7 @@ def _head_problems(patch: Object) -> Iterator[str]:
 def _container_problems(patch: Object, container: str) -> Iterator[str]:
     for at, each in enumerate((patch.get("spec") or {}).get("containers") or []):
         if each.get("name") != container and "$patch" not in each:
-            yield f"spec.containers[{at}].name: {container} is expected; found {shown(each.get('name'))}"
+            yield f"spec.containers[{at}].name: expected {container}, found {shown(each.get('name'))}"
 
 
 def _lost(wanted: Any, found: Any, path: tuple[str, ...]) -> Iterator[str]:

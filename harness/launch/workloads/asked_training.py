@@ -90,17 +90,17 @@ class Asked:
         for name in ("run", "volumes"):
             value = getattr(self, name)
             if value is not None and (not value or "/" in value or value.startswith(".")):
-                raise UsageError(f"--{name}: the name of one folder is expected; seen {value!r}")
+                raise UsageError(f"--{name}: expected the name of one folder, found {value!r}")
         if self.rdzv_endpoint is not None:
             host, _, port = self.rdzv_endpoint.rpartition(":")
             if self.rdzv != "etcd" or not host or not port.isdecimal():
                 raise UsageError(
-                    f"--rdzv-endpoint: HOST:PORT of an etcd is expected, with --rdzv etcd; seen "
+                    f"--rdzv-endpoint: expected HOST:PORT of an etcd, with --rdzv etcd; found "
                     f"{self.rdzv_endpoint!r} with --rdzv {self.rdzv}"
                 )
         self._check_range()
         if self.memory is not None and not _positive(self.memory):
-            raise UsageError(f"--memory: a quantity such as 8Gi is expected; seen {self.memory!r}")
+            raise UsageError(f"--memory: expected a quantity such as 8Gi, found {self.memory!r}")
         taken = sorted({option.partition("=")[0] for option in self.options} & {"--run", *_OWN})
         if taken:
             raise UsageError(
@@ -109,9 +109,7 @@ class Asked:
             )
         names = [one.name for one in self.secrets]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise UsageError(
-                f"--secret {twice[0]}: one is expected; it was named {names.count(twice[0])} times"
-            )
+            raise UsageError(f"--secret {twice[0]}: expected once, found {names.count(twice[0])} times")
         if not self.smoke:
             self._understood()
         if self.data is not None:
@@ -168,7 +166,7 @@ class Asked:
             raise UsageError("--same-as compares every bit, which depends on the number of ranks")
         if most < self.replicas:
             raise UsageError(
-                f"--max-replicas: {self.replicas} or more are expected, as --replicas says; found {most}"
+                f"--max-replicas: expected at least {self.replicas}, the number of --replicas; found {most}"
             )
 
     def _transferable(self) -> None:

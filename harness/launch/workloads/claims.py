@@ -122,7 +122,7 @@ def read(kube: Kube, theirs: str, used: Sequence[Mount], pods: int) -> list[Clai
         volume = kube.get("v1", "PersistentVolume", name) if name else None
         if volume is None:
             raise UsageError(
-                f"--claims-namespace {theirs}: a bound claim {mount.claim} is expected; "
+                f"--claims-namespace {theirs}: expected a bound claim {mount.claim}, but "
                 f"{'it is not bound' if claim else 'there is none'}",
                 hint=_instead(mount, theirs),
             )
@@ -180,7 +180,7 @@ def check(folder: str | None, storage_class: str | None, theirs: str | None, exi
     """Raise UsageError for options that are incompatible with each other or with this cluster."""
     if storage_class and theirs:
         raise UsageError(
-            "--storage-class creates claims, and --claims-namespace names existing ones: one is expected"
+            "--storage-class creates claims, and --claims-namespace names existing ones: give only one option"
         )
     if existing and not (storage_class or theirs):
         raise UsageError(

@@ -38,8 +38,8 @@ class IndexedJobWorkload(PlainWorkload):
     def mistakes(self) -> Iterable[str]:
         spec = self.document.get("spec") or {}
         if spec.get("completionMode") != "Indexed":
-            seen = spec.get("completionMode")
-            yield f"spec.completionMode: Indexed is expected, so that each pod has a rank; seen {shown(seen)}"
+            mode = shown(spec.get("completionMode"))
+            yield f"spec.completionMode: expected Indexed, so that each pod has a rank, found {mode}"
         if spec.get("suspend") is True and not self.queue:
             yield "spec.suspend: nothing resumes a Job without a queue; remove it, or name a queue"
         count = spec.get("completions")
@@ -47,6 +47,6 @@ class IndexedJobWorkload(PlainWorkload):
             yield problem
         elif spec.get("parallelism") != count:
             yield (
-                f"spec.parallelism: {count} is expected, as completions: ranks wait for each other; "
-                f"seen {shown(spec.get('parallelism'))}"
+                f"spec.parallelism: expected {count}, as in completions, because ranks wait for each other, "
+                f"found {shown(spec.get('parallelism'))}"
             )

@@ -41,9 +41,9 @@ def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
     known = [(each, kind) for each, kind in named if kind is not None]
     if len(known) != 1:
         kinds = ", ".join(f"{api} {kind}" for api, kind in PLAIN)
-        seen = listed(f"{each['apiVersion']} {each['kind']}" for each in documents)
+        contents = listed(f"{each['apiVersion']} {each['kind']}" for each in documents)
         raise UsageError(
-            f"manifest {source}: exactly one of {kinds} is expected; seen {seen}",
+            f"manifest {source}: expected exactly one of {kinds}, found {contents}",
             hint="manifests/ has a working example of each kind",
         )
     for each in documents:

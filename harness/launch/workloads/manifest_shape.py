@@ -123,7 +123,7 @@ def _problems(model: type[BaseModel], document: Any) -> Iterator[str]:
             field = ".".join(str(part) for part in each["loc"] if part not in _UNION)
             if field not in fields:  # A union has an error for each of its types.
                 fields.add(field)
-                value = "" if "env" in each["loc"] else f"; seen {shown(each['input'])}"  # It may be secret.
+                value = "" if "env" in each["loc"] else f"; found {shown(each['input'])}"  # It may be secret.
                 yield f"{field or 'document'}: {each['msg']}{value}"
 
 

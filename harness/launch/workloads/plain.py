@@ -74,7 +74,7 @@ class PlainWorkload(ABC):
 
     @abstractmethod
     def mistakes(self) -> Iterable[str]:
-        """Yield the mistakes in a manifest of this kind, as "field: what is expected; seen …"."""
+        """Yield the mistakes in a manifest of this kind, as "field: expected …, found …"."""
 
     @abstractmethod
     def members(self, kube: Kube, /) -> int: ...

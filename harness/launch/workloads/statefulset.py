@@ -43,4 +43,4 @@ class StatefulSetWorkload(PlainWorkload):
         if problem := count_problem("spec.replicas", replicas, MAX_NODES, "pods"):
             yield problem
         elif replicas > 1 and not spec.get("serviceName"):
-            yield "spec.serviceName: the headless Service that names the pods is expected; seen nothing"
+            yield "spec.serviceName: expected the headless Service that names the pods, found nothing"

@@ -64,7 +64,7 @@ class TorchrunJobWorkload(PlainWorkload):
     def mistakes(self) -> Iterable[str]:
         for each in self.beside:
             if each.get("kind") not in BESIDE:
-                yield f"{each.get('kind')}: beside a TorchrunJob {', '.join(sorted(BESIDE))} are expected"
+                yield f"{each.get('kind')}: only {', '.join(sorted(BESIDE))} can be beside a TorchrunJob"
 
     def __post_init__(self) -> None:
         problems = [*self.mistakes()]
@@ -88,7 +88,7 @@ class TorchrunJobWorkload(PlainWorkload):
         queues = {each["metadata"]["name"]: each for each in self.beside if each["kind"] == names.QUEUE_KIND}
         if self._spec.queue_name not in queues:
             others = ", ".join(sorted(queues)) or "none"
-            raise _Wrong(f"TorchrunQueue {self._spec.queue_name} is expected in the same file; seen {others}")
+            raise _Wrong(f"expected TorchrunQueue {self._spec.queue_name} in the same file, found {others}")
         return queues[self._spec.queue_name]
 
     @cached_property
@@ -218,7 +218,7 @@ def _valid(model: type[_Spec], document: Object) -> _Spec:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
-        raise _Wrong(f"{document['kind']} spec.{field}: {first['msg']}; seen {first['input']!r}") from None
+        raise _Wrong(f"{document['kind']} spec.{field}: {first['msg']}; found {first['input']!r}") from None
 
 
 def _pending(job: Object) -> str | None:

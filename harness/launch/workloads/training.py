@@ -206,7 +206,7 @@ class Training:
         return super().submit(surroundings, record)  # type: ignore[misc,no-any-return] # of PlainWorkload
 
     def clean(self, surroundings: Surroundings) -> None:
-        """Delete etcd and the PersistentVolumes. Cluster.free_disk deletes folders of kind clusters."""
+        """Delete etcd and the PersistentVolumes. Folders of kind clusters are left to Cluster.free_disk."""
         if self.asked.brings_etcd:
             surroundings.kube.delete("v1", "Pod", ETCD, surroundings.namespace)
         claims.remove(surroundings.kube, surroundings.nonce)

@@ -61,8 +61,8 @@ def keys_of(
         keys = {name: environment[name] for name in VARIABLES if environment.get(name)}
         if missing := [name for name in (KEY_ID, SECRET_KEY) if name not in keys]:
             raise UsageError(
-                f"{option} needs keys: {KEY_ID} and {SECRET_KEY} are expected in the environment or in a "
-                f"Secret; {' and '.join(missing)} {'are' if missing[1:] else 'is'} not set",
+                f"{option} needs keys: expected {KEY_ID} and {SECRET_KEY} in the environment or in a "
+                f"Secret, but {' and '.join(missing)} {'are' if missing[1:] else 'is'} not set",
                 hint="export them, or name a Secret that has both: --secret NAME",
             )
         return keys
@@ -90,7 +90,7 @@ def check(option: Option, url: str, keys: Keys) -> None:
     bucket = Bucket(name, keys, tries=2)
     end = urlsplit(bucket.endpoint)
     if end.scheme not in ("http", "https") or not end.hostname:
-        raise UsageError(f"AWS_ENDPOINT_URL: the URL of an S3 server is expected; found {bucket.endpoint!r}")
+        raise UsageError(f"AWS_ENDPOINT_URL: expected the URL of an S3 server, found {bucket.endpoint!r}")
     problems: list[str] = []
     try:
         list(bucket.items(f"{prefix}/", most=1))
@@ -98,7 +98,7 @@ def check(option: Option, url: str, keys: Keys) -> None:
             bucket.prove_writable(f"{prefix}/{transfer.OWNER}")
         elif not any(True for _ in transfer.stored(bucket, prefix, problems.append)):
             raise UsageError(
-                f"--resume-from {url}: a prefix with a whole checkpoint is expected; it has none"
+                f"--resume-from {url}: expected a prefix with a complete checkpoint, but it has none"
                 + f" ({'; '.join(problems)})" * bool(problems),
                 hint="use the prefix of `harness train --upload`, which writes each manifest.json last",
             )

@@ -161,8 +161,8 @@ def test_memory_limits_a_pod() -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"run": "a/b"}, "--run: the name of one folder"),
-        ({"volumes": ".."}, "--volumes: the name of one folder"),
+        ({"run": "a/b"}, "--run: expected the name of one folder"),
+        ({"volumes": ".."}, "--volumes: expected the name of one folder"),
         ({"options": ("--run", "x")}, "--run: the launch sets it"),
         ({"options": ("--run-name=x",)}, "--run-name: the launch sets it"),
         ({"options": ("--dat=/x",)}, "the launch sets --data-dir"),
@@ -170,13 +170,13 @@ def test_memory_limits_a_pod() -> None:
         ({"options": ("--epochs", "many")}, "argument --epochs: invalid int value: 'many'"),
         ({"options": ("--width", "30")}, "--width is a multiple of --heads"),
         ({"options": ("--out-dir=/x",)}, "--out-dir: the launch sets it"),
-        ({"storage_class": "a", "claims_namespace": "b"}, "one is expected"),
+        ({"storage_class": "a", "claims_namespace": "b"}, "give only one option"),
         ({"storage_class": "a", "volumes": "b"}, "--volumes names a folder"),
-        ({"memory": "much"}, "--memory: a quantity such as 8Gi"),
-        ({"memory": "0"}, "--memory: a quantity such as 8Gi"),
-        ({"rdzv": "etcd", "rdzv_endpoint": "etcd"}, "HOST:PORT of an etcd is expected"),
+        ({"memory": "much"}, "--memory: expected a quantity such as 8Gi"),
+        ({"memory": "0"}, "--memory: expected a quantity such as 8Gi"),
+        ({"rdzv": "etcd", "rdzv_endpoint": "etcd"}, "expected HOST:PORT of an etcd"),
         ({"rdzv_endpoint": "etcd:2379"}, "with --rdzv c10d"),
-        ({"max_replicas": 3}, "4 or more are expected, as --replicas says; found 3"),
+        ({"max_replicas": 3}, "expected at least 4, the number of --replicas; found 3"),
         ({"max_replicas": 8, "kind": "job"}, "applies only to --kind statefulset"),
         ({"max_replicas": 8, "smoke": True}, "the smoke test writes none"),
         ({"max_replicas": 8, "same_as": ("x", "y")}, "--same-as compares every bit"),
@@ -452,7 +452,7 @@ def test_readers_need_no_volume_for_many_writers(
 @pytest.mark.parametrize(
     ("modes", "asked", "message"),
     [
-        ({"outputs": "ReadWriteMany"}, {}, "a bound claim datasets-pvc is expected; there is none"),
+        ({"outputs": "ReadWriteMany"}, {}, "expected a bound claim datasets-pvc, but there is none"),
         (
             {"datasets": "ReadOnlyMany", "outputs": "ReadWriteOnce"},
             {},
@@ -471,7 +471,7 @@ def test_readers_need_no_volume_for_many_writers(
         (
             {"datasets": "ReadOnlyMany", "outputs": "ReadWriteMany"},
             {"options": ("--model-local-dir", "/models/gpt2")},
-            "a bound claim models-pvc is expected; there is none",
+            "expected a bound claim models-pvc, but there is none",
         ),
     ],
 )
