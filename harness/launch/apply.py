@@ -1,4 +1,4 @@
-"""Apply the objects of a launch."""
+"""Apply the objects of a launch, and limit the disk space of its containers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def apply(kube: Kube, document: Object) -> Object:
     except ApiException as error:
         raise HarnessError(
             f"The API server refused {name} with {reason_of(error)}",
-            hint="launch/ in the bundle has what was applied",
+            hint="launch/ in the bundle has the applied objects",
             cause="launch.rejected",
         ) from None
 
@@ -30,10 +30,9 @@ NAME = "ephemeral-storage"
 
 
 def limit(kube: Kube, cluster: Cluster, settings: Settings, namespace: str) -> None:
-    """Give every container of the namespace the limit of the settings, or the cluster's own one.
+    """Limit the ephemeral storage of the namespace's containers, by the settings or the cluster's default.
 
-    A pod that writes more is evicted by its kubelet, which says the figure. A container that names a limit
-    of its own keeps it.
+    The kubelet evicts a pod that writes more, and reports the amount. A container's own limit has precedence.
     """
     amount = cluster.ephemeral_storage if settings.ephemeral_storage is None else settings.ephemeral_storage
     if amount is not None and parse_quantity(amount):
@@ -41,10 +40,10 @@ def limit(kube: Kube, cluster: Cluster, settings: Settings, namespace: str) -> N
 
 
 def limit_range(namespace: str, amount: str) -> Object:
-    """Return a LimitRange with this limit.
+    """Return a LimitRange with this limit of ephemeral storage.
 
-    The request is 0, because without one it would be the limit: nodes would look full, and Kueue has no
-    quota of this resource.
+    The default request is 0. Otherwise it would equal the limit: nodes would look full, and Kueue has no
+    quota for this resource.
     """
     one = {"type": "Container", "default": {NAME: amount}, "defaultRequest": {NAME: "0"}}
     metadata = {"name": NAME, "namespace": namespace, "labels": MANAGED}

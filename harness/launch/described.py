@@ -1,4 +1,4 @@
-"""What a bundle says of a launch before it begins: what it is, what it is made of, what must be true."""
+"""Describe a launch in its bundle before it begins: the workload, the versions, and what a PASS requires."""
 
 from __future__ import annotations
 
@@ -21,12 +21,15 @@ from harness.tracker.shared.run_id import make_run_id
 
 
 def given_run_id(workload: Workload, settings: Settings) -> str | None:
-    """Return the user's own: PLUTO_RUN_ID of the environment, or of the workload's file."""
+    """Return the user's run id, PLUTO_RUN_ID in the environment or in the workload's file, or None."""
     return settings.pluto_run_id or workload.envs.get("PLUTO_RUN_ID") or None
 
 
 def expected_of(workload: Workload, ready: Ready, context: RecordedContext) -> Expected:
-    """What must be true for a PASS, as the file and the cluster say before the launch."""
+    """Return what a PASS requires, derived from the workload's file and the cluster.
+
+    Raises UsageError for an impossible number of ranks.
+    """
     settings = context.settings
     with reached():
         eligible = len(require_node(ready.kube, workload, settings))
@@ -49,9 +52,9 @@ def expected_of(workload: Workload, ready: Ready, context: RecordedContext) -> E
 
 
 def ranks_that_log(workload: Workload, settings: Settings) -> list[int] | None:
-    """Return the ranks that log, as the settings or the workload's file say, or None where every rank logs.
+    """Return the ranks that log according to the settings or the workload's file. None means all ranks.
 
-    Raises UsageError for a text that names no ranks.
+    Raises UsageError for a text that is not a list of ranks.
     """
     if settings.expect.ranks is not None:
         return sorted(set(settings.expect.ranks))
@@ -60,20 +63,20 @@ def ranks_that_log(workload: Workload, settings: Settings) -> list[int] | None:
 
 
 def ranks_in(text: str) -> list[int]:
-    """Return the ranks that a text names: "0", "0,4", "0_4", "0-3". Raises UsageError for another text."""
-    found: set[int] = set()
+    """Return the ranks in a text such as "0", "0,4", "0_4" or "0-3". Raises UsageError for any other text."""
+    ranks: set[int] = set()
     for part in re.split(r"[,_]", text):
         range_ = re.fullmatch(r"\s*(\d{1,5})(?:-(\d{1,5}))?\s*", part, re.ASCII)
         if range_ is None:
-            raise UsageError(f"{EXPECT_RANKS}: ranks are expected, as 0 or 0-3 or 0,4; seen {text!r}")
-        found |= {*range(int(range_[1]), int(range_[2] or range_[1]) + 1)}
-    return sorted(found)
+            raise UsageError(f"{EXPECT_RANKS}: expected ranks, such as 0, 0-3 or 0,4; found {text!r}")
+        ranks |= {*range(int(range_[1]), int(range_[2] or range_[1]) + 1)}
+    return sorted(ranks)
 
 
 def check_ranks_that_log(workload: Workload, settings: Settings) -> None:
-    """Raise UsageError where a rank that is to log cannot be one of the job's."""
-    found = ranks_that_log(workload, settings)
-    if found is not None and not found:
+    """Raise UsageError if the list of ranks that log is empty or invalid."""
+    ranks = ranks_that_log(workload, settings)
+    if ranks is not None and not ranks:
         raise UsageError("no rank is expected to log", hint="name at least one, or leave it out")
 
 
@@ -84,12 +87,12 @@ def _device(workload: Workload) -> Literal["cpu", "cuda"] | None:
 
 
 def versions_of(ready: Ready, workload: Workload) -> dict[str, str]:
-    """Of the stack, and of what the worker image was built from, where the workload takes that one."""
+    """Return the versions of the stack, and of the worker image's parts if the workload uses that image."""
     return {**ready.versions, **(ready.worker.made_of if workload.takes_ours else {})}
 
 
 def launch_of(workload: Workload, namespace: str, context: RecordedContext) -> Launch:
-    """Return what is launched. Its object's name and uid come when the cluster has it."""
+    """Return the description of the launch. The name and UID of its object are added after the submission."""
     return Launch(
         launcher=workload.launcher,
         namespace=namespace,
@@ -113,11 +116,11 @@ def _netcheck(workload: Workload, settings: Settings) -> Literal["before", "alon
 
 
 def _of_training(workload: Workload) -> dict[str, Any]:
-    """Return what a launch says of a training whose checkpoints will be audited."""
+    """Return the fields of a launch for a training whose checkpoints are audited, or {}."""
     if not isinstance(workload, Training) or workload.asked.smoke:
         return {}
     asked = workload.asked
     same, weights = asked.same_as or (None, None)
-    found = {"training": True, "reach": asked.reach, "same_as": same, "same_as_weights": weights}
+    audited = {"training": True, "reach": asked.reach, "same_as": same, "same_as_weights": weights}
     transfers = {"upload": asked.upload, "resume_from": asked.resume_from}
-    return found | transfers | {"max_nodes": asked.max_replicas}
+    return audited | transfers | {"max_nodes": asked.max_replicas}

@@ -1,8 +1,8 @@
-"""Ask the Hugging Face hub, before a launch, whether the ranks may read a model.
+"""Check before a launch whether the ranks may read a model from the Hugging Face hub.
 
-The hub answers a request for a file of a gated model with 401 or 403, and names the reason in the header
-X-Error-Code (huggingface_hub, utils/_http.py). A hub that is not reached from here proves nothing: the ranks
-may reach it.
+The hub responds to a request for a file of a gated model with 401 or 403, and gives the reason in the header
+X-Error-Code (huggingface_hub, utils/_http.py). If the hub cannot be reached from here, the launch continues,
+because the ranks may reach it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _HINT = "accept the model's license on the hub, and name the token: --secret hf-
 def check(
     model: str, token: str | None, progress: Progress, environment: Mapping[str, str] = os.environ
 ) -> None:
-    """Raise UsageError where the hub refuses this model, or does not have it."""
+    """Raise UsageError if the hub refuses access to this model or does not have it."""
     if not _MODEL.fullmatch(model):
         raise UsageError(
-            f"--model: the name of a model on the hub is expected, as OWNER/NAME; seen {model!r}"
+            f"--model: expected the name of a model on the hub, such as OWNER/NAME, found {model!r}"
         )
-    import httpx  # slow to import, and few trainings take a model of the hub
+    import httpx  # The import is slow, and few trainings use a model from the hub.
 
     base = environment.get("HF_ENDPOINT") or "https://huggingface.co"
     headers = {"Authorization": f"Bearer {token}"} if token else {}
@@ -35,7 +35,7 @@ def check(
         url = f"{base.rstrip('/')}/{model}/resolve/main/config.json"
         answer = httpx.head(url, headers=headers, timeout=SECONDS, follow_redirects=False)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-        progress(f"--model {model}: the hub was not asked whether it is gated ({type(error).__name__})")
+        progress(f"--model {model}: cannot check on the hub whether it is gated ({type(error).__name__})")
         return
     reason = answer.headers.get("X-Error-Code", "")
     if answer.status_code == 404 and reason in ("RepoNotFound", "EntryNotFound"):

@@ -1,7 +1,7 @@
-"""The inits: the first process of a rank's container, a shell that starts the command and outlives it.
+"""The inits: shell scripts that run as the first process of a rank's container and start the command.
 
-An init passes SIGTERM on to every process of the container and waits until they have ended. It never signals
-another one, also where the pod shares the node's process ids (decision 005).
+An init forwards SIGTERM to every process of the container and waits for their end. It never signals processes
+of other containers, even if the pod shares the node's process IDs (decision 005).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from harness.core.own_processes import OWN_PROCESSES, without_comments
 
 _FILES = Path(__file__).parent / "files"
 _TRAP = "ended=''\ntrap 'ended=1; terminate_own' TERM\n"
-"""As process 1 a shell does not hear SIGTERM without a trap, so this comes first."""
+"""As process 1, a shell ignores SIGTERM without a trap, so the trap is set first."""
 
 
 def _init(name: str) -> str:
@@ -21,6 +21,6 @@ def _init(name: str) -> str:
 
 
 WORKER = _init("worker_init.sh")
-"""For manifests, as `sh -c WORKER sh COMMAND…`."""
+"""The init for manifests, used as `sh -c WORKER sh COMMAND…`."""
 KONDUKTOR = _init("konduktor_init.sh")
-"""For konduktor's jobs, as `bash -c KONDUKTOR SCRIPT`."""
+"""The init for konduktor's jobs, used as `bash -c KONDUKTOR SCRIPT`."""

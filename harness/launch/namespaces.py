@@ -1,7 +1,7 @@
-"""Namespaces of launches on one cluster: which are in use, which killed harnesses left, which may be deleted.
+"""The namespaces of launches on a cluster: which are in use, and which can be deleted.
 
-A launch holds a lock on <state>/clusters/<cluster>/launches/<nonce> for as long as it needs its namespace.
-The kernel releases the lock also when the harness is killed, so a namespace without a holder is left over.
+A launch locks <state>/clusters/<cluster>/launches/<nonce> while it uses its namespace. The kernel releases
+the lock even if the harness is killed, so a namespace without a locked file is a leftover.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ LAUNCHED = (
     ("apps/v1", "DaemonSet"),
     ("batch/v1", "Job"),
 )
-"""API version and kind of the objects that launches make."""
+"""API version and kind of the objects that launches create."""
 KEPT = 3
-"""How many of the newest namespaces of finished launches stay, for users who want to look at them."""
+"""The number of namespaces of finished launches that are kept for inspection, the newest ones."""
 ENDING_SECONDS = 45
-"""Seconds for pods to end. Their grace is 30 s."""
+"""The timeout for pods to end. Their grace period is 30 s."""
 
 
 def namespace_of(nonce: str) -> str:
@@ -40,32 +40,31 @@ def namespace_of(nonce: str) -> str:
 
 
 class NamespaceLeases:
-    """Leases that tell which namespaces of a cluster are in use."""
+    """Leases on the namespaces of a cluster that are in use."""
 
     def __init__(self, folder: Path, mine_only: bool = False) -> None:
-        """Use leases in this folder. With `mine_only`, a namespace that was never leased here is not free.
-
-        Such a namespace belongs to somebody else.
+        """Use the leases in this folder. With `mine_only`, a namespace that was never leased here counts as
+        another user's and is never free.
         """
         self._folder = folder
         self._mine_only = mine_only
         self._mine: dict[str, Hold] = {}
 
     def acquire(self, nonce: str) -> None:
-        """Lease a namespace before it is made."""
+        """Lease a namespace before it is created."""
         self._mine[nonce] = take(self._folder / nonce)
 
     def release(self, nonce: str) -> None:
-        """End the lease. Ending it twice is fine."""
+        """End the lease. A second call does nothing."""
         if (hold := self._mine.pop(nonce, None)) is not None:
             hold.release()
             (self._folder / nonce).unlink(missing_ok=True)
 
     def forget(self, namespaces: list[Object]) -> None:
-        """Remove the leases that killed harnesses left for namespaces that are gone."""
+        """Remove the leases of killed harnesses whose namespaces no longer exist."""
         there = {item["metadata"]["labels"][NONCE_LABEL] for item in namespaces}
         for path in self._folder.glob("*"):
-            # A new file is a lease that is just being taken.
+            # A new file may be a lease that is being acquired.
             old = time.time() - path.stat().st_mtime > ENDING_SECONDS
             if old and path.name not in there and not in_use(path):
                 path.unlink(missing_ok=True)
@@ -84,14 +83,14 @@ class NamespaceLeases:
 
 
 def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
-    """End the jobs of killed harnesses, because they hold quota, and wait until their pods have ended.
+    """Delete the jobs of killed harnesses, because they use quota, and wait until their pods have ended.
 
-    A job that cannot be ended now is reported, and does not stop the launch.
+    A failure is reported and does not stop the launch.
     """
     try:
         free = set(leases.free(of_launches(kube)))
-        found = zip(LAUNCHED, together(partial(_open, kube, kind, free) for kind in LAUNCHED), strict=True)
-        left = [(kind, item["metadata"]) for kind, items in found for item in items]
+        by_kind = zip(LAUNCHED, together(partial(_open, kube, kind, free) for kind in LAUNCHED), strict=True)
+        left = [(kind, item["metadata"]) for kind, items in by_kind for item in items]
         for (api_version, kind), metadata in left:
             name, namespace = metadata["name"], metadata["namespace"]
             progress(f"ending {namespace}/{name}, left by a harness that was killed")
@@ -106,23 +105,23 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
                 namespace=namespace,
             )
     except (ApiException, WaitError) as error:
-        progress(f"what killed harnesses left was not all ended: {error}")
+        progress(f"cannot delete all jobs of killed harnesses: {error}")
 
 
 def launched(kube: Kube, kind: tuple[str, str]) -> list[Object]:
-    """Return all objects of one of the LAUNCHED kinds, without those that another object owns.
+    """Return all objects of one of the LAUNCHED kinds that have no owner.
 
-    What JobSet made is left out, because it is deleted with its JobSet.
+    Objects of a JobSet are left out, because they are deleted with their JobSet.
     """
     try:
-        found = kube.objects(*kind)
+        items = kube.objects(*kind)
     except NOT_SERVED:
         return []
-    return [item for item in found if not item["metadata"].get("ownerReferences")]
+    return [item for item in items if not item["metadata"].get("ownerReferences")]
 
 
 def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Object]:
-    """Return launched objects of a kind in these namespaces that have not ended."""
+    """Return the launched objects of a kind in these namespaces that have not ended."""
     return [
         item
         for item in launched(kube, kind)
@@ -133,9 +132,9 @@ def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Objec
 
 
 def prune(kube: Kube, leases: NamespaceLeases) -> None:
-    """Delete namespaces of finished launches, all but the newest few, so that a kept cluster stays small.
+    """Delete the namespaces of finished launches except the newest KEPT, so that a kept cluster stays small.
 
-    One that cannot be deleted now is deleted by a later launch. A silent API server is not waited for.
+    If the API server does not respond or a request fails, a later launch deletes the namespaces.
     """
     if kube.silence(seconds=2) is not None:
         return
@@ -151,8 +150,8 @@ def prune(kube: Kube, leases: NamespaceLeases) -> None:
 def of_launches(kube: Kube) -> list[Object]:
     """Return the namespaces of launches that are not being deleted."""
     selector = ",".join(f"{key}={value}" for key, value in MANAGED.items())
-    found = kube.objects("v1", "Namespace", selector=f"{selector},{NONCE_LABEL}")
-    return [item for item in found if not item["metadata"].get("deletionTimestamp")]
+    items = kube.objects("v1", "Namespace", selector=f"{selector},{NONCE_LABEL}")
+    return [item for item in items if not item["metadata"].get("deletionTimestamp")]
 
 
 def _ended(pods: dict[str, Object]) -> str | None:

@@ -1,4 +1,4 @@
-"""Prepare what belongs to one launch alone: its namespace, queue, key and environment."""
+"""Prepare a launch: its namespace, LocalQueue, Secrets, API key and environment."""
 
 from __future__ import annotations
 
@@ -45,11 +45,10 @@ def prepare(
     begun: object,
     namespace_made: Callable[[], None],
 ) -> Launching:
-    """Prepare the namespace, LocalQueue, Secret of the key and the workload's own secrets, and all that a
-    launch adds.
+    """Create the launch's namespace, its LocalQueue, Secrets and ConfigMaps. Return the prepared launch.
 
-    Jobs that killed harnesses left running are ended first. `namespace_made` is called when the
-    namespace exists, `undo` gives it up.
+    Running jobs of killed harnesses are deleted first. `namespace_made` is called when the namespace exists;
+    `undo` gets the callbacks that release everything.
     """
     kube, settings, nonce = ready.kube, context.settings, context.nonce
     own_key, url, reader = _tracker(kube, settings)
@@ -114,21 +113,18 @@ def prepare(
 
 
 def netcheck_first(workload: Workload, settings: Settings) -> bool:
-    """Return whether netcheck runs in each pod before the command."""
+    """Return whether netcheck runs in each pod before the workload's command."""
     return settings.netcheck and workload.purpose not in ("netcheck", "nodes")
 
 
 def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, per_node: int) -> str:
-    """Lease and create the launch's own namespace and return its name.
-
-    Leftovers of killed harnesses are removed first.
-    """
+    """Lease and create the launch's namespace, after deleting leftover jobs. Return its name."""
     kube, cluster, nonce = ready.kube, ready.cluster, context.nonce
     namespace = namespaces.namespace_of(nonce)
     leases = namespaces.NamespaceLeases(cluster.dir / "launches", mine_only=not cluster.owns_namespaces)
     namespaces.sweep(kube, leases, context.progress)
-    # At the end, because the controllers that delete all that is in a namespace would take a second of the
-    # processor from ranks that start.
+    # Prune at the end of the launch: the deletion of a namespace costs a second of CPU time in controllers,
+    # which starting ranks need.
     undo.callback(namespaces.prune, kube, leases)
     leases.acquire(nonce)
     undo.callback(leases.release, nonce)
@@ -141,46 +137,47 @@ def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, per_node
 
 
 def _secret(namespace: str, held: dict[str, str]) -> Object:
-    """Return a Secret with what ranks must not get in plain text, each by the name of its variable."""
+    """Return a Secret with the variables whose values must not be in a pod's spec."""
     metadata = {"name": SECRET, "namespace": namespace}
     return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": held}
 
 
 def _queue(kube: Kube, workload: Workload, settings: Settings, namespace: str) -> None:
-    """Make the LocalQueue where Kueue may have to admit the workload."""
+    """Create the LocalQueue if Kueue may have to admit the workload."""
     if set(QUEUED) <= set(workload.watched):
         queues.manages(kube, workload.kind)
         queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
 
 
 def _cpu_request(kube: Kube, workload: Workload, nodes: int, context: RecordedContext) -> str | None:
-    """Return the CPU that each pod requests where its file's value is changed.
+    """Return the CPU request of each pod if it replaces the file's value, otherwise None.
 
-    The change is reported and recorded.
+    A replacement is reported and recorded.
     """
     request = context.settings.cpu_request
     if request is None and workload.cpus is not None:
         request = queues.single_node_request(kube, workload.cpus, nodes)
     if request is not None:
-        context.progress(f"each pod asks for {request} of CPU in place of {workload.cpus or 'its own'}")
+        context.progress(f"each pod requests {request} CPU instead of {workload.cpus or 'its own request'}")
         writer = context.writer
         writer.update(cluster={**writer.current.cluster, "cpu_request": request})
     return request
 
 
 def _pull_secret(kube: Kube, settings: Settings, namespace: str) -> str | None:
-    """Copy the user's pull secret into the launch's namespace, and return its name there."""
-    found = preflight.pull_secret(kube, settings)
-    if found is None:
+    """Copy the user's pull secret, if any, into the launch's namespace. Return its name."""
+    secret = preflight.pull_secret(kube, settings)
+    if secret is None:
         return None
-    name = str(found["metadata"]["name"])
-    copy = {"metadata": {"name": name, "namespace": namespace}, "type": found["type"], "data": found["data"]}
+    name = str(secret["metadata"]["name"])
+    metadata = {"name": name, "namespace": namespace}
+    copy = {"metadata": metadata, "type": secret["type"], "data": secret["data"]}
     kube.apply({"apiVersion": "v1", "kind": "Secret", **copy})
     return name
 
 
 def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], AuditReader]]:
-    """Return the key, the ranks' address and the reader of the tracker: the embedded one, or hosted Pluto."""
+    """Return API key, URL for the ranks and audit reader of the embedded tracker or hosted Pluto."""
     if settings.tracker == "hosted":
         assert settings.pluto_api_key is not None
         key = settings.pluto_api_key.get_secret_value()
@@ -191,10 +188,10 @@ def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], Aud
 
 
 def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str, undo: ExitStack) -> str:
-    """Claim the run id for this launch. Return the key that tells the tracker which launch a request is of.
+    """Claim the run id for this launch. Return the API key by which the tracker recognizes the launch.
 
-    `undo` gives up a claim that was not used. Raises HarnessError (cause launch.run_id_taken). A tracker that
-    does not answer now is judged later.
+    `undo` releases an unused claim. Raises HarnessError (cause launch.run_id_taken). If the tracker does not
+    respond, the launch continues, and a check reports the tracker later.
     """
     client = undo.enter_context(embedded.EmbeddedTracker(embedded.URL, key).client(kube))
     undo.callback(release, client, context.nonce)
@@ -216,10 +213,7 @@ def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str,
 
 
 def environment(expected: Expected, nonce: str, budget: Budget, url: str) -> dict[str, str]:
-    """Return the environment that every rank gets.
-
-    An empty `url` leaves Pluto's own addresses as they are.
-    """
+    """Return the environment variables of every rank. With an empty `url`, Pluto's default URLs apply."""
     urls = {f"PLUTO_URL_{part}": url for part in ("APP", "API", "INGEST", "PY")} if url else {}
     return {
         "HARNESS_NETCHECK_SECONDS": f"{budget.netcheck:.0f}",

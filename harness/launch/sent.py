@@ -1,4 +1,4 @@
-"""Say which code a launch gives its ranks, so that the check `code` can compare what ran with it."""
+"""Record the code that a launch gives its ranks. The check `code` compares it with the code that ran."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from harness.provision.images.build import ImageRef
 
 
 def code(image: str, ours: ImageRef | None, mounted: Mapping[str, bytes]) -> SentCode:
-    """Return what the ranks get: `image`, and the files mounted over it, by their path in /workspace.
+    """Return the code of the ranks: `image`, and the files mounted over it, by their path in /workspace.
 
-    `ours`: the worker image of the harness, where the ranks run in that. None for another image: of it only
-    the mounted files are known.
+    `ours` is the harness's worker image if the ranks run in it, otherwise None. Of any other image, only the
+    mounted files are known.
     """
     built = ours is not None and bool(ours.scripts)
     files = {**(ours.scripts if ours else {}), **scripts.digests(mounted)}

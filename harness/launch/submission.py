@@ -1,4 +1,4 @@
-"""A launch that is prepared: submit its workload, cancel it, collect what the tracker has of it."""
+"""A prepared launch: submit its workload, cancel it, and record the tracker's data about it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from harness.tracker.client.audit import AuditReader, collect
 
 @dataclass
 class Launching:
-    """A launch that is prepared. `clean` removes everything that is not evidence."""
+    """A prepared launch. `clean` removes everything that is not evidence."""
 
     kube: Kube
     namespace: str
@@ -39,10 +39,10 @@ class Launching:
     reader: Callable[[], AuditReader]
 
     def submit(self) -> Handle:
-        """Submit the workload. Try once more when a webhook failed because its controller restarted and
-        serves again.
+        """Submit the workload and return its object. Retry once if a webhook failed while its controller
+        restarted.
 
-        Raises HarnessError. Where a controller or its API is the reason, the error has its cause.
+        Raises HarnessError. If a controller or its API is the reason, the error has that controller's cause.
         """
         try:
             return self._submit()
@@ -63,16 +63,16 @@ class Launching:
             raise problem from None
 
     def cancel(self) -> None:
-        """Delete a job that has not ended by itself, so that it holds no quota and its pods end now."""
+        """Delete a job that has not ended by itself, so that it frees its quota and its pods end now."""
         self.workload.cancel(self.surroundings)
 
     def audit(self, progress: Progress) -> None:
-        """Record what a training left on its disk."""
+        """Audit the checkpoints of a training, and record the result."""
         assert isinstance(self.workload, Training)
         self.writer.text(FILE, audit(self.workload, self.surroundings, progress))
 
     def upload(self, ended: bool) -> None:
-        """Record what of the run was sent to the storage of --upload. `ended`: whether the ranks have."""
+        """Send the run to the storage of --upload if the ranks have `ended`. Record the result or error."""
         assert isinstance(self.workload, Training)
         document = json.dumps({"error": "the ranks had not ended, so nothing was sent"})
         if ended:
@@ -83,7 +83,7 @@ class Launching:
         self.writer.text(UPLOAD, document)
 
     def collect_tracker(self) -> None:
-        """Record what the tracker has of this launch. A tracker that does not answer is recorded too."""
+        """Record the tracker's runs and points of this launch, or the error if it does not respond."""
         launch = self.writer.current.launch
         try:
             summary = collect(
@@ -100,7 +100,7 @@ class Launching:
         self.writer.tracker_summary(summary)
 
     def no_tracker(self, reason: str) -> None:
-        """Record that nothing is known of the tracker, and why."""
+        """Record that the tracker's data is unknown, and the reason."""
         self.writer.tracker_summary(
             TrackerSummary(
                 source=self.tracker, fetched_at=now(), runs=0, attachments=None, points=0, error=reason

@@ -1,4 +1,4 @@
-"""Turn a file into a workload: a konduktor job file, or a manifest of Kubernetes objects."""
+"""Load a workload from a file: a konduktor job file, or a manifest of Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from harness.launch.workloads.base import Workload
 
 
 def load(path: Path, konduktor: Konduktor | None = None) -> Workload:
-    """Load a workload. `konduktor`: its process, where it was started already.
+    """Return the workload of a file. `konduktor` is konduktor's process, if it has been started already.
 
-    Raises UsageError for a file that is missing, not YAML, or nothing that can be launched.
+    Raises UsageError if the file is missing, is not YAML, or has no workload.
     """
-    hint = "jobs/ has job files that work, and manifests/ has manifests"
+    hint = "jobs/ has working job files, and manifests/ has working manifests"
     documents = [each for each in yaml_documents(path, "job file", hint=hint) if each is not None]
     if not any(isinstance(each, dict) and "apiVersion" in each and "kind" in each for each in documents):
         return KonduktorWorkload(JobFile.of_documents(documents, str(path)), konduktor=konduktor)
-    from harness.launch.workloads.loader import of_manifest  # seven kinds, of which a job file needs none
+    from harness.launch.workloads.loader import of_manifest  # A job file needs none of these kinds.
 
     return of_manifest(documents, str(path))

@@ -1,4 +1,5 @@
 """A Kubernetes controller for torchrun: TorchrunQueue and TorchrunJob, `torchrun.ai/v1alpha1`.
 
-`desired` decides in pure functions; `operator` wakes it by events and carries out what it decided.
+The pure functions in `decide` compute an object's status and the actions to take; `runtime` watches the
+cluster, calls these functions and carries out the actions.
 """

@@ -1,4 +1,4 @@
-"""The controller as a program: `python -m harness.torchrun_controller`. In a pod it needs no option."""
+"""Run the controller: `python -m harness.torchrun_controller`. In a pod, no option is required."""
 
 from __future__ import annotations
 
@@ -30,11 +30,14 @@ ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 def own_kubeconfig(folder: Path) -> Path:
-    """Write the kubeconfig of the pod's service account. Raises HarnessError outside of a pod."""
+    """Write a kubeconfig for the pod's service account and return its path.
+
+    Raises HarnessError outside a pod.
+    """
     host, port = os.environ.get("KUBERNETES_SERVICE_HOST"), os.environ.get("KUBERNETES_SERVICE_PORT")
     if not host or not (ACCOUNT / "token").exists():
         raise HarnessError(
-            "expected a kubeconfig, or a pod with a service account; seen neither",
+            "expected a kubeconfig or a pod with a service account, but found neither",
             hint="--kubeconfig FILE",
             cause="cluster.kubeconfig",
         )
@@ -56,25 +59,31 @@ def own_kubeconfig(folder: Path) -> Path:
 
 def options(arguments: list[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m harness.torchrun_controller", description=__doc__)
-    parser.add_argument("--kubeconfig", type=Path, help="reach the cluster by this file, from outside")
+    parser.add_argument("--kubeconfig", type=Path, help="kubeconfig, required outside the cluster")
     parser.add_argument("--context", help="context in the kubeconfig")
-    parser.add_argument("--namespace", help="watch this namespace alone")
-    parser.add_argument("--lease-namespace", help="where its Lease is: its pod's, else torchrun-system")
-    parser.add_argument("--cluster-queue", default="cluster-queue", help="of queues that name none")
-    parser.add_argument("--gang", choices=["kueue", "kai"], default="kueue", help="who admits pods together")
+    parser.add_argument("--namespace", help="watch only this namespace")
+    parser.add_argument(
+        "--lease-namespace", help="namespace of the Lease (default: the pod's, or torchrun-system)"
+    )
+    parser.add_argument(
+        "--cluster-queue", default="cluster-queue", help="ClusterQueue of TorchrunQueues that name none"
+    )
+    parser.add_argument(
+        "--gang", choices=["kueue", "kai"], default="kueue", help="what admits a job's pods together"
+    )
     parser.add_argument("--log-format", choices=["text", "json"], default="text")
-    parser.add_argument("--port", type=int, default=0, help="serve /metrics, /healthz and /readyz there")
+    parser.add_argument("--port", type=int, default=0, help="serve /metrics, /healthz and /readyz on it")
     return parser.parse_args(arguments)
 
 
 def lease_namespace(asked: str | None) -> str:
-    """Return the namespace of the Lease: what is asked for, that of the pod, or the manifests'."""
+    """Return the namespace of the Lease: `asked`, else the pod's own, else the one in the manifests."""
     own = ACCOUNT / "namespace"
     return asked or (own.read_text().strip() if own.exists() else "torchrun-system")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run until a signal comes (0), or until leadership is lost (1)."""
+    """Run the controller. Return 0 after a signal, 1 if leadership is lost, 2 without a cluster or a port."""
     asked = options(sys.argv[1:] if arguments is None else arguments)
     logging_setup.setup(asked.log_format)
     stop = threading.Event()
@@ -95,22 +104,23 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def serve(port: int, health: Health, metrics: Metrics) -> None:
-    """Serve metrics and probes. Raises UsageError for a port that cannot be had."""
+    """Serve metrics and probes. Raises UsageError if the port cannot be bound."""
     try:
         Server(port, health, metrics.registry).start()
     except (OSError, OverflowError) as error:
-        raise UsageError(f"expected a free port, but {port} cannot be had: {error}", hint="--port") from None
+        message = f"expected a free port, but {port} cannot be bound: {error}"
+        raise UsageError(message, hint="--port") from None
 
 
 def _lead(
     asked: argparse.Namespace, kube: Kube, stop: threading.Event, health: Health, metrics: Metrics
 ) -> int:
-    """Wait for the Lease, and act while it is ours."""
+    """Wait for the Lease, and reconcile while this process holds it."""
     lost, watching = threading.Event(), threading.Event()
 
     def tried(answered: bool) -> None:
         health.moves("lease")
-        # One that waits is of use as soon as it can take over; the leader, when it watches.
+        # A standby is ready as soon as it can take over; the leader is ready once its caches are synced.
         if answered and (not metrics.leads or watching.is_set()):
             health.ready.set()
 

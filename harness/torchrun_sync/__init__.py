@@ -1,9 +1,9 @@
-"""The current directory in N pods: only what changed, in one step, and confirmed by each pod's own hash.
+"""Sync a local folder into all pods of a job: only changed files, switched in one step, verified by digests.
 
-pod/       runs in the pods: standard library, Python 3.9 or later, brought by the exec that starts it
-bundle     the modules of pod/ as one text
-ignored, tree   what travels: a folder without what it ignores, as entries with digests
-sender     one pod's side of the conversation
-fleet      all pods of a job, one generation
-exec_channel    the conversation's two streams, by Kubernetes exec
+pod/            the programs that run in the pods: standard library only, Python 3.9 or later
+bundle          packs the modules of pod/ into the command or the stdin of a container
+ignored, tree   a folder without its ignored files, as entries with digests
+sender          the protocol with one pod, on the client's side
+fleet           the sync of all pods of a job to one generation
+exec_channel    the protocol's two streams, over a Kubernetes exec
 """

@@ -1,4 +1,4 @@
-"""The modules of pod/ as one text that any python3 runs: what an exec or a container's command brings."""
+"""Pack the modules of pod/ into one text that any python3 runs, for an exec or a container's command."""
 
 from __future__ import annotations
 
@@ -55,50 +55,50 @@ def _packed(modules: Sequence[str], shared: str = SHARED) -> bytes:
 
 
 def _source(*path: str) -> str:
-    """Return the text of a module of this package. It is not imported, because a file may be all there is."""
+    """Return the source of a module of this package, without importing the module."""
     return files("harness").joinpath(*path[:-1], f"{path[-1]}.py").read_text()
 
 
 def receiver(session: str, root: str, control: str) -> tuple[list[str], bytes]:
-    """Return the command of a receiver, and what must come first on its stdin: its own program.
+    """Return the command of a receiver, and its program, which must be sent first on its stdin.
 
-    The program's length and hash are in the command. So no end of the stream is needed, and a program that
-    was cut does not run.
+    The command contains the program's length and digest. So it needs no end of the stream, and never runs an
+    incomplete program.
     """
     program = _packed(RECEIVER)
-    told = [str(len(program)), sha256(program).hexdigest(), session, root, control]
-    return ["python3", "-c", _FROM_STDIN, *told], program
+    arguments = [str(len(program)), sha256(program).hexdigest(), session, root, control]
+    return ["python3", "-c", _FROM_STDIN, *arguments], program
 
 
 def supervised(command: Sequence[str], root: str, control: str, *, start_seconds: float = 900) -> list[str]:
-    """Return a container's command: `command`, in the tree that is switched in, and again in the next one.
+    """Return a container's command that runs `command` in the current tree and restarts it for each new one.
 
-    `start_seconds`: how long a pod waits for its first tree. The exit code is the command's.
+    `start_seconds` is how long a pod waits for its first tree. The exit code is the command's.
     """
     return [*_carried(SUPERVISOR), root, control, f"{start_seconds:g}", *command]
 
 
 def kept(folder: str, holder: str, root: str, control: str, ready: str, seconds: float) -> list[str]:
-    """Return the command that waits for a pod's first tree: from the parts in `folder`, from the pod that
-    holds it (HOST:PORT, or empty), or by a sync.
+    """Return the command that waits for a pod's first tree.
 
-    `ready`: what says that it is there. `seconds`: how long it waits, before it ends with 1.
+    The tree comes from the parts in `folder`, from the pod at `holder` (HOST:PORT, or empty), or by a sync.
+    `ready` is the expected content of the file ROOT/ready. After `seconds`, the command exits with code 1.
     """
     return [*_carried(KEPT), folder, holder, root, control, ready, f"{seconds:g}"]
 
 
 def held(folder: str, root: str, ready: str, port: int) -> list[str]:
-    """Return the command of the pod that holds a job's code, and serves it at `port`."""
+    """Return the command of the pod that stores a job's code and serves it at `port`."""
     return [*_carried(HOLDER), folder, root, ready, str(port)]
 
 
 def s3_fetch(url: str, root: str, ready: str, seconds: int) -> list[str]:
-    """Return the command that brings a workspace from S3 to `root`, and prints the digest of what came."""
+    """Return the command that downloads a workspace from S3 to `root` and prints the listing's digest."""
     return [*_carried(S3, OBJECT_STORE), url, root, ready, str(seconds)]
 
 
 def _carried(modules: Sequence[str], shared: str = SHARED) -> list[str]:
-    # No `$` may be in it: Kubernetes makes one of two in a container's command.
+    # The text must not contain `$`: Kubernetes replaces `$$` by `$` in a container's command.
     packed = base64.b64encode(_packed(modules, shared)).decode()
     text = f"{_RUN}\nimport base64, json, zlib\n"
     text += f"run(json.loads(zlib.decompress(base64.b64decode({packed!r}))), sys.argv[1:])"

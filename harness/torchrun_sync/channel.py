@@ -1,4 +1,4 @@
-"""The two streams of a conversation with a pod, and what can be wrong with them."""
+"""The channel between a sender and a pod's receiver, and its errors."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from harness.core.errors import HarnessError
 
 
 class Cut(HarnessError):
-    """The connection ended, or nothing came in time. What was sent is kept, and another one goes on."""
+    """The connection ended or timed out. The pod keeps the received data for the next connection."""
 
 
 class PodRefused(HarnessError):
-    """The pod's side says that it cannot do what was asked. Another try would end the same."""
+    """The pod's side refused a request. A retry would fail the same way."""
 
 
 class ContainerGone(HarnessError):
-    """The container does not run yet, or not any more. The pod's status will say so too, a moment later."""
+    """The container does not run yet, or no longer runs. The pod's status follows a moment later."""
 
 
 class Channel(Protocol):
-    """Bytes to a receiver and from it, whose order is kept and whose end is not relied on."""
+    """An ordered byte stream to and from a receiver. Its end may be lost, so nothing depends on it."""
 
     def send(self, data: bytes, deadline: Deadline) -> None:
-        """Raises Cut, also when not all could be handed on before the deadline."""
+        """Send the data. Raises Cut, also if the deadline passes before all data is sent."""
 
     def receive(self, deadline: Deadline) -> bytes:
-        """Return what came: at least one byte. Raises Cut, also when nothing came before the deadline."""
+        """Return at least one received byte. Raises Cut, also if nothing arrives before the deadline."""
 
     def close(self) -> None:
-        """Leave. Never waits for the other side."""
+        """Close the channel without waiting for the other side."""
 
 
 Open = Callable[[str, Deadline], Channel]
-"""Starts a receiver for the session of this name. Raises ContainerGone, Cut or PodRefused."""
+"""A function that starts a receiver for the session of this name. Raises ContainerGone, Cut, PodRefused."""

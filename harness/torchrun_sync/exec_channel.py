@@ -1,4 +1,4 @@
-"""A conversation with a container through the API server's exec, over a WebSocket."""
+"""A channel to a command in a container: an exec through the API server, over a WebSocket."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from harness.torchrun_sync.channel import ContainerGone, Cut, Open, PodRefused
 STDIN, STDOUT, STDERR, ERROR = range(4)
 PROTOCOLS = ["v5.channel.k8s.io", "v4.channel.k8s.io"]
 SAID_BYTES = 4000
-"""Of the container's stderr that are kept: its end says why the receiver ended."""
+"""How many bytes of the container's stderr are kept: its last lines explain why the receiver ended."""
 NO_PYTHON = "the container needs python3, 3.9 or later, on its PATH"
 NOT_RUNNING = re.compile(
     r"container not found|pod does not exist|in a completed pod|does not have a host assigned"
     r"|CONTAINER_(?:EXITED|CREATED)"
     r"|(?:stopped|not running|deleted) (?:container|state)|container .* is not running|task .* not found"
 )
-"""What the API server, the kubelet and containerd say of an exec into a container that does not run."""
+"""Errors of the API server, the kubelet and containerd for an exec into a container that does not run."""
 
 
 class ExecChannel:
@@ -66,7 +66,7 @@ class ExecChannel:
                 self._ended(piece)
 
     def close(self) -> None:
-        """Leave at once. A WebSocket's own farewell would wait for the other side's."""
+        """Close the socket at once. A WebSocket close handshake would wait for the other side."""
         self._socket.shutdown()  # type: ignore[no-untyped-call]
 
     def _cut(self, error: Exception) -> Cut:
@@ -75,10 +75,10 @@ class ExecChannel:
             if isinstance(error, WebSocketTimeoutException | TimeoutError)
             else f"the exec stream ended: {error or type(error).__name__}"
         )
-        return Cut(f"{why}{self._said()}")
+        return Cut(f"{why}{self._last_lines()}")
 
     def _ended(self, status: bytes) -> None:
-        """Raise what the API server says of the command's end."""
+        """Raise the error that corresponds to the API server's status of the ended command."""
         try:
             message = str(json.loads(status).get("message", ""))
         except ValueError:
@@ -87,18 +87,18 @@ class ExecChannel:
             raise ContainerGone(f"{self._name}: {message}")
         if "executable file not found" in message or "no such file" in message:
             raise PodRefused(f"{self._name}: there is no python3 in the container", hint=NO_PYTHON)
-        said = f"{message or 'ended'}{self._said()}"
-        if "exit code 1" in message and "Traceback" in said:
-            raise PodRefused(f"{self._name}: the receiver did not start: {said}", hint=NO_PYTHON)
-        raise Cut(f"the receiver ended: {said}")
+        text = f"{message or 'ended'}{self._last_lines()}"
+        if "exit code 1" in message and "Traceback" in text:
+            raise PodRefused(f"{self._name}: the receiver did not start: {text}", hint=NO_PYTHON)
+        raise Cut(f"the receiver ended: {text}")
 
-    def _said(self) -> str:
+    def _last_lines(self) -> str:
         lines = self._stderr.decode(errors="replace").strip().splitlines()[-3:]
         return f"; it said: {' / '.join(lines)}" if lines else ""
 
 
 def opening(kube: Kube, namespace: str, pod: str, container: str, root: str, control: str) -> Open:
-    """Return what starts a receiver in this container."""
+    """Return a function that starts a receiver in this container and returns its channel."""
 
     def start(session: str, deadline: Deadline) -> ExecChannel:
         command, program = bundle.receiver(session, root, control)
@@ -137,8 +137,8 @@ def _socket(
 
 
 def _tls(configuration: client.Configuration) -> dict[str, Any]:
-    """Return the kubeconfig's TLS. The client's own create_websocket would wait without a limit."""
-    told = {
+    """Return the TLS options of the kubeconfig. The client's create_websocket would wait without a limit."""
+    options = {
         "cert_reqs": ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE,
         "check_hostname": configuration.verify_ssl and configuration.assert_hostname is not False,
         "ca_certs": configuration.ssl_ca_cert,
@@ -146,7 +146,7 @@ def _tls(configuration: client.Configuration) -> dict[str, Any]:
         "keyfile": configuration.key_file,
         "server_hostname": configuration.tls_server_name,
     }
-    return {name: value for name, value in told.items() if value is not None}
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _message(error: WebSocketBadStatusException) -> str:

@@ -1,8 +1,8 @@
-"""One tree in all pods of a job, switched in with one generation: all of them, or none.
+"""Sync one tree into all pods of a job and switch all of them to it in one generation.
 
-First every pod gets the tree beside the one that runs. When each has confirmed its hash, the commands are
-stopped everywhere. When all have stopped, the tree is switched in and they start. So no rank meets one with
-other code. Pods that mount one volume get it once.
+First each pod stages the tree beside the running tree. After each pod has confirmed the digest, the commands
+are stopped in all pods. Only then are the trees switched and the commands started, so that ranks with
+different code never meet. Pods that share a volume receive the tree once.
 """
 
 from __future__ import annotations
@@ -24,31 +24,32 @@ from harness.torchrun_sync.tree import Tree, Walker
 
 LOOKS = 5
 STOPPING_SECONDS = 60.0
-"""While the commands are stopped one after the other, a rank whose peer is gone must not end its pod."""
+"""How long a failing command does not end its pod during a switch. The commands do not stop at the same time,
+and a rank may fail because its peer has stopped."""
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
 class Synced:
-    """What a sync did. Seconds from its start."""
+    """The result of a sync. `seconds` has the time of each phase's end, from the start of the sync."""
 
     tree: str
     generation: int
     pods: int
     restarted: int
-    """Pods whose command was started, or started again."""
+    """The number of pods whose command was started or restarted."""
     unsupervised: int
-    """Pods whose command goes on as it is: it does not run below the supervisor."""
+    """The number of pods whose command is not restarted, because it has no supervisor."""
     files: int
     sent: int
-    """Contents that were sent to all pods, and their bytes."""
+    """The number of files that were sent to all pods, and of their bytes."""
     reconnects: int
     skipped: tuple[str, ...]
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 class Fleet:
-    """The pods of one job. Connections stay open between two syncs, for as long as the pods keep them."""
+    """The pods of one job. Connections stay open between syncs until the pods close them."""
 
     def __init__(
         self,
@@ -57,7 +58,9 @@ class Fleet:
         tell: Progress = lambda _: None,
         ready: str = "",
     ) -> None:
-        """`ready`: what an init container waits for; without one, the tree's digest."""
+        """Create a sender for each pod. `ready` is the text that init containers wait for, by default the
+        tree's digest.
+        """
         self._senders = {name: Sender(name, pods[name], limits or Limits()) for name in sorted(pods)}
         self._tell, self._ready = tell, ready
 
@@ -72,10 +75,10 @@ class Fleet:
             sender.close()
 
     def sync(self, walker: Walker, patience: float = 0, generation: int | None = None) -> Synced:
-        """Bring the folder into all pods. Does nothing where it is already.
+        """Sync the folder into all pods. Pods that run it already are left as they are. Raises HarnessError.
 
-        `patience`: seconds that a command which fails is to wait for the next sync. `generation`: the one
-        to run, where it is not for these pods to say. Raises HarnessError.
+        `patience` is how many seconds a failed command waits for the next sync. `generation` is the
+        generation to run; by default it follows from the states of the pods.
         """
         began = time.monotonic()
         seconds: dict[str, float] = {}
@@ -111,12 +114,12 @@ class Fleet:
         )
 
     def patience(self, seconds: float) -> dict[str, str]:
-        """Have commands that fail wait so long for new code. Return the state of each pod's supervisor."""
-        said = self._each(list(self._senders), lambda sender: sender.patience(seconds))
-        return {name: str(status.get("state", "")) for name, status in said.items()}
+        """Let failed commands wait this long for new code. Return the state of each pod's supervisor."""
+        statuses = self._each(list(self._senders), lambda sender: sender.patience(seconds))
+        return {name: str(status.get("state", "")) for name, status in statuses.items()}
 
     def _staged(self, walker: Walker, states: Mapping[str, State]) -> Tree:
-        """Bring one tree into each store, all the same. A file that is written to meanwhile: look again."""
+        """Stage the same tree in each store. Scan the folder again if a file is written to meanwhile."""
         changed = ""
         for _ in range(LOOKS):
             tree = walker.look()
@@ -124,10 +127,10 @@ class Fleet:
                 staged = self._each(_writers(states, tree.digest), partial(Sender.send, tree=tree))
             except Changed as change:
                 changed = change.path
-                self._tell(f"{changed} was written to while it was read: looking again")
+                self._tell(f"{changed} was written to while it was read: scanning the folder again")
                 continue
             if wrong := {name: digest for name, digest in staged.items() if digest != tree.digest}:
-                raise PodRefused(f"expected the tree {tree.digest} in every pod, seen {wrong}")
+                raise PodRefused(f"expected the tree {tree.digest} in every pod, found {wrong}")
             return tree
         raise always_changes(changed)
 
@@ -151,7 +154,7 @@ class Fleet:
         self._each(rest, switch)
 
     def _each(self, names: Sequence[str], act: Callable[[Sender], _Answer]) -> dict[str, _Answer]:
-        """Do it in all these pods at once. Raises the first pod's error, when all have come to an end."""
+        """Call `act` for all these pods in parallel. After all calls, raise the first pod's error, if any."""
         if not names:
             return {}
         with ThreadPoolExecutor(len(names)) as pool:
@@ -160,15 +163,15 @@ class Fleet:
 
 
 def always_changes(path: str) -> HarnessError:
-    """Return the error for a file that was written to at each of LOOKS looks."""
+    """Return the error for a file that was written to during each of LOOKS scans."""
     return HarnessError(
         f"{path} was written to while it was read, {LOOKS} times",
-        hint=f"a file that always changes is no code: name it in {OWN}",
+        hint=f"a file that always changes is not code: add it to {OWN}",
     )
 
 
 def _writers(states: Mapping[str, State], tree: str) -> list[str]:
-    """Return one pod of each store that has not got this tree, whole."""
+    """Return one pod of each store that lacks this tree or has a modified copy of it."""
     lacking: dict[str, str] = {}
     for name, state in states.items():
         if state.tree != tree or not state.intact:
@@ -182,7 +185,7 @@ def _runs(state: State, tree: str, generation: int) -> bool:
 
 
 def _generation(states: Mapping[str, State], tree: str) -> int:
-    """Return the generation to run: a new one, or that of the others when only new pods lack the tree."""
+    """Return the generation to run: the running one if only new pods lack the tree, otherwise a new one."""
     newest = max(max(state.generation, state.started) for state in states.values())
     old = [state for state in states.values() if state.started]
     return newest if newest and old and all(_runs(state, tree, newest) for state in old) else newest + 1

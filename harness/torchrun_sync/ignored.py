@@ -1,7 +1,7 @@
-"""What does not travel: .torchrunignore, then each folder's .gitignore, then what nobody means to send.
+"""Decide which files are not synced: by .torchrunignore, each folder's .gitignore, and built-in rules.
 
-The syntax is git's (library pathspec). The rule of the nearest file wins, and .torchrunignore wins over all.
-As with git, what lies in an ignored folder cannot be brought back.
+The syntax is that of .gitignore (library pathspec). .torchrunignore takes precedence, then the nearest
+.gitignore, then the built-in rules. As in git, a file in an ignored folder cannot be included again.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ NEVER_MEANT = (
     *(".git/", ".torchrun/", "__pycache__/", "*.pyc", ".venv/", "venv/", ".tox/", ".mypy_cache/"),
     *(".pytest_cache/", ".ruff_cache/", ".ipynb_checkpoints/", ".DS_Store"),
 )
-"""Ignored unless a file says otherwise: `!.git/` in .torchrunignore brings it back."""
+"""The built-in rules. An ignore file can override them, e.g. `!.git/` in .torchrunignore."""
 MAX_RULES = 2000
-"""Lines of one file. Each path is compared with each of them."""
+"""The maximum number of lines of an ignore file. Each path is compared with each line."""
 _HINT = "its syntax is that of .gitignore"
 
 
 class Ignored:
-    """The rules of a folder. `enter` is called for each folder that is walked, the outer one first."""
+    """The ignore rules of a folder. Call `enter` for each folder of a walk, outer folders first."""
 
     def __init__(self, top: Path) -> None:
         self._top = top
@@ -40,33 +40,33 @@ class Ignored:
             self._by_folder[folder] = spec
 
     def __contains__(self, path: str) -> bool:
-        """Whether this path is ignored. That of a folder ends with a slash."""
-        if (said := _said(self._own, path)) is not None:
-            return said
+        """Return whether this path is ignored. The path of a folder ends with a slash."""
+        if (ignored := _ignored(self._own, path)) is not None:
+            return ignored
         parts = path.rstrip("/").split("/")[:-1]
         for depth in range(len(parts), -1, -1):
             folder = "/".join(parts[:depth])
-            said = _said(self._by_folder.get(folder), path[len(folder) + 1 if folder else 0 :])
-            if said is not None:
-                return said
-        return bool(_said(self._rest, path))
+            ignored = _ignored(self._by_folder.get(folder), path[len(folder) + 1 if folder else 0 :])
+            if ignored is not None:
+                return ignored
+        return bool(_ignored(self._rest, path))
 
 
-def _said(spec: GitIgnoreSpec | None, path: str) -> bool | None:
-    """Return what the last rule of a file that matches says; None when none does.
+def _ignored(spec: GitIgnoreSpec | None, path: str) -> bool | None:
+    """Return whether the last matching rule of a file ignores the path; None if no rule matches.
 
     pathspec matches a rule for a folder against everything inside it, and `a/**` against the folder `a`.
-    In git the first concerns the folder alone, the second only what is inside. Each path is asked for on its
-    own.
+    In git, the first rule applies only to the folder, and the second only to its content. The walk passes
+    each path separately.
     """
     for rule in reversed(list(spec.patterns) if spec else []):
-        found = rule.match_file(path) if isinstance(rule, RegexPattern) else None
-        if found is not None and rule.include is not None:
-            folder = found.match.re.groupindex.get("ps_d")  # the slash after the folder that the rule names
+        result = rule.match_file(path) if isinstance(rule, RegexPattern) else None
+        if result is not None and rule.include is not None:
+            folder = result.match.re.groupindex.get("ps_d")  # the slash after the folder that the rule names
             if folder is None:
-                applies = not (path.endswith("/") and found.match.end() == len(path))
+                applies = not (path.endswith("/") and result.match.end() == len(path))
             else:
-                applies = found.match.end(folder) in (-1, len(path))
+                applies = result.match.end(folder) in (-1, len(path))
             if applies:
                 return bool(rule.include)
     return None

@@ -1,4 +1,4 @@
-"""A folder's code as one whole, for the cluster to keep: what pods that come later get without the client."""
+"""Pack a folder's code into one byte string that the cluster stores for pods that start later."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ PIECE = 1 << 20
 
 
 def pack(tree: Tree, generation: int, limit: int) -> bytes | None:
-    """Return the whole of a tree, or None where it has more than `limit` bytes.
+    """Return the packed tree (pod/kept.py), or None if it has more than `limit` bytes.
 
-    Raises Changed for a file that was written to since the tree was looked at.
+    Raises Changed for a file that was written to after the scan.
     """
     head = {"entries": tree.entries, "tree": tree.digest, "generation": generation}
     pieces: list[bytes] = []
-    came = 0
+    size = 0
     for piece in packed(head, _contents(tree)):
         pieces.append(piece)
-        came += len(piece)
-        if came > limit:
+        size += len(piece)
+        if size > limit:
             return None
     return b"".join(pieces)
 
@@ -32,14 +32,14 @@ def _contents(tree: Tree) -> Iterator[bytes]:
     entries = tree.by_digest()
     for digest, size in contents_of(tree.entries):
         path = entries[digest]["path"]
-        found, read = sha256(), 0
+        actual, read = sha256(), 0
         try:
             with (tree.top / path).open("rb") as file:
                 while piece := file.read(PIECE):
-                    found.update(piece)
+                    actual.update(piece)
                     read += len(piece)
                     yield piece
         except OSError:
             raise Changed(path) from None
-        if (found.hexdigest(), read) != (digest, size):
+        if (actual.hexdigest(), read) != (digest, size):
             raise Changed(path)

@@ -1,4 +1,4 @@
-"""The pods of a job that can be synced into: which there are, which container, and how each is spoken to."""
+"""Find the pods of a job that can be synced, and the container of each."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from harness.torchrun_sync.channel import Open
 from harness.torchrun_sync.exec_channel import opening
 
 WAITING, TRAINER = "workspace", "trainer"
-"""The container that waits for the code, or holds it for other pods, and the one that runs it."""
+"""The container that waits for the code or stores it for other pods, and the container that runs the code."""
 CONTROL = "/dev/shm/torchrun-sync"  # noqa: S108
-"""Of the pod alone, also where the volume is shared; and writable, also where the image is not."""
+"""The control folder. It is never shared between pods, and is writable even if the image is not."""
 STORE = ".torchrun"
 
 
 @dataclass(frozen=True)
 class Target:
-    """A container of a pod that runs now."""
+    """A running container of a pod."""
 
     pod: str
     uid: str
@@ -31,7 +31,7 @@ class Target:
 
 
 def target(pod: Object) -> Target | None:
-    """Return the container of this pod to sync into; None when none runs, or will not any more."""
+    """Return the container of this pod to sync into; None if none runs or the pod is ending."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     if metadata.get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
         return None
@@ -60,7 +60,7 @@ def wait(
 ) -> list[Target]:
     """Return the containers of `count` pods, once all of them run. Raises WaitError, UsageError.
 
-    `over` returns why they never will, once that is known.
+    `over` returns why they will never run, or None.
     """
 
     def done(pods: Mapping[str, Object]) -> str | None:

@@ -1,4 +1,4 @@
-"""One pod's sync, from the sender's side. Each phase has a limit and ends with the pod's answer, not EOF."""
+"""The sender's side of a sync with one pod. Each phase has a timeout and ends with the pod's response."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from harness.torchrun_sync.tree import Tree
 
 PIECE = 256 << 10
 WINDOW = 16 << 20
-"""Bytes that may be on their way without the pod's word that they came: four of its acks."""
+"""The maximum number of unacknowledged bytes, the amount of four acks."""
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Seconds of each phase, and how often a connection that was cut is made again in one phase."""
+    """The timeout of each phase in seconds, and how often a phase is retried after a lost connection."""
 
     connect: float = 30
     answer: float = 30
     lock: float = 15
-    """Until another sync into the same folder has ended."""
+    """For another sync into the same folder to end."""
     stall: float = 30
-    """Between two signs that what is sent arrives."""
+    """Between two acks."""
     stage: float = 180
-    """A copy of the whole tree on the pod's disk."""
+    """For copying the whole tree on the pod's disk."""
     hold: float = 60
-    """Over the supervisor's own limit (pod/control.py), so that its text is what is shown."""
+    """Longer than the supervisor's own timeout (pod/control.py), so that its error message is shown."""
     tries: int = 4
 
 
 @dataclass(frozen=True)
 class State:
-    """What a pod says of itself."""
+    """The state that a pod reports."""
 
     store: str
     tree: str
     generation: int
     started: int
-    """The generation that its supervisor was told to run; 0: none."""
+    """The generation that the supervisor is to run, 0 for none."""
     intact: bool
     supervised: bool
     status: dict[str, Any]
 
 
 class Changed(Exception):
-    """A file was written to while it was read: the tree that was looked at is no more."""
+    """Raised when a file was written to while it was read, so that the scanned tree is outdated."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -64,7 +64,7 @@ class Changed(Exception):
 
 
 class Sender:
-    """The conversation with one pod. A connection that is cut is made again, and what came is kept."""
+    """The protocol with one pod. After a lost connection, it reconnects and continues where it was."""
 
     def __init__(self, name: str, open_channel: Open, limits: Limits) -> None:
         self.name, self._open, self._limits = name, open_channel, limits
@@ -72,40 +72,40 @@ class Sender:
         self._channel: Channel | None = None
         self._frames = Frames()
         self.sent = 0
-        """Bytes of file contents that were sent, those of cut connections included."""
+        """The number of sent bytes of file contents, including those on lost connections."""
         self.files = self.reconnects = 0
 
     def state(self) -> State:
-        """Ask the pod what it has."""
+        """Return the state that the pod reports."""
         return self._tried(self._hello)
 
     def send(self, tree: Tree) -> str:
-        """Bring the tree into the pod, beside the one that runs. Return the digest that the pod gives it.
+        """Stage the tree in the pod, beside the running tree. Return the digest that the pod computes.
 
         Raises Changed, Cut, PodRefused.
         """
         return self._tried(lambda: self._send(tree))
 
     def patience(self, seconds: float) -> dict[str, Any]:
-        """Have a command that fails within `seconds` wait for new code. Return what the supervisor does."""
-        said = self._tried(
+        """Let a command that fails within `seconds` wait for new code. Return the supervisor's status."""
+        response = self._tried(
             lambda: self._ask("patience", "patient", self._limits.answer, {"seconds": seconds})
         )
-        return dict(said["status"])
+        return dict(response["status"])
 
     def hold(self) -> bool:
-        """Stop the command. Return whether a supervisor did."""
+        """Stop the command. Return whether the pod has a supervisor that stopped it."""
         return bool(self._tried(lambda: self._ask("hold", "held", self._limits.hold))["supervised"])
 
     def switch(self, tree: str, generation: int, *, patience: float = 0, ready: str = "") -> None:
-        """Switch the tree in, and have its command started. Raises PodRefused when the pod says another."""
+        """Switch to the tree and start its command. Raises PodRefused if the pod reports another tree."""
         asked = {"tree": tree, "generation": generation, "patience": patience, "ready": ready}
-        said = self._tried(lambda: self._ask("switch", "switched", self._limits.stage, asked))
-        if (said["tree"], said["generation"]) != (tree, generation):
-            raise PodRefused(f"{self.name}: expected {asked} to be switched in, and the pod says {said}")
+        response = self._tried(lambda: self._ask("switch", "switched", self._limits.stage, asked))
+        if (response["tree"], response["generation"]) != (tree, generation):
+            raise PodRefused(f"{self.name}: expected a switch to {asked}, but the pod reports {response}")
 
     def release(self) -> None:
-        """Have a command that was held go on."""
+        """Let a stopped command continue."""
         self._tried(lambda: self._ask("release", "released", self._limits.answer))
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class Sender:
 
     # -- connections -----------------------------------------------------------------------------------
     def _tried(self, phase: Callable[[], _Answer]) -> _Answer:
-        """Return what the phase returns. One whose connection is cut begins again with another connection."""
+        """Return the phase's result. After a lost connection, repeat the phase with a new connection."""
         for again in range(self._limits.tries, -1, -1):
             try:
                 return phase()
@@ -124,7 +124,7 @@ class Sender:
                 if not again:
                     raise Cut(
                         f"{self.name}: {cut.message}, {self._limits.tries + 1} times",
-                        hint=cut.hint or "sync again: what came is kept",
+                        hint=cut.hint or "sync again: the pod keeps the received data",
                     ) from None
                 self.reconnects += 1
             except HarnessError:
@@ -144,20 +144,20 @@ class Sender:
         return self._channel
 
     def _hello(self) -> State:
-        said = self._ask("hello", "state", self._limits.answer, {"session": self._session})
-        if said.pop("session") != self._session:
-            raise PodRefused(f"{self.name}: another session's receiver answered: {said}")
-        return State(**said)
+        response = self._ask("hello", "state", self._limits.answer, {"session": self._session})
+        if response.pop("session") != self._session:
+            raise PodRefused(f"{self.name}: the receiver of another session responded: {response}")
+        return State(**response)
 
     def _ask(self, kind: str, awaited: str, seconds: float, asked: Any = None) -> dict[str, Any]:
         deadline = Deadline.after(seconds)
         self._connected().send(pack(kind, json.dumps(asked or {}).encode()), deadline)
         while True:
-            seen, said = self._take(deadline, f"{awaited!r} after {kind!r}")
-            if seen == awaited:
-                return said
-            if seen != "ack":
-                raise PodRefused(f"{self.name}: expected {awaited!r} after {kind!r}, and {seen!r} came")
+            received, response = self._take(deadline, f"{awaited!r} after {kind!r}")
+            if received == awaited:
+                return response
+            if received != "ack":
+                raise PodRefused(f"{self.name}: expected {awaited!r} after {kind!r}, but got {received!r}")
 
     def _take(self, deadline: Deadline, awaited: str) -> tuple[str, dict[str, Any]]:
         while (frame := self._frames.take()) is None:
@@ -197,24 +197,24 @@ class Sender:
         return str(self._ask("stage", "staged", self._limits.stage)["tree"])
 
     def _acked(self) -> int:
-        """Return how many bytes came, by the pod's own word."""
-        kind, said = self._take(Deadline.after(self._limits.stall), "the pod's word of what came")
+        """Wait for an ack. Return how many bytes the pod has received."""
+        kind, response = self._take(Deadline.after(self._limits.stall), "an ack")
         if kind != "ack":
-            raise PodRefused(f"{self.name}: expected 'ack', and {kind!r} came")
-        return int(said["came"])
+            raise PodRefused(f"{self.name}: expected 'ack', but got {kind!r}")
+        return int(response["came"])
 
 
 def _content(top: Path, entry: Entry, offset: int) -> Any:
-    """Yield the frames of one file from `offset` on. The last one is `drop` for a file that has changed."""
-    told = {name: entry[name] for name in ("sha256", "size")}
-    yield "file", json.dumps({**told, "offset": offset}).encode()
-    found, done, size = sha256(), 0, entry["size"]
+    """Yield the frames of a file from `offset` on. If the file has changed, the last frame is `drop`."""
+    head = {name: entry[name] for name in ("sha256", "size")}
+    yield "file", json.dumps({**head, "offset": offset}).encode()
+    digest, done, size = sha256(), 0, entry["size"]
     with contextlib.suppress(OSError), (top / entry["path"]).open("rb") as file:
         while done < size:
             piece = file.read(min(PIECE, offset - done) if done < offset else min(PIECE, size - done))
-            found.update(piece)
+            digest.update(piece)
             done += len(piece)
-            if not piece or (done == size and found.hexdigest() != entry["sha256"]):
+            if not piece or (done == size and digest.hexdigest() != entry["sha256"]):
                 break
             if done > offset:
                 yield "data", piece

@@ -1,4 +1,4 @@
-"""A folder as it travels: its entries with their digests, without what it ignores."""
+"""Scan a folder for a sync: its entries with their digests, without ignored files."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from harness.torchrun_sync.pod.entries import Entry, leaves, tree_digest
 PIECE = 1 << 20
 SHOWN = 5
 Stamp = tuple[int, int, int, int]
-"""Size, mtime and ctime in ns, inode: what a file has while nobody writes to it."""
+"""Size, mtime and ctime in ns, and inode of a file. They change when somebody writes to it."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """What a folder held when it was looked at."""
+    """The content of a folder at one time."""
 
     top: Path
     entries: tuple[Entry, ...]
     skipped: tuple[str, ...] = ()
-    """Sockets, pipes and devices: they have no content to send."""
+    """Paths of sockets, pipes and devices, which have no content to send."""
 
     @cached_property
     def digest(self) -> str:
@@ -49,18 +49,18 @@ class Tree:
 
 @dataclass
 class Walker:
-    """Looks at a folder, again and again. A file is read again when its stamp is another one."""
+    """Scans a folder repeatedly. It reads a file again only if the file's stamp has changed."""
 
     top: Path
     _digests: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if not self.top.is_dir():
-            seen = "is a file" if self.top.exists() else "is not there"
-            raise UsageError(f"expected a folder to sync, but {self.top} {seen}", hint="--dir FOLDER")
+            problem = "is a file" if self.top.exists() else "does not exist"
+            raise UsageError(f"expected a folder to sync, but {self.top} {problem}", hint="--dir FOLDER")
 
     def look(self) -> Tree:
-        """Return the tree. Raises UsageError for links that leave it and files that cannot be read."""
+        """Return the tree. Raises UsageError for links that lead out of it and for unreadable files."""
         entries: list[Entry] = []
         skipped: list[str] = []
         self._folder("", Ignored(self.top), entries, skipped)
@@ -70,18 +70,18 @@ class Walker:
             named = ", ".join(f"{e['path']} → {e['target']}" for e in astray[:SHOWN])
             more = f" and {len(astray) - SHOWN} more" if len(astray) > SHOWN else ""
             raise UsageError(
-                f"expected links inside of {self.top}, but these lead out of it, where a pod has nothing: "
+                f"expected links inside of {self.top}, but these lead out of it, where a pod has no files: "
                 f"{named}{more}",
-                hint=f"name them in {OWN}, or copy what they lead to",
+                hint=f"add them to {OWN}, or replace them by copies of their targets",
             )
         return Tree(self.top, tuple(sorted(entries, key=lambda e: str(e["path"]))), tuple(skipped))
 
     def stamps(self) -> dict[str, Stamp | str]:
-        """Return what changes when the tree does, without reading a file."""
+        """Return a value per path that changes when the tree does, without reading files."""
         entries: list[Entry] = []
-        found: dict[str, Stamp | str] = {}
-        self._folder("", Ignored(self.top), entries, [], found)
-        return found
+        stamps: dict[str, Stamp | str] = {}
+        self._folder("", Ignored(self.top), entries, [], stamps)
+        return stamps
 
     def _folder(
         self,
@@ -94,7 +94,7 @@ class Walker:
         ignored.enter(folder)
         try:
             inside = sorted(os.scandir(self.top / folder), key=lambda each: each.name)
-        except FileNotFoundError:  # removed while it was walked: the next look has no such folder
+        except FileNotFoundError:  # The folder was removed during the scan.
             return
         except OSError as error:
             raise _unreadable(self.top / folder, error) from None
@@ -130,19 +130,20 @@ class Walker:
         return {"path": path, "kind": "file", "mode": mode, "size": size, "sha256": digest}
 
     def _digest(self, path: str) -> tuple[int, str]:
-        """Return size and digest of one reading of a file. It may change meanwhile: the sender sees that."""
+        """Return size and digest of a file. If it changes meanwhile, the sender detects that."""
         with (self.top / path).open("rb") as file:
             stamp = _stamp(os.fstat(file.fileno()))
             if (known := self._digests.get(path)) and known[0] == stamp:
                 return stamp[0], known[1]
-            found, size = sha256(), 0
+            digest, size = sha256(), 0
             while piece := file.read(PIECE):
-                found.update(piece)
+                digest.update(piece)
                 size += len(piece)
-            # A write in the same tick of the clock leaves the stamp as it is: only an older file is known.
+            # A second write in the same clock tick does not change the stamp. So the digest of a file that
+            # has just been written is not cached.
             if _stamp(os.fstat(file.fileno())) == stamp and _settled(stamp):
-                self._digests[path] = (stamp, found.hexdigest())
-            return size, found.hexdigest()
+                self._digests[path] = (stamp, digest.hexdigest())
+            return size, digest.hexdigest()
 
     def _forget(self, paths: set[str]) -> None:
         for gone in self._digests.keys() - paths:
@@ -158,4 +159,4 @@ def _settled(stamp: Stamp) -> bool:
 
 
 def _unreadable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"{path} cannot be read: {error.strerror}", hint=f"chmod it, or name it in {OWN}")
+    return UsageError(f"{path} cannot be read: {error.strerror}", hint=f"chmod it, or add it to {OWN}")

@@ -322,7 +322,7 @@ def test_a_manifest_that_leaves_its_folder_is_refused(
     [
         ("--upload", "s3://nowhere/a", {}, "there is no bucket nowhere at http://"),
         ("--resume-from", "s3://nowhere/a", {}, "there is no bucket nowhere at http://"),
-        ("--resume-from", f"s3://{BUCKET}/nothing", {}, "a prefix with a whole checkpoint is expected"),
+        ("--resume-from", f"s3://{BUCKET}/nothing", {}, "expected a prefix with a complete checkpoint"),
         (
             "--upload",
             f"s3://{BUCKET}/a",
@@ -339,7 +339,7 @@ def test_a_manifest_that_leaves_its_folder_is_refused(
             "--upload",
             f"s3://{BUCKET}/a",
             {"AWS_ENDPOINT_URL": "minio:9000"},
-            "the URL of an S3 server is expected",
+            "expected the URL of an S3 server",
         ),
         ("--upload", f"s3://{BUCKET}/a", {"AWS_ACCESS_KEY_ID": ""}, "AWS_ACCESS_KEY_ID is not set"),
     ],

@@ -1,7 +1,7 @@
-"""konduktor's config.yaml: what one launch gives konduktor besides its job file.
+"""konduktor's config.yaml: the settings of a launch that are not in the job file.
 
-konduktor takes node selectors, pull policies and the like from its config alone. It reads a job file's
-experimental.config_overrides and does not use them. So a user's own config is merged below the harness's.
+konduktor reads node selectors, pull policies and similar settings only from its config; it ignores a job
+file's experimental.config_overrides. A user's own config is merged, and the harness's values take precedence.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _TAKEN = ("pod_config", "jobset_config")
 
 @dataclass(frozen=True)
 class Submission:
-    """What one launch gives konduktor."""
+    """The input of konduktor for one launch."""
 
     namespace: str
     nonce: str
     job_yaml: str
     secret_env: dict[str, tuple[str, str]]
-    """The ranks' environment by reference: name → (Secret, key)."""
+    """The ranks' variables from Secrets: (Secret, key) by variable name."""
     cpu_request: str | None = None
-    """CPU that each pod requests in place of the job's own. Its limit stays."""
+    """The CPU request of each pod instead of the job's. The CPU limit does not change."""
     users: Object = field(default_factory=dict)
-    """The user's config, as `users_config` returns it."""
+    """The user's config, from `users_config`."""
     files: list[Object] = field(default_factory=list)
     """volumeMounts of changed scripts (harness/provision/images/scripts.py)."""
     pull_secret: str | None = None
@@ -47,8 +47,8 @@ class Submission:
 def users_config(path: Path | None) -> Object:
     """Return kubernetes.pod_config and kubernetes.jobset_config of a user's konduktor config.
 
-    The rest of it could send the job to another cluster, so it is left out. Raises UsageError when it is no
-    such file.
+    All other settings are ignored, because they could send the job to another cluster. Raises UsageError if
+    the file is not a konduktor config.
     """
     if path is None:
         return {}
@@ -57,14 +57,14 @@ def users_config(path: Path | None) -> Object:
         given = (document or {}).get("kubernetes") or {}
         taken = {name: given[name] for name in _TAKEN if name in given}
     except (AttributeError, TypeError) as error:
-        raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path} is no konduktor config: {error}") from None
+        raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path} is not a konduktor config: {error}") from None
     if not all(isinstance(value, dict) for value in taken.values()):
-        raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path}: mappings are expected in {' and '.join(_TAKEN)}")
+        raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path}: expected mappings in {' and '.join(_TAKEN)}")
     return taken
 
 
 def konduktor_config(submission: Submission) -> Object:
-    """Return konduktor's config.yaml for one launch: label, secrets by reference, node spread, the init."""
+    """Return konduktor's config.yaml for a launch, with label, Secret references, node spread and init."""
     env = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, (secret, key) in submission.secret_env.items()
@@ -105,7 +105,7 @@ def konduktor_config(submission: Submission) -> Object:
 
 
 def _over(below: Any, above: Any, key: str = "") -> Any:
-    """Merge as konduktor does: mappings by field, the first containers together, other lists joined."""
+    """Merge two configs like konduktor: mappings by field, first containers as one, other lists appended."""
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **{name: _over(below.get(name), value, name) for name, value in above.items()}}
     if isinstance(below, list) and isinstance(above, list):

@@ -1,4 +1,4 @@
-"""konduktor for a person: the pinned version, on a cluster of the harness's, in the namespace of a launch."""
+"""Interactive konduktor: the pinned version, on one of the harness's clusters, in a launch's namespace."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from harness.provision.konduktor import konduktor_bin
 
 
 def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tuple[Path, dict[str, str]]:
-    """Return konduktor's program and the environment to run it in. Its HOME is in the cluster's folder.
+    """Return konduktor's program and its environment, with a HOME in the cluster's folder.
 
-    Raises UsageError where the harness has no cluster of this name, or the cluster no such namespace.
+    Raises UsageError if the harness has no cluster of this name or the cluster has no such namespace.
     """
     if kind.state() is None:
         raise UsageError(
-            f"a cluster {kind.name} of the harness is expected, and there is none",
-            hint="`harness up --logs` creates one; --cluster-name names another",
+            f"expected a cluster {kind.name} of the harness, but there is none",
+            hint="`harness up --logs` creates it; --cluster-name names another cluster",
         )
     home = kind.dir / "konduktor"
     kubeconfig = home / "kubeconfig"
     schemas = home / ".konduktor" / "schemas"
     schemas.mkdir(parents=True, exist_ok=True)
     home.chmod(0o700)
-    (schemas / "podspec.json").write_text("{}")  # konduktor downloads one that is missing, or a day old
+    (schemas / "podspec.json").write_text("{}")  # konduktor downloads a missing or outdated schema.
     with reached():
         kube = kind.kube()
-        there = for_launch(kube, _namespace(kube, namespace))
+        document = for_launch(kube, _namespace(kube, namespace))
     kubeconfig.touch(mode=0o600)
-    kubeconfig.write_text(yaml.safe_dump(there))
+    kubeconfig.write_text(yaml.safe_dump(document))
     own = {
         "HOME": str(home),
         "USER": os.environ.get("USER") or "harness",
@@ -46,7 +46,7 @@ def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tupl
         "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1",
         "NO_PROXY": "127.0.0.1,localhost",
     }
-    # requests prefers these to the authority of the kubeconfig.
+    # The library requests prefers these variables to the certificate authority of the kubeconfig.
     return konduktor_bin(context), environment(own, without=("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
 
 
@@ -57,7 +57,7 @@ def _namespace(kube: Kube, wanted: str | None) -> str:
         return str(launches[-1]["metadata"]["name"]) if launches else "default"
     if kube.get("v1", "Namespace", wanted) is None:
         raise UsageError(
-            f"namespace {wanted} is expected on the cluster, which has none of that name",
-            hint="`harness status` names the namespace of each launch",
+            f"namespace {wanted} is expected on the cluster, but does not exist",
+            hint="`harness status` shows the namespace of each launch",
         )
     return wanted

@@ -1,4 +1,4 @@
-"""Read konduktor's job file, check it before anything is created, and render it for one launch."""
+"""Read a konduktor job file, check it before anything is created, and render it for a launch."""
 
 from __future__ import annotations
 
@@ -19,32 +19,32 @@ from harness.launch.konduktor.mistakes import DURATION_LABEL, mistakes
 from harness.launch.names import LOCAL_IMAGE, QUEUE_LABEL
 from harness.launch.workloads import script_ranks
 
-_ONE_THAT_WORKS = "jobs/multinode.yaml is a job file that works"
+_ONE_THAT_WORKS = "jobs/multinode.yaml is a working job file"
 
 
 @dataclass(frozen=True)
 class JobFile:
-    """A job file that passed its checks. `source` is where it came from, for messages."""
+    """A job file that passed its checks. `source` is its path, for messages."""
 
     document: dict[str, Any]
     source: str
 
     @classmethod
     def load(cls, path: Path) -> JobFile:
-        """Read a job file. Raises UsageError for a file that is missing, not YAML, or not a konduktor job."""
+        """Read a job file. Raises UsageError if it is missing, is not YAML or is not a konduktor job."""
         return cls.of_documents(yaml_documents(path, "job file", hint=_ONE_THAT_WORKS), str(path))
 
     @classmethod
     def of_documents(cls, documents: Iterable[Any], source: str) -> JobFile:
-        """Check the documents of a job file. Raises UsageError, also when there is more than one."""
-        found = [document for document in documents if document is not None]
-        if len(found) > 1:
-            raise UsageError(f"job file {source} has {len(found)} documents; one is expected")
-        return cls.of(found[0] if found else None, source)
+        """Check the YAML documents of a job file. Raises UsageError, also for more than one document."""
+        contents = [document for document in documents if document is not None]
+        if len(contents) > 1:
+            raise UsageError(f"job file {source}: expected one document, found {len(contents)}")
+        return cls.of(contents[0] if contents else None, source)
 
     @classmethod
     def of(cls, document: Any, source: str = "job") -> JobFile:
-        """Check a job file's content. Raises UsageError that names every mistake."""
+        """Check a job file's content. Raises UsageError that lists the mistakes."""
         if problems := listed(mistakes(document)):
             raise UsageError(
                 f"job file {source}: {problems}",
@@ -53,7 +53,7 @@ class JobFile:
         return cls(copy.deepcopy(document), source)
 
     def with_(self, **changes: Any) -> JobFile:
-        """Return a variant: top-level fields are replaced, `resources` and `envs` are merged."""
+        """Return a variant of the job file. `resources` and `envs` are merged, other fields are replaced."""
         document = copy.deepcopy(self.document)
         for field, value in changes.items():
             if field in ("resources", "envs"):
@@ -68,12 +68,12 @@ class JobFile:
 
     @property
     def ranks(self) -> int:
-        """Return the world size, or a guess where the script computes it. Raises UsageError for no number."""
+        """Return the world size, or a guess if the script computes it. Raises UsageError if it is wrong."""
         if self._processes.wrong:
             raise UsageError(
-                f"job file {self.source}: --nproc_per_node: a number from 1 on is expected; "
-                f"seen {shown(self._processes.wrong)}",
-                hint="torchrun also takes auto, cpu and gpu",
+                f"job file {self.source}: --nproc_per_node: expected a number from 1 on, "
+                f"found {shown(self._processes.wrong)}",
+                hint="torchrun also accepts auto, cpu and gpu",
             )
         if problem := ranks_problem(self.num_nodes, self._processes.guess):
             raise UsageError(f"job file {self.source}: {problem}")
@@ -81,7 +81,7 @@ class JobFile:
 
     @property
     def ranks_given(self) -> bool:
-        """Return whether the file says how many ranks there are."""
+        """Return whether the file determines the number of ranks."""
         return self._processes.count is not None
 
     @property
@@ -102,13 +102,13 @@ class JobFile:
 
     @property
     def resources(self) -> set[str]:
-        """Return the names of the resources that each pod requests, as Kubernetes spells them."""
+        """Return the Kubernetes names of the resources that each pod requests."""
         devices = {"nvidia.com/gpu"} if self.document["resources"].get("accelerators") else set()
         return {"cpu", "memory", *devices}
 
     @property
     def pod_spec(self) -> dict[str, Any]:
-        """Return a pod as konduktor 0.1 makes it, with what rules of a cluster look at."""
+        """Return a pod's spec as konduktor 0.1 creates it, with the fields that admission rules check."""
         asked = self.document["resources"]
         requests = {"cpu": str(asked["cpus"]), "memory": f"{asked['memory']}Gi"}
         container = {
@@ -127,7 +127,7 @@ class JobFile:
 
     @property
     def takes_ours(self) -> bool:
-        """Return whether its ranks are to run in the worker image that the harness builds."""
+        """Return whether the ranks run in the worker image that the harness builds."""
         return self.image == LOCAL_IMAGE
 
     @property
@@ -136,19 +136,19 @@ class JobFile:
 
     @property
     def secret_envs(self) -> dict[str, str]:
-        """Return the variables of `envs` that hold a secret. Ranks get them out of a Secret."""
+        """Return the variables of `envs` that are secrets. Ranks get them from a Secret."""
         return secret_variables(self.envs)
 
     @property
     def secrets(self) -> set[str]:
-        """Return every secret that the file holds, also those written into its scripts."""
+        """Return all secret values in the file, including those in its scripts."""
         texts = [*self.envs.values(), str(self.document.get("run")), str(self.document.get("setup"))]
         return {*self.secret_envs.values()}.union(*map(secrets_in, texts))
 
     def render(self, *, image: str, envs: dict[str, str], max_seconds: float) -> str:
-        """Return the YAML that konduktor gets: with image, environment and run duration of this launch.
+        """Return the YAML for konduktor, with the image, environment and maximum duration of this launch.
 
-        It leaves secrets out, because konduktor would put them into its log and into the JobSet.
+        It contains no secrets, because konduktor would write them into its log and into the JobSet.
         """
         document = copy.deepcopy(self.document)
         plain = {name: value for name, value in self.envs.items() if name not in self.secret_envs}
@@ -162,7 +162,7 @@ class JobFile:
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper that keeps scripts readable: text of several lines is written as a block."""
+    """A YAML dumper that writes multi-line text as a block, so that scripts stay readable."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

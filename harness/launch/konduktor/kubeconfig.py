@@ -1,7 +1,7 @@
-"""The kubeconfig that a launcher is given: one context, the launch's namespace, nothing to look up.
+"""The kubeconfig for a launcher: self-contained, with one context and the launch's namespace.
 
-A launcher runs with its own HOME in another folder, so paths are made absolute. Where the user's kubeconfig
-runs a program for its credentials (a cloud's), the token that the program gave the harness is handed on.
+A launcher runs in another folder with its own HOME, so paths are made absolute. If the user's kubeconfig runs
+a program for its credentials (as clouds do), the kubeconfig contains the token that the harness got from it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _PROGRAMS = ("exec", "auth-provider")
 def for_launch(kube: Kube, namespace: str) -> Object:
     """Return the kubeconfig for a launch.
 
-    Raises HarnessError, cause cluster.kubeconfig, when the user's file lacks what `kube` was made from.
+    Raises HarnessError, cause cluster.kubeconfig, if the user's file lacks the context, cluster or user.
     """
     document = document_of(kube.kubeconfig)
     wanted = str(kube.context or document.get("current-context"))
@@ -55,13 +55,13 @@ def _absolute(entry: Object, folder: Path) -> Object:
 
 
 def _token(kube: Kube) -> str:
-    """Return the token that the kubeconfig's program gave."""
+    """Return the token from the kubeconfig's credential program. Raises HarnessError without a token."""
     keys = kube.configuration.api_key  # Older clients use "authorization".
-    said = str(keys.get("BearerToken") or keys.get("authorization") or "")
-    if not said.startswith("Bearer "):
+    header = str(keys.get("BearerToken") or keys.get("authorization") or "")
+    if not header.startswith("Bearer "):
         raise HarnessError(
-            f"the program that {kube.kubeconfig} names for credentials gave no token",
-            hint="`kubectl get nodes` with the same kubeconfig shows what it says",
+            f"the credential program of {kube.kubeconfig} returned no token",
+            hint="`kubectl get nodes` with the same kubeconfig shows the program's error",
             cause=CAUSE,
         )
-    return said.removeprefix("Bearer ")
+    return header.removeprefix("Bearer ")

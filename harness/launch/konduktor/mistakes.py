@@ -1,7 +1,7 @@
-"""Find what is wrong with a job file, one sentence for each mistake, before anything is created.
+"""Find the mistakes in a job file before anything is created.
 
-konduktor itself answers most of these mistakes with a traceback. It accepts others silently, and they fail
-later in the cluster (names of more than 40 characters, `A_b`) or are never used (`setup`, `experimental`).
+konduktor itself reports most of these mistakes with a traceback. It accepts others silently, and they fail
+later in the cluster (names of more than 40 characters, `A_b`) or have no effect (`setup`, `experimental`).
 The fields are those of konduktor-nightly 0.1.0.dev20261027031956: utils/schemas.py, resource.py, task.py.
 """
 
@@ -43,30 +43,27 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", r
 
 
 def mistakes(document: Any) -> Iterator[str]:
-    """Yield one text for each mistake, "field: what is expected; seen …".
-
-    Yields none for a job file that can work.
-    """
+    """Yield a message for each mistake, "field: expected …, found …"."""
     if document is None:
-        yield "it is empty; name, run and resources are expected"
+        yield "it is empty; expected name, run and resources"
         return
     if not isinstance(document, dict):
-        yield f"a mapping of fields is expected, seen {_kind(document)}"
+        yield f"expected a mapping of fields, found {_kind(document)}"
         return
     yield from _unknown(document, _FIELDS, "")
     name = document.get("name")
     if not isinstance(name, str) or not _NAME.fullmatch(name) or len(name) > MAX_NAME:
         length = f" ({len(name)} characters)" if isinstance(name, str) and len(name) > MAX_NAME else ""
         yield (
-            f"name: lower-case letters, digits and '-', a letter first, at most {MAX_NAME} characters "
-            f"(konduktor and JobSet append to it); seen {shown(name)}{length}"
+            f"name: expected at most {MAX_NAME} lower-case letters, digits and '-', beginning with a letter "
+            f"(konduktor and JobSet append to it), found {shown(name)}{length}"
         )
     nodes = count_problem("num_nodes", document.get("num_nodes", 1), MAX_KONDUKTOR_NODES, "nodes")
     if nodes is not None:
         yield nodes
     run = document.get("run")
     if not isinstance(run, str) or not run.strip():
-        yield f"run: the commands of every node are expected as text; seen {_kind(run)}"
+        yield f"run: expected the commands of every node as text, found {_kind(run)}"
     elif problem := text_problem("run", run, MAX_SCRIPT_BYTES):
         yield problem
     yield from _envs(document.get("envs"))
@@ -97,22 +94,22 @@ def _envs(envs: Any) -> Iterator[str]:
     if envs is None:
         return
     if not isinstance(envs, dict):
-        yield f"envs: a mapping of names to values is expected; seen {_kind(envs)}"
+        yield f"envs: expected a mapping of names to values, found {_kind(envs)}"
         return
     for name, value in envs.items():
         if not isinstance(name, str) or not _VARIABLE.fullmatch(name):
-            yield f"envs: a variable's name has letters, digits and '_', no digit first; seen {shown(name)}"
+            yield f"envs: expected a name of letters, digits and '_', no digit first, found {shown(name)}"
         elif value is None or isinstance(value, dict | list):
-            yield f'envs.{name}: a text or a number is expected ("" for an empty one); seen {_kind(value)}'
+            yield f'envs.{name}: expected a text ("" for an empty one) or a number, found {_kind(value)}'
     yield from environment_problems("envs", [(str(name), str(value)) for name, value in envs.items()])
 
 
 def _resources(resources: Any) -> Iterator[str]:
     if not isinstance(resources, dict):
-        yield "resources: a mapping with cpus, memory and image_id is expected"
+        yield "resources: expected a mapping with cpus, memory and image_id"
         return
     yield from _unknown(resources, _RESOURCES, "resources.")
-    yield from _amount(resources, "cpus", r"\d{1,9}(\.\d{1,20})?", "a number of CPUs, e.g. 2 or 0.5,")
+    yield from _amount(resources, "cpus", r"\d{1,9}(\.\d{1,20})?", "a number of CPUs, e.g. 2 or 0.5")
     yield from _amount(resources, "memory", r"\d{1,9}", "a whole number of GiB")
     yield from _image(resources.get("image_id"))
     yield from _labels(resources.get("labels"))
@@ -122,33 +119,32 @@ def _amount(resources: dict[str, Any], field: str, shape: str, expected: str) ->
     value = resources.get(field)
     number = isinstance(value, int | float | str) and not isinstance(value, bool)
     if not number or not re.fullmatch(shape, str(value), re.ASCII) or float(value or 0) <= 0:
-        seen = "nothing" if value is None else shown(value)
-        yield f"resources.{field}: {expected} is expected; seen {seen}"
+        yield f"resources.{field}: expected {expected}, found {'nothing' if value is None else shown(value)}"
 
 
 def _image(image: Any) -> Iterator[str]:
     if not isinstance(image, str) or not image.strip():
-        yield f"resources.image_id: the name of an image is expected; seen {_kind(image)}"
+        yield f"resources.image_id: expected the name of an image, found {_kind(image)}"
     elif problem := image_problem("resources.image_id", image):
         yield problem
     elif image.endswith(":latest") or ("@" not in image and ":" not in image.rsplit("/", 1)[-1]):
-        yield f"resources.image_id: a tag other than latest, or a digest, is expected; seen {image!r}"
+        yield f"resources.image_id: expected a tag other than latest, or a digest, found {image!r}"
 
 
 def _labels(labels: Any) -> Iterator[str]:
     if labels is None:
         return
     if not isinstance(labels, dict) or not all(isinstance(value, str) for value in labels.values()):
-        yield "resources.labels: a mapping of text to text is expected (quote the numbers)"
+        yield "resources.labels: expected a mapping of text to text (quote the numbers)"
         return
     for key, value in labels.items():
         if not isinstance(key, str) or not _LABEL_KEY.fullmatch(key):
-            yield f"resources.labels: {shown(key)} is no name of a Kubernetes label"
+            yield f"resources.labels: {shown(key)} is not a valid name of a Kubernetes label"
         elif not _LABEL_VALUE.fullmatch(value):
             yield (
-                f"resources.labels.{key}: at most 63 letters, digits, '-', '_' and '.', a letter or digit at "
-                f"both ends, are expected; seen {shown(value)}"
+                f"resources.labels.{key}: expected at most 63 letters, digits, '-', '_' and '.', with a "
+                f"letter or digit at both ends, found {shown(value)}"
             )
     duration = labels.get(DURATION_LABEL, "1")
     if not re.fullmatch(r"\d{1,9}", duration, re.ASCII):
-        yield f"resources.labels.{DURATION_LABEL}: whole seconds are expected; seen {shown(duration)}"
+        yield f"resources.labels.{DURATION_LABEL}: expected whole seconds, found {shown(duration)}"

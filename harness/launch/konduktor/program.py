@@ -1,8 +1,8 @@
-"""konduktor's program with a HOME of its own, started before there is anything to launch.
+"""Run konduktor with its own HOME, in a process that starts before there is anything to launch.
 
-A `konduktor launch` takes 1 s, and 0.6 s of it are imports of libraries. So its process is started when the
-harness begins, imports them beside the harness's own imports, and waits for a line. Then it runs konduktor's
-own program, which reads its HOME and config as always.
+A `konduktor launch` takes 1 s, of which 0.6 s are imports of libraries. So its process starts together with
+the harness, imports the libraries in parallel, and waits for a line on stdin. Then it runs konduktor's own
+program, which reads its HOME and config as usual.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.provision.konduktor import installed
 from harness.settings import Settings
 
 SECONDS = 60
-"""konduktor takes 1 s, and up to 20 s on a busy machine."""
+"""The timeout of konduktor, which takes 1 s, and up to 20 s on a busy machine."""
 LIBRARIES = (
     "kubernetes",
     "google.auth.transport.requests",
@@ -34,7 +34,7 @@ LIBRARIES = (
     "filelock",
     "dotenv",
 )
-"""What konduktor's program imports, none of it konduktor's own: that reads files when it is imported."""
+"""Libraries that konduktor imports, without its own modules, which read files on import."""
 _WAITING = """
 import contextlib, gc, importlib, runpy, sys
 gc.disable()
@@ -50,10 +50,10 @@ if sys.stdin.readline():  # else the harness has ended
 
 
 def early(job: Path, settings: Settings) -> AbstractContextManager[Konduktor | None]:
-    """Start konduktor's process as the first thing, beside the imports of the harness.
+    """Start konduktor's process before the imports of the harness, and return a context manager for it.
 
-    None where it is not installed yet, where the file is a manifest as far as a glance tells, and where a
-    file or a folder is in the way: the launch says so.
+    The context manager returns None if konduktor is not installed yet, if the file seems to be a manifest, or
+    after an error with a file or folder, which the launch reports later.
     """
     try:
         program = installed(settings)
@@ -65,12 +65,12 @@ def early(job: Path, settings: Settings) -> AbstractContextManager[Konduktor | N
 
 
 class Konduktor:
-    """`konduktor launch` with a HOME of one launch alone, which the end of the `with` block removes."""
+    """`konduktor launch` with a HOME for one launch, which the end of the `with` block removes."""
 
     def __init__(self, state_dir: Path, program: Path | None) -> None:
-        """Create a HOME in `state_dir`, and start the process where `program` is there already.
+        """Create a HOME in `state_dir`, and start the process if `program` is installed.
 
-        HOMEs of processes that were killed are removed.
+        HOMEs of killed processes are removed.
         """
         state_dir.mkdir(parents=True, exist_ok=True)
         for left in state_dir.glob("launch-*"):
@@ -82,7 +82,7 @@ class Konduktor:
         )
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, mode=0o700)
-        (schemas / "podspec.json").write_text("{}")  # konduktor fetches it from the internet otherwise
+        (schemas / "podspec.json").write_text("{}")  # Otherwise konduktor downloads the schema.
         self._until = ExitStack()
         self._waiting = self._started(program) if program is not None and _of_python(program) else None
 
@@ -90,7 +90,7 @@ class Konduktor:
         """Run `konduktor launch` on the files of this HOME. Raises ToolError."""
         waiting, self._waiting = self._waiting, None
         command = self._command(program)
-        if waiting is None:  # the first launch has used it
+        if waiting is None:  # It was not started, or an earlier launch has used it.
             return processes.run(command, timeout=SECONDS, env=self._environment())
         with self._until:
             done = processes.communicated(waiting, command, "launch\n", timeout=SECONDS)
@@ -126,7 +126,7 @@ class Konduktor:
         return [str(program), "--kubeconfig", str(self.kubeconfig), "launch", "-y", "-s", "-d", str(self.job)]
 
     def _environment(self) -> dict[str, str]:
-        """Return what a program needs of the caller's environment: konduktor's logs get no key."""
+        """Return a minimal environment, so that no API key gets into konduktor's logs."""
         own = {
             "HOME": str(self.home),
             "KUBECONFIG": str(self.kubeconfig),
@@ -139,6 +139,6 @@ class Konduktor:
 
 
 def _of_python(program: Path) -> bool:
-    """Return whether a script is for Python: its first line says so, or the second of a path that is long."""
+    """Return whether a script is for Python, by its first line, or its second if the path is long."""
     with program.open("rb") as text:
         return any(b"python" in line for line in islice(text, 2))

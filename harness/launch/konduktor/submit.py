@@ -1,8 +1,8 @@
-"""Launch through the konduktor CLI, and read back what it made.
+"""Launch through the konduktor CLI, and find the JobSet that it created.
 
-konduktor runs with its own HOME, config and schema file (otherwise it fetches the schema from the internet),
-and without its image check (program.py). Exit code 0 proves nothing, because the JobSet CRD may be missing.
-The name that konduktor prints is not proof either, so the JobSet is looked up by the launch's label.
+konduktor runs with its own HOME, config and schema file (otherwise it downloads the schema), and without its
+image check (program.py). It also exits with code 0 and prints a name if the JobSet CRD is missing, so the
+JobSet is looked up by the launch's label.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ CONTAINER = "konduktor-container"
 _JOB_ID = re.compile(r"^Job ID: (\S+)", re.MULTILINE)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _REFUSED = re.compile(r"ApiException: \((4\d\d)\).*?^HTTP response body: (.*?)$", re.DOTALL | re.MULTILINE)
-"""Matches an exception of the Kubernetes client as it is printed."""
+"""Matches a printed exception of the Kubernetes client."""
 
 
 class KonduktorLauncher:
-    """Launches through konduktor. Every launcher has `submit`, which returns a handle, and `cancel`."""
+    """Submits a job through konduktor, and cancels it."""
 
     name = "konduktor"
     kind = "JobSet"
@@ -43,8 +43,8 @@ class KonduktorLauncher:
         self.program = program
 
     def submit(self, submission: Submission, record: Callable[[str, str], None]) -> Handle:
-        """Run `konduktor launch` and find its JobSet. `record(file, text)` keeps konduktor's input and
-        output.
+        """Run `konduktor launch` and return its JobSet. `record(file, text)` stores konduktor's input and
+        output in the bundle.
 
         Raises HarnessError: launch.rejected, launch.timed_out, launch.konduktor_failed,
         launch.jobset_not_found.
@@ -56,7 +56,7 @@ class KonduktorLauncher:
             self._keep_output(record, error.output)
             cause, why = reason(error.returncode, error.output)
             raise HarnessError(
-                why, hint="launch/konduktor.log in the bundle has its whole output", cause=cause
+                why, hint="launch/konduktor.log in the bundle has the whole output", cause=cause
             ) from None
         self._keep_output(record, done.stdout + done.stderr)
         claimed = _JOB_ID.search(done.stdout)
@@ -66,7 +66,7 @@ class KonduktorLauncher:
         if len(found) != 1 or claimed is None or found[0]["metadata"]["name"] != claimed.group(1):
             names = [item["metadata"]["name"] for item in found]
             raise HarnessError(
-                f"konduktor launch ended with exit code 0 and said {claimed and claimed.group(0)!r}, "
+                f"konduktor launch ended with exit code 0 and printed {claimed and claimed.group(0)!r}, "
                 f"but the JobSets of this launch are {names}",
                 hint="is the JobSet CRD installed? launch/konduktor.log has konduktor's output",
                 cause="launch.jobset_not_found",
@@ -75,7 +75,7 @@ class KonduktorLauncher:
         return Handle(metadata["name"], metadata["uid"])
 
     def cancel(self, submission: Submission) -> None:
-        """Delete the launch's JobSets. It is no error when there are none."""
+        """Delete the launch's JobSets, if any."""
         self.kube.resource(JOBSET_API, "JobSet").delete(
             namespace=submission.namespace, label_selector=f"{NONCE_LABEL}={submission.nonce}"
         )
@@ -101,7 +101,7 @@ class KonduktorLauncher:
 
 
 def reason(returncode: int, output: str) -> tuple[CauseId, str]:
-    """Return the cause and a sentence for a `konduktor launch` that failed, from what it printed."""
+    """Return the cause and an error message for a failed `konduktor launch`, from its output."""
     lines = [line.strip() for line in _ANSI.sub("", output).splitlines() if line.strip()]
     last = lines[-1] if lines else "it printed nothing"
     if last.startswith("still running after "):

@@ -1,4 +1,4 @@
-"""A konduktor job file as a workload: konduktor makes a JobSet from it, which Kueue admits."""
+"""A konduktor job file as a workload: konduktor creates a JobSet from it, which Kueue admits."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from harness.provision.konduktor import installed, konduktor_bin
 from harness.settings import Settings
 
 _PLACEMENT = ("nodeSelector", "affinity", "tolerations")
-"""Fields of a pod's spec that decide on its node."""
+"""Fields of a pod's spec that determine its node."""
 
 
 @dataclass(frozen=True)
 class KonduktorWorkload:
-    """See harness.launch.workloads.base.Workload."""
+    """A konduktor job file as a Workload (workloads/base.py)."""
 
     job: JobFile
     kind: str = "JobSet"
@@ -40,21 +40,21 @@ class KonduktorWorkload:
     purpose: Purpose = "training"
     watched: tuple[kinds.WatchedKind, ...] = kinds.JOBSET
     konduktor: Konduktor | None = None
-    """The process, where it was started already (program.early)."""
+    """konduktor's process, if it has been started already (program.early)."""
 
     @property
     def name(self) -> str:
         return str(self.job.document["name"])
 
     def job_name(self, _nonce: str, /) -> None:
-        """Return None: konduktor appends to the name, so no two jobs have the same one."""
+        """Return None, because konduktor appends a suffix that makes each job's name unique."""
 
     def members(self, _kube: Kube, /) -> int:
-        """Return its num_nodes."""
+        """Return the file's num_nodes."""
         return self.job.num_nodes
 
     def must_answer(self, _kube: Kube, /) -> list[str]:
-        """Return no node: Kueue chooses them."""
+        """Return no nodes, because Kueue chooses them."""
         return []
 
     @property
@@ -90,7 +90,7 @@ class KonduktorWorkload:
         return self.job.pod_spec
 
     def placed(self, settings: Settings, /) -> dict[str, Any]:
-        """Return a pod as konduktor makes it, with what the user's konduktor config adds."""
+        """Return a pod as konduktor creates it, with the placement fields of the user's konduktor config."""
         config = users_config(settings.konduktor_config).get("pod_config") or {}
         users = config.get("spec") if isinstance(config, dict) else None
         added = {key: value for key, value in (users or {}).items() if key in _PLACEMENT}
@@ -104,7 +104,7 @@ class KonduktorWorkload:
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Return the labels of its file, which has no annotations."""
+        """Return the labels of the job file, which has no annotations."""
         return dict(self.job.document["resources"].get("labels") or {})
 
     @property
@@ -116,27 +116,24 @@ class KonduktorWorkload:
         return self.job.secrets
 
     def check(self, settings: Settings) -> None:
-        """Check that the number of ranks is known, and that a named konduktor config is one.
-
-        Raises UsageError.
-        """
+        """Raise UsageError for a wrong number of ranks or an invalid konduktor config."""
         self.job.ranks  # noqa: B018 - raises UsageError
         users_config(settings.konduktor_config)
 
     def begun(self, context: RunContext) -> AbstractContextManager[Konduktor]:
-        """Start konduktor's process where it is installed: its imports take longer than what it does."""
+        """Return konduktor's process. It starts now if konduktor is installed, because imports are slow."""
         return self.konduktor or Konduktor(context.settings.state_dir, installed(context.settings))
 
     def provide(self, context: RunContext) -> Iterable[str]:
-        """Install konduktor in an environment of its own."""
+        """Install konduktor in its own virtual environment. No further images are needed."""
         konduktor_bin(context)
         return ()
 
     def install(self, kube: Kube, context: RunContext) -> None:
-        """Install nothing: JobSet and Kueue are there before every launch."""
+        """Install nothing, because JobSet and Kueue are installed before every launch."""
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Run `konduktor launch`. See KonduktorLauncher.submit."""
+        """Run `konduktor launch` and return its JobSet (KonduktorLauncher.submit)."""
         return self._launcher(surroundings).submit(self._submission(surroundings), record)
 
     def cancel(self, surroundings: Surroundings) -> None:
@@ -144,11 +141,11 @@ class KonduktorWorkload:
         try:
             self._launcher(surroundings).cancel(self._submission(surroundings))
         except ApiException as error:
-            if error.status != 404:  # Without this API there is no JobSet to delete either.
+            if error.status != 404:  # Without the JobSet API, there is no JobSet to delete.
                 raise
 
     def clean(self, surroundings: Surroundings) -> None:
-        """Clean nothing: konduktor's HOME goes with what was begun."""
+        """Remove nothing, because the end of `begun` removes konduktor's HOME."""
 
     def _launcher(self, surroundings: Surroundings) -> KonduktorLauncher:
         assert isinstance(surroundings.begun, Konduktor)
@@ -176,5 +173,5 @@ class KonduktorWorkload:
 
 
 def as_workload(job: Workload | JobFile) -> Workload:
-    """Return a job file as a workload, and any other value as it is."""
+    """Return a job file as a workload, and a workload unchanged."""
     return KonduktorWorkload(job) if isinstance(job, JobFile) else job

@@ -1,1 +1,1 @@
-"""What a launch mounts into the pods of its ranks: the recorder, netcheck, changed scripts."""
+"""The folders that a launch mounts into its ranks' pods: the recorder and netcheck."""

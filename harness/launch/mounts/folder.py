@@ -1,4 +1,4 @@
-"""Mount a folder of files into the ranks' containers: a ConfigMap of the launch."""
+"""Mount a folder of files into the ranks' containers, from a ConfigMap of the launch."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from harness.core.kubernetes import Object
 
 @dataclass(frozen=True)
 class MountedFolder:
-    """Files by their path below `folder`, an absolute path in the container."""
+    """Files for a folder in the container. `sources` has the local file of each path in the folder."""
 
     name: str
-    """Of the ConfigMap and the volume."""
+    """The name of the ConfigMap and of the volume."""
     folder: str
     sources: Mapping[str, Path]
 
@@ -35,26 +35,26 @@ class MountedFolder:
         return {"name": self.name, "configMap": {"name": self.name, "items": items}}
 
     def parts(self, most: int) -> list[MountedFolder]:
-        """Return the files in folders whose ConfigMaps have at most `most` bytes each, as JSON.
+        """Return the folder split into parts whose ConfigMaps have at most `most` bytes each, as JSON.
 
         `kubectl apply` keeps a copy of each object in an annotation, which has at most 262144 bytes.
         """
-        made: list[dict[str, Path]] = [{}]
+        parts: list[dict[str, Path]] = [{}]
         size = 0
         for path, source in self.sources.items():
             each = len(json.dumps(source.read_text())) + len(path) + 8
-            if size + each > most and made[-1]:
-                made.append({})
+            if size + each > most and parts[-1]:
+                parts.append({})
                 size = 0
-            made[-1][path] = source
+            parts[-1][path] = source
             size += each
-        if len(made) == 1:
+        if len(parts) == 1:
             return [self]
-        return [replace(self, name=f"{self.name}-{at}", sources=one) for at, one in enumerate(made, 1)]
+        return [replace(self, name=f"{self.name}-{at}", sources=part) for at, part in enumerate(parts, 1)]
 
 
 def projected(name: str, parts: Sequence[MountedFolder]) -> Object:
-    """Return the volume `name` that shows the files of several ConfigMaps in one folder."""
+    """Return the volume `name`, which combines the files of several ConfigMaps in one folder."""
     return {"name": name, "projected": {"sources": [_source(part) for part in parts]}}
 
 
@@ -63,5 +63,5 @@ def _source(part: MountedFolder) -> Object:
 
 
 def _key(path: str) -> str:
-    """Return a key for a ConfigMap: no slashes."""
+    """Return the ConfigMap key for a path, without slashes."""
     return path.replace("/", ".")

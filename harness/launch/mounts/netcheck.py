@@ -1,8 +1,8 @@
 """Mount netcheck into the ranks' containers (harness/workers/netcheck).
 
-The files travel in a ConfigMap of the launch, into a folder of their own, with a script that runs them
-(files/netcheck.sh). So it works in any image with a shell and Python 3.9 or later. `harness run --netcheck`
-runs it before the command, by the init around that; netcheck_job.py launches it alone.
+A ConfigMap of the launch contains the files and a script that runs them (files/netcheck.sh), so netcheck
+works in any image with a shell and Python 3.9 or later. With `harness run --netcheck`, the init runs it
+before the command; netcheck_job.py launches only netcheck.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from harness.launch.mounts.folder import MountedFolder
 
 FOLDER = "/opt/harness/netcheck"
-"""Named by files/netcheck.yaml and the inits too: files/worker_init.sh and files/konduktor_init.sh.
+"""The mount path, repeated in files/netcheck.yaml and the inits files/worker_init.sh and konduktor_init.sh.
 
-When netcheck failed before the command, these end the container with code 90, and the command does not run.
+If netcheck fails before the command, an init ends the container with exit code 90, without the command.
 """
 _FILES = Path(__file__).parents[1] / "files"
 _PACKAGE = Path(str(resources.files("harness"))) / "workers" / "netcheck"
@@ -34,9 +34,10 @@ _ADDR, _PORT = (re.compile(_OPTION.format(part)) for part in ("addr", "port"))
 
 
 def master(command: str, first_host: str | None) -> dict[str, str]:
-    """Return where the ranks will meet: by torchrun's options in a command, else at rank 0's own name.
+    """Return the variables with the address and port of rank 0, for netcheck.
 
-    An option that the shell in the pod has to expand says nothing here.
+    They come from torchrun's options in the command, otherwise from `first_host`. An option that contains
+    shell variables is ignored.
     """
     addr, port = _ADDR.search(command), _PORT.search(command)
     host = addr[1] if addr else first_host

@@ -1,7 +1,8 @@
-"""Print netcheck as one Python file, for images without it: `harness netcheck --print-module`.
+"""Build netcheck as one Python file, for images without it: `harness netcheck --print-module`.
 
-The file holds the sources of the package as text. It works under any name and in any package: each module of
-netcheck is imported from that text, below the file's own name. Run as a script, it is `python -m netcheck`.
+The file contains the sources of the package as text and imports each module of netcheck from that text, as a
+submodule of the file. So it works under any name and in any package. As a script, it runs
+`python -m netcheck`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ exec(compile(_SOURCES["__init__"], __file__, "exec"), globals())
 
 
 def single_file() -> str:
-    """Return the file's text. Raises ValueError where a source cannot stand in it."""
+    """Return the file's text. Raises ValueError if a source contains the quotes of the text."""
     sources = []
     for path in sorted(_PACKAGE.glob("*.py")):
         text = path.read_text(encoding="utf-8")

@@ -1,9 +1,9 @@
 """Mount the recorder around Pluto's client into the ranks' containers (harness/workers/outside.py).
 
-The files travel in a ConfigMap of the launch, into a folder of their own. The init around the command puts
-that folder at the front of PYTHONPATH, where the image's own value is known. So it works in any image that
-has Python and the client. A program with a clean environment is led to the folder by a .pth file, which
-`setup.sh` writes where the image lets it.
+A ConfigMap of the launch contains the files. The init around the command prepends their folder to PYTHONPATH
+in the container, where the image's own value is known. So the recorder works in any image that has Python and
+the client. For programs that are started with a clean environment, `setup.sh` writes a .pth file that points
+to the folder, if the image's file system is writable.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from harness.launch.mounts.folder import MountedFolder
 
 FOLDER = "/opt/harness/recorder"
-"""Named by files/init_processes.sh and torchrun_job.py too."""
+"""The mount path, repeated in files/init_processes.sh and torchrun_job.py."""
 PACKAGE = "_harness_recorder"
 _WORKERS = Path(str(resources.files("harness"))) / "workers"
 _FILES = Path(__file__).parents[1] / "files"

@@ -1,1 +1,1 @@
-"""Pod templates of users: check their fields, merge files into them, find what they refer to."""
+"""Users' pod templates: validate their fields, merge files into them, and check the objects they refer to."""

@@ -1,6 +1,6 @@
-"""Fields of a pod that Kubernetes does not know, and values of another type, by the client's own models.
+"""Find unknown fields and values of a wrong type in a pod, by the models of the Kubernetes client.
 
-The API server refuses both too, but only when the cluster is there and a namespace has been created.
+The API server rejects both too, but only once the cluster exists and a namespace has been created.
 """
 
 from __future__ import annotations
@@ -16,42 +16,44 @@ from harness.core.bounds import shown
 _SCALARS: dict[str, Any] = {"str": str, "int": int, "bool": bool}
 _WORDS = {"str": "a text", "int": "a whole number", "bool": "true or false"}
 _QUANTITIES = (".sizeLimit", ".divisor")
-"""Fields of type string that take a number too."""
+"""Fields of type string that also accept a number."""
 _MAPS_OF_QUANTITIES = (".requests", ".limits", ".overhead")
 
 
 def problems(value: Any, kind: str, path: str, *, newer: bool = False) -> Iterator[str]:
-    """Yield what is wrong with a value of one of the client's types, each with its path.
+    """Yield the problems of a value of one of the client's types, each with its path.
 
-    `newer` lets unknown fields pass that resemble no known one: the cluster may be newer than the client.
+    With `newer`, unknown fields that resemble no known field are accepted, because the cluster may be newer
+    than the client.
     """
     if kind.startswith("List["):
         if not isinstance(value, list):
-            yield f"{path}: a list is expected; found {shown(value)}"
+            yield f"{path}: expected a list, found {shown(value)}"
             return
         for at, each in enumerate(value):
             yield from problems(each, kind[5:-1], f"{path}[{at}]", newer=newer)
     elif kind.startswith("Dict["):
         if not isinstance(value, dict):
-            yield f"{path}: a mapping is expected; found {shown(value)}"
+            yield f"{path}: expected a mapping, found {shown(value)}"
             return
         wanted = (str, int, float) if path.endswith(_MAPS_OF_QUANTITIES) else str
         for name, each in value.items():
             if each is not None and (not isinstance(each, wanted) or isinstance(each, bool)):
-                yield f"{path}.{name}: a text is expected; found {shown(each)}"
+                yield f"{path}.{name}: expected a text, found {shown(each)}"
     elif hasattr(models, kind):
         yield from _field_problems(value, getattr(models, kind), path, newer)
     elif kind in _SCALARS and type(value) is not _SCALARS[kind]:
         if path.endswith(_QUANTITIES) and type(value) in (int, float):
             return
-        seen = "" if path.endswith(".value") else f"; found {shown(value)}"  # it may be a secret
+        # The value of a variable may be a secret.
+        actual = "" if path.endswith(".value") else f", found {shown(value)}"
         quotes = ": put it in quotes" if kind == "str" and isinstance(value, int | float) else ""
-        yield f"{path}: {_WORDS[kind]} is expected{seen}{quotes}"
+        yield f"{path}: expected {_WORDS[kind]}{actual}{quotes}"
 
 
 def _field_problems(value: Any, model: Any, path: str, newer: bool) -> Iterator[str]:
     if not isinstance(value, dict):
-        yield f"{path}: a mapping is expected; found {shown(value)}"
+        yield f"{path}: expected a mapping, found {shown(value)}"
         return
     kinds = {model.attribute_map[name]: kind for name, kind in model.openapi_types.items()}
     for name, each in value.items():
@@ -61,6 +63,6 @@ def _field_problems(value: Any, model: Any, path: str, newer: bool) -> Iterator[
             near = difflib.get_close_matches(str(name), kinds, n=1)
             if near or not newer:
                 hint = f"; did you mean {near[0]}?" if near else ""
-                yield f"{path}.{name} is no field of Kubernetes{hint}"
+                yield f"{path}.{name} is not a field of Kubernetes{hint}"
         elif each is not None:
             yield from problems(each, kinds[name], f"{path}.{name}", newer=newer)

@@ -1,8 +1,8 @@
-"""Merge a user's file into a pod template, as `kubectl patch --type strategic` does.
+"""Merge a user's file into a pod template, by `kubectl patch --type strategic`.
 
-kubectl itself merges (`--local`, no cluster is asked), so lists merge by the keys that Kubernetes gives them.
-Tolerations are the exception: Kubernetes replaces the list, and here the file's are added to it. Whatever the
-launch relies on in the template must be there afterwards.
+kubectl merges locally, without a cluster, so lists are merged by the merge keys of Kubernetes. Tolerations
+are an exception: Kubernetes would replace the list, and here the file's tolerations are added to it. The file
+may only change values that the launch does not rely on.
 """
 
 from __future__ import annotations
@@ -19,48 +19,51 @@ from harness.core.kubernetes import Object
 from harness.core.user_yaml import yaml_document
 from harness.launch.pods import fields as pod_fields
 
-EXAMPLE = "metadata and spec of a pod are expected, as in `spec: {tolerations: [{operator: Exists}]}`"
+EXAMPLE = "expected metadata and spec of a pod, as in `spec: {tolerations: [{operator: Exists}]}`"
 GPU = "nvidia.com/gpu"
 _HEAD = {"apiVersion": "v1", "kind": "Pod"}
 _MERGE = (*("--kubeconfig=/dev/null", "patch", "--local", "--type=strategic"), *("-f", "-", "-o", "json"))
 _SECONDS = 30
 _KEYS = ("name", "mountPath", "containerPort", "topologyKey", "key")
-"""By one of these, an item of a list is found again."""
+"""Keys that identify an item of a list."""
 _FREE = {("spec", "tolerations"), ("spec", "topologySpreadConstraints")}
-"""Paths that a file may change. The requests and limits of containers are free too, GPUs excepted."""
+"""Paths that a file may change. It may also change requests and limits of containers, except GPUs."""
 
 
 def check(file: Path, container: str) -> None:
-    """Raise UsageError for a file that is missing, no YAML, no pod, or that names another container.
+    """Raise UsageError if the file is missing, is not part of a pod in YAML, or names another container.
 
-    `container` is the one of the ranks.
+    `container` is the name of the ranks' container.
     """
     what = f"--pod {file}"
     document = yaml_document(file, "--pod", hint=EXAMPLE)
     if not isinstance(document, dict) or not set(document) <= {*_HEAD, "metadata", "spec"}:
-        seen = shown(sorted(map(str, document)) if isinstance(document, dict) else document)
-        raise UsageError(f"{what} is no part of a pod; found {seen}", hint=EXAMPLE)
+        content = shown(sorted(map(str, document)) if isinstance(document, dict) else document)
+        raise UsageError(f"{what} is not part of a pod; found {content}", hint=EXAMPLE)
     if (kind := document.get("kind", "Pod")) != "Pod" or document.get("apiVersion", "v1") != "v1":
         raise UsageError(
-            f"{what}: a Pod of v1 is expected; found {shown(kind)}", hint="give its pod template alone"
+            f"{what}: expected a Pod of v1, found {shown(kind)}", hint="keep only its pod template"
         )
-    found = {part: document[part] for part in ("metadata", "spec") if document.get(part) is not None}
-    spec = found.get("spec", {})
+    patch = {part: document[part] for part in ("metadata", "spec") if document.get(part) is not None}
+    spec = patch.get("spec", {})
     fields = (
         {name: value for name, value in spec.items() if name != "template"}
         if isinstance(spec, dict)
         else spec
     )
-    if problems := listed([*_head_problems(found), *pod_fields.problems(fields, "V1PodSpec", "spec")]):
+    if problems := listed([*_head_problems(patch), *pod_fields.problems(fields, "V1PodSpec", "spec")]):
         raise UsageError(f"{what}: {problems}", hint=EXAMPLE)
-    if problems := listed(_container_problems(found, container)):
+    if problems := listed(_container_problems(patch, container)):
         raise UsageError(
-            f"{what}: {problems}", hint="the file changes that container; it adds none beside it"
+            f"{what}: {problems}", hint="the file can change that container, but cannot add containers"
         )
 
 
 def merged(template: Object, file: Path, kubectl: str) -> Object:
-    """Return the pod template with what a checked file adds. Raises UsageError where that would break it."""
+    """Return the pod template merged with a checked file.
+
+    Raises UsageError if the file would change a value that the launch sets.
+    """
     base = {**_HEAD, **template, "metadata": {**(template.get("metadata") or {}), "name": "template"}}
     done = processes.run(
         [kubectl, *_MERGE, f"--patch-file={file}"],
@@ -71,22 +74,22 @@ def merged(template: Object, file: Path, kubectl: str) -> Object:
     )
     if done.returncode:
         raise UsageError(f"--pod {file} cannot be merged: {done.stderr.strip()}", hint=EXAMPLE)
-    found = json.loads(done.stdout)
-    result: Object = {"metadata": found.get("metadata") or {}, "spec": found.get("spec") or {}}
+    pod = json.loads(done.stdout)
+    result: Object = {"metadata": pod.get("metadata") or {}, "spec": pod.get("spec") or {}}
     result["metadata"].pop("name", None)
     if lost := listed(f"{path} is gone or changed" for path in _lost(template, result, ())):
         raise UsageError(
             f"--pod {file}: the launch sets {lost}",
-            hint="leave that out of the file; image, GPUs and command have options of their own",
+            hint="remove it from the file; image, GPUs and command have their own options",
         )
     if problem := _gpus(template, result):
-        raise UsageError(f"--pod {file}: {problem}", hint="--gpus-per-pod says how many GPUs a pod gets")
+        raise UsageError(f"--pod {file}: {problem}", hint="--gpus-per-pod sets the number of GPUs of a pod")
     _add_tolerations(template, result)
     return result
 
 
 def _add_tolerations(template: Object, result: Object) -> None:
-    """Keep the template's own tolerations beside those of the file."""
+    """Combine the tolerations of the template and the file."""
     given = result["spec"].get("tolerations") or []
     own = [each for each in template["spec"].get("tolerations") or [] if each not in given]
     if own or given:
@@ -96,26 +99,26 @@ def _add_tolerations(template: Object, result: Object) -> None:
 def _head_problems(patch: Object) -> Iterator[str]:
     for part, value in patch.items():
         if not isinstance(value, dict):
-            yield f"{part}: a mapping is expected; found {shown(value)}"
+            yield f"{part}: expected a mapping, found {shown(value)}"
     metadata = patch.get("metadata") or {}
     for name, value in metadata.items() if isinstance(metadata, dict) else ():
         if name not in ("labels", "annotations"):
-            yield f"metadata.{name}: labels and annotations can be added, and nothing else"
+            yield f"metadata.{name}: a file can only add labels and annotations"
         elif not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
-            yield f"metadata.{name}: a mapping of texts is expected; found {shown(value)}"
+            yield f"metadata.{name}: expected a mapping of texts, found {shown(value)}"
     spec = patch.get("spec") or {}
     if isinstance(spec, dict) and "template" in spec:
-        yield "spec.template: the content of the template alone is expected, its metadata and spec"
+        yield "spec.template: expected only the content of the template, its metadata and spec"
 
 
 def _container_problems(patch: Object, container: str) -> Iterator[str]:
     for at, each in enumerate((patch.get("spec") or {}).get("containers") or []):
         if each.get("name") != container and "$patch" not in each:
-            yield f"spec.containers[{at}].name: {container} is expected; found {shown(each.get('name'))}"
+            yield f"spec.containers[{at}].name: expected {container}, found {shown(each.get('name'))}"
 
 
 def _lost(wanted: Any, found: Any, path: tuple[str, ...]) -> Iterator[str]:
-    """Yield the paths of values in `wanted` that are not in `found`."""
+    """Yield the paths of values in `wanted` that are missing or different in `found`."""
     if path in _FREE or (len(path) == 5 and path[-2] in ("requests", "limits")):
         return
     if isinstance(wanted, dict):
@@ -138,7 +141,7 @@ def _lost(wanted: Any, found: Any, path: tuple[str, ...]) -> Iterator[str]:
 
 
 def _gpus(template: Object, result: Object) -> str | None:
-    """Return what the merge changed in the number of GPUs, or None."""
+    """Return the problem if the merge changed the number of GPUs, or None."""
     before, after = (_amounts(each["spec"]) for each in (template, result))
     if before == after:
         return None

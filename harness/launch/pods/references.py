@@ -1,6 +1,6 @@
-"""What a pod template names in the cluster: classes, a service account and Secrets to pull images with.
+"""Check the objects that a pod template refers to: classes, a service account and image pull Secrets.
 
-A launch has a namespace of its own. Nothing of the user is in it, except what the launch applies there.
+A launch has its own namespace, which contains only objects that the launch applies.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _CLASSES = {
     "priorityClassName": ("scheduling.k8s.io/v1", "PriorityClass"),
     "runtimeClassName": ("node.k8s.io/v1", "RuntimeClass"),
 }
-"""Field of a pod → what it names, which belongs to no namespace."""
+"""API version and kind of the cluster-scoped object that a field of a pod names, by field."""
 
 
 def check(kube: Kube, pod: Object, beside: Iterable[Object]) -> None:
-    """Refuse a class that the cluster does not have, and a service account that the launch does not make.
+    """Raise UsageError for a class that the cluster lacks, or an account that the launch does not create.
 
-    `beside` are the objects that the launch applies with the pods. Raises UsageError.
+    `beside` are the objects that the launch applies with the pods.
     """
     for field, (version, kind) in _CLASSES.items():
         name = pod.get(field)
@@ -33,11 +33,11 @@ def check(kube: Kube, pod: Object, beside: Iterable[Object]) -> None:
                 f"{field} {name}: the cluster has no such {kind}; it has {', '.join(known) or 'none'}"
             )
     account = str(pod.get("serviceAccountName") or "default")
-    made = {str(each["metadata"]["name"]) for each in beside if each["kind"] == "ServiceAccount"}
-    if account not in made | {"default"}:
+    accounts = {str(each["metadata"]["name"]) for each in beside if each["kind"] == "ServiceAccount"}
+    if account not in accounts | {"default"}:
         raise UsageError(
-            f"serviceAccountName {account}: a launch has a namespace of its own, and `default` is the only "
-            "service account there",
+            f"serviceAccountName {account}: a launch has its own namespace, whose only service account is "
+            "`default`",
             hint="leave the field out, or put the ServiceAccount into the manifest beside the workload",
         )
 
@@ -47,8 +47,8 @@ def pull_secrets(
 ) -> list[UserSecret]:
     """Return the Secrets of imagePullSecrets that the launch copies into its namespace.
 
-    They are in `namespace`, or in that of the kubeconfig's context. `ours` is the pull Secret of the
-    settings, which the launch copies anyway. Raises UsageError where one does not exist.
+    They are read from `namespace`, by default that of the kubeconfig's context. `ours` is the pull Secret of
+    the settings, which the launch copies anyway. Raises UsageError if a Secret does not exist.
     """
     made = {str(each["metadata"]["name"]) for each in beside if each["kind"] == "Secret"}
     named = [str(each["name"]) for each in items(pod, "imagePullSecrets") if each.get("name")]
@@ -57,9 +57,9 @@ def pull_secrets(
 
 
 def _missing(kube: Kube, version: str, kind: str, name: str) -> list[str] | None:
-    """Return the names of all objects of a kind, where `name` is none of them, or None.
+    """Return the names of all objects of a kind if `name` is not one of them.
 
-    None also means that this user may not read them.
+    Return None if the object exists or this user may not read the kind.
     """
     try:
         if kube.get(version, kind, name) is not None:

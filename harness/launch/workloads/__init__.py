@@ -1,1 +1,1 @@
-"""The kinds of workloads, one module each, behind the protocol of `base`."""
+"""The kinds of workloads, which implement the protocol in `base`."""

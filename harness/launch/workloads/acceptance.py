@@ -1,7 +1,7 @@
 """Launch the acceptance tests: a DaemonSet that tests each node, or a StatefulSet for the collectives.
 
-The tests (harness/workers/acceptance) travel in a ConfigMap of the launch. So any image with
-PyTorch runs them.
+ConfigMaps of the launch contain the tests (harness/workers/acceptance), so any image with PyTorch can run
+them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ FOLDER = "/opt/harness/acceptance"
 GPU = "nvidia.com/gpu"
 PORT = 29500
 MAX_CONFIG_MAP = 120_000
-"""Bytes of a ConfigMap of the tests: less than half of what `kubectl apply` can keep in its annotation."""
+"""The maximum size of a ConfigMap in bytes, less than half of the limit of `kubectl apply`'s annotation."""
 LOCAL = re.compile(r"acceptance\.screen .*--local (\d+)")
 _READY = {
     "exec": {
@@ -50,7 +50,7 @@ _READY = {
     "timeoutSeconds": 20,
     "failureThreshold": 1,
 }
-"""The pod is Ready when its tests have passed. Else the message of the probe's event has their verdict."""
+"""A readiness probe that succeeds after the tests have passed. Otherwise, its Event shows their verdict."""
 _LABELLED = {
     "nvidia.com/gpu.present": ["true"],
     "feature.node.kubernetes.io/pci-10de.present": ["true"],
@@ -62,8 +62,8 @@ _LABELLED = {
         )
     ),
 }
-"""Labels of GPU nodes, with their values where one means no GPU: those of GPU feature discovery, node feature
-discovery, GKE, EKS and AKS."""
+"""Labels of GPU nodes (GPU feature discovery, node feature discovery, GKE, EKS and AKS), with their values if
+another value means no GPU."""
 _GPU_NODES = [
     {
         "matchExpressions": [
@@ -83,20 +83,20 @@ _LIMITS = "limits-of-this-launch.toml"
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What to test, and how."""
+    """The options of an acceptance test."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """cpu: the nodes have no GPU, and none is tested. Else every node must have one."""
+    """With cpu, no GPU is tested. Otherwise, every node must have a GPU."""
     full: bool = False
     image: str = LOCAL_IMAGE
     limits: Path | None = None
-    """Limits of the user's own, which come before those of the package."""
+    """The user's limits, which override those of the package."""
     gpus: int | None = None
-    """GPUs of each pod. None: all that a node has."""
+    """GPUs per pod. None means all GPUs of a node."""
     selector: tuple[tuple[str, str], ...] = ()
     """Labels of the nodes to test."""
     busbw_limit: float | None = None
-    """GB/s that each group of a search must give. None: groups of one size are compared with each other."""
+    """The minimum bandwidth of each group of a search in GB/s. None compares groups of one size."""
 
     def __post_init__(self) -> None:
         hint = "`harness accept --calibrate FILE` writes such a file"
@@ -115,7 +115,7 @@ class Asked:
         return [mode, "--device", self.device, "--report-dir", "/app/reports", *limits, *gpus]
 
     def mounted(self) -> MountedFolder:
-        """Return the tests as files of the pods."""
+        """Return the folder of tests to mount into the pods."""
         package = {f"acceptance/{path.name}": path for path in sorted(_PACKAGE.glob("*.*")) if path.is_file()}
         own = {_LIMITS: self.limits} if self.limits else {}
         script = {"acceptance.sh": _FILES / "acceptance.sh"}
@@ -124,23 +124,23 @@ class Asked:
 
 @dataclass(frozen=True)
 class NodesWorkload(DaemonSetWorkload):
-    """A DaemonSet whose pods test their nodes, each once."""
+    """A DaemonSet whose pods test their nodes once."""
 
     every_gpu: bool = False
-    """Whether each pod takes all GPUs of its node. How many these are, the cluster says."""
+    """Whether each pod requests all GPUs of its node. Their number comes from the cluster."""
     purpose: ClassVar[Purpose] = "nodes"
 
     def must_answer(self, kube: Kube, /) -> list[str]:
-        """Return the nodes that fit: by labels and, where a pod asks for GPUs, those that have or had some.
+        """Return the nodes that accept a pod, and, if pods request GPUs, have GPUs in their capacity.
 
-        A node whose device plugin lost its GPUs still has them in its capacity, and must answer for them.
+        A node whose device plugin has lost the GPUs still has them in its capacity, and must be tested.
         """
         asks = GPU in self.resources
         nodes = [node for node in kube.objects("v1", "Node") if accepts(self.template, node)]
         return sorted(str(node["metadata"]["name"]) for node in nodes if not asks or gpus_of(node))
 
     def members(self, kube: Kube, /) -> int:
-        """Return how many nodes must answer. Raises UsageError when there is none."""
+        """Return the number of nodes to test. Raises UsageError if there is none."""
         if names := self.must_answer(kube):
             return len(names)
         wanted = f" with {GPU}" if GPU in self.resources else ""
@@ -150,9 +150,9 @@ class NodesWorkload(DaemonSetWorkload):
         )
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Keep the pods to the nodes that must answer. Elsewhere they would wait for a GPU for ever."""
+        """Restrict the pods to the nodes to test. On other nodes, they would wait for a GPU for ever."""
         names = self.must_answer(surroundings.kube)
-        # By name: the label kubernetes.io/hostname is another on some clusters. A term takes one name only.
+        # Match by name, because kubernetes.io/hostname differs from it on some clusters. A term has one name.
         terms = [
             {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]} for name in names
         ]
@@ -168,38 +168,38 @@ class NodesWorkload(DaemonSetWorkload):
 
 @dataclass(frozen=True)
 class DdpWorkload(StatefulSetWorkload):
-    """A StatefulSet whose pods try the collectives with each other, or search for bad nodes among them."""
+    """A StatefulSet whose pods test the collectives with each other, or search for bad nodes."""
 
     purpose: ClassVar[Purpose] = "ddp"
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Complete the object as for every StatefulSet."""
+        """Complete the object as for every StatefulSet, and remove the readiness probe."""
         super().prepare(document, surroundings)
         _remove_probe(document["spec"]["template"]["spec"])
 
     @property
     def per_node(self) -> int:
-        """Return the ranks of each pod: torchrun's, or the GPUs that a search tests."""
-        found = LOCAL.search(self._command)
-        return int(found[1]) if found else super().per_node
+        """Return the number of ranks per pod: torchrun's, or the number of GPUs that a search tests."""
+        local = LOCAL.search(self._command)
+        return int(local[1]) if local else super().per_node
 
 
 def gpus_of(node: Object) -> int:
-    """Return how many GPUs a node says that it has, whether or not they work now."""
+    """Return the number of GPUs in a node's capacity, including those that do not work."""
     return int(quantity(mapping(node, "status", "capacity").get(GPU, 0)))
 
 
 def each_has(kube: Kube, names: list[str]) -> int:
-    """Return how many GPUs each of these nodes has. Raises UsageError where these are different numbers."""
+    """Return how many GPUs each of these nodes has. Raises UsageError if the numbers differ."""
     objects = {str(node["metadata"]["name"]): node for node in kube.objects("v1", "Node")}
-    found = {name: gpus_of(objects[name]) for name in names if name in objects}
-    if len(set(found.values())) > 1:
-        seen = ", ".join(f"{name} has {count}" for name, count in sorted(found.items())[:6])
+    counts = {name: gpus_of(objects[name]) for name in names if name in objects}
+    if len(set(counts.values())) > 1:
+        examples = ", ".join(f"{name} has {count}" for name, count in sorted(counts.items())[:6])
         raise UsageError(
-            f"the nodes have different numbers of GPUs: {seen}",
-            hint="test those of one number at a time: --selector LABEL=VALUE, or --gpus 1",
+            f"the nodes have different numbers of GPUs: {examples}",
+            hint="test nodes with the same number together: --selector LABEL=VALUE, or --gpus 1",
         )
-    return max(found.values(), default=1)
+    return max(counts.values(), default=1)
 
 
 def nodes(asked: Asked) -> NodesWorkload:
@@ -215,7 +215,7 @@ def nodes(asked: Asked) -> NodesWorkload:
 
 
 def ddp(asked: Asked, replicas: int) -> DdpWorkload:
-    """Return the StatefulSet that tries the collectives over `replicas` pods."""
+    """Return the StatefulSet that tests the collectives over `replicas` pods."""
     service, document = _read("acceptance-ddp.yaml")
     spec = document["spec"]
     spec["replicas"] = replicas
@@ -233,12 +233,12 @@ def ddp(asked: Asked, replicas: int) -> DdpWorkload:
 
 
 def screen(asked: Asked, replicas: int) -> DdpWorkload:
-    """Return the StatefulSet whose pods search for the bad nodes among them, each on a node of its own.
+    """Return the StatefulSet whose pods, one per node, search for bad nodes.
 
-    On CPUs several may share a node, so that the search can be tried on a small cluster.
+    On CPUs, several pods may share a node, so that the search can be tried on a small cluster.
     """
-    made = ddp(asked, replicas)
-    name = made.name
+    workload = ddp(asked, replicas)
+    name = workload.name
     words = (
         f"acceptance.screen --nodes {replicas} --node-rank ${{HOSTNAME##*-}} --local {asked.gpus or 1} "
         f"--master {name}-0.{name} --device {'cpu' if asked.device == 'cpu' else 'cuda'} "
@@ -246,20 +246,20 @@ def screen(asked: Asked, replicas: int) -> DdpWorkload:
     )
     if asked.busbw_limit is not None:
         words += f" --limit {asked.busbw_limit:g}"
-    pod = made.document["spec"]["template"]["spec"]
+    pod = workload.document["spec"]["template"]["spec"]
     pod["containers"][0]["args"] = [f"exec sh {FOLDER}/acceptance.sh {words}\n"]
     if asked.device != "cpu":
         (spread,) = pod["topologySpreadConstraints"]
         apart = {"topologyKey": spread["topologyKey"], "labelSelector": spread["labelSelector"]}
         pod["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
-    return made
+    return workload
 
 
 def manifests(workload: PlainWorkload, settings: Settings | None = None) -> str:
-    """Return the objects as YAML that `kubectl apply -f -` takes, in whatever namespace that has.
+    """Return the objects as YAML for `kubectl apply -f -`, without a namespace.
 
-    The pods stay after their tests, with every report, until they are deleted. A pod becomes Ready when its
-    tests have passed. Image and pull secret of `settings` take the place of those of this machine.
+    After their tests, the pods keep running with their reports until they are deleted. A pod becomes Ready
+    when its tests have passed. Image and pull secret of `settings` replace those of this machine.
     """
     document, comment = by_reference(workload.document, workload)
     document = copy.deepcopy(document)
@@ -283,19 +283,19 @@ def manifests(workload: PlainWorkload, settings: Settings | None = None) -> str:
 
 
 def _remove_probe(pod: Object) -> None:
-    """Remove the probe of a printed manifest: in a launch of the harness its file is not written."""
+    """Remove the readiness probe of a printed manifest, whose file is not written in a launch."""
     pod["containers"][0].pop("readinessProbe", None)
 
 
 class _Plain(yaml.SafeDumper):
-    """Writes equal values again, in place of YAML's aliases."""
+    """A dumper that repeats equal values instead of writing YAML aliases."""
 
     def ignore_aliases(self, _data: object) -> bool:
         return True
 
 
 def _script(module: str, asked: Asked) -> str:
-    """Return the shell script of a pod: what Python runs after -m, and the options of the tests."""
+    """Return a pod's shell script, which runs a module with the options of the tests."""
     return f"exec sh {FOLDER}/acceptance.sh {module} {' '.join(asked.words())}\n"
 
 
@@ -304,7 +304,7 @@ def _read(name: str) -> list[Object]:
 
 
 def _complete(pod: Object, asked: Asked) -> None:
-    """Add what both kinds need: image, GPUs and the folder of the tests."""
+    """Add the parts that both kinds need: image, GPUs and the folder of the tests."""
     container, mounted = pod["containers"][0], asked.mounted()
     container["image"] = asked.image
     if asked.device != "cpu":
@@ -314,7 +314,7 @@ def _complete(pod: Object, asked: Asked) -> None:
 
 
 def _files(asked: Asked) -> list[Object]:
-    made = [part.config_map("") for part in asked.mounted().parts(MAX_CONFIG_MAP)]
-    for each in made:
-        del each["metadata"]["namespace"]
-    return made
+    documents = [part.config_map("") for part in asked.mounted().parts(MAX_CONFIG_MAP)]
+    for document in documents:
+        del document["metadata"]["namespace"]
+    return documents

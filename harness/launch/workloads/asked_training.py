@@ -1,4 +1,4 @@
-"""What `harness train` was asked for, and what follows for the command of its pods."""
+"""The options of `harness train`, their validation, and the pods' command and environment."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from harness.workers.training.object_store import located
 
 PORT = 29500
 SMOKE = "--epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3 --seed 42"
-"""The guide's own flags of train.py."""
+"""The guide's options of train.py."""
 TEXTS = ("train.jsonl", "val.jsonl")
 MADE_TEXTS = "harness-texts"
-"""The folder on the volume of the outputs that made texts are in, where they have no volume of their own."""
+"""The folder for generated texts on the outputs' volume, if the texts have no volume of their own."""
 _OWN = {"--run-name": "run", "--data-dir": "data_dir", "--out-dir": "out_dir", "--device": "device"}
-"""Options that the launch sets → the trainer's names of their values."""
+"""The trainer's options that the launch sets, with the names of their parsed values."""
 
 
 class _Refusing(argparse.ArgumentParser):
-    """Tells what is wrong by a UsageError."""
+    """An argument parser that raises UsageError."""
 
     def error(self, message: str) -> NoReturn:
         hint = "`harness train -- --help` lists the trainer's options"
@@ -36,53 +36,53 @@ class _Refusing(argparse.ArgumentParser):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """What to train, and on how many pods."""
+    """The options of a training."""
 
     kind: Literal["statefulset", "job"] = "statefulset"
     replicas: int = 4
     max_replicas: int | None = None
-    """Most pods that the StatefulSet may be scaled to while it trains. None: the number of nodes is fixed."""
+    """The maximum number of pods to which the StatefulSet may be scaled. None means a fixed number."""
     processes: int = 1
-    """Ranks of each pod."""
+    """Ranks per pod."""
     gpus: int | None = None
-    """GPUs of each pod. None: it trains on CPUs."""
+    """GPUs per pod. None means training on CPUs."""
     memory: str | None = None
-    """Most memory of each pod, as Kubernetes writes it. None: 8Gi on CPUs, no limit with GPUs."""
+    """The memory limit of each pod, as a quantity. None means 8Gi on CPUs, and no limit with GPUs."""
     restarts: int = 3
-    """How often each rank may run again, whatever ended it."""
+    """How often each rank may be restarted, for any reason."""
     rdzv: Literal["c10d", "etcd"] = "c10d"
-    """Where torchrun's nodes meet: in node 0, or in an etcd that outlives each of them."""
+    """Where torchrun's nodes meet: on node 0, or in an etcd that survives the loss of any node."""
     rdzv_endpoint: str | None = None
-    """HOST:PORT of an etcd that is there, with its API v2. None: one of this launch alone."""
+    """HOST:PORT of an existing etcd with the API v2. None means an etcd for this launch."""
     run: str = "train"
     """The folder of the run below /out."""
     smoke: bool = False
-    """train.py, the guide's smoke test, in place of train_framework.py."""
+    """Whether to run train.py, the guide's smoke test, instead of train_framework.py."""
     trainer: tuple[str, ...] = ("training.train_framework",)
-    """The module that is run, and words before its options. Tests run a faulty one
+    """The module to run, and words before its options. Tests run a faulty trainer
     (harness/workers/training/faulty.py).
     """
     options: tuple[str, ...] = ()
-    """More options of the trainer."""
+    """Additional options of the trainer."""
     image: str = LOCAL_IMAGE
     data: Path | None = None
-    """A folder here with train.jsonl and val.jsonl. None: texts of a known entropy are made."""
+    """A local folder with train.jsonl and val.jsonl. None means generated texts of a known entropy."""
     volumes: str | None = None
-    """A folder of a kind cluster that stays, for later launches. None: one of this launch alone."""
+    """A folder of a kind cluster that is kept for later launches. None means a folder for this launch."""
     storage_class: str | None = None
     claims_namespace: str | None = None
     synthetic: bool = False
-    """Train on made texts, which need no claim of their own, also where the claims are the user's."""
+    """Whether to train on generated texts even with the user's claims. They need no claim of their own."""
     secrets: tuple[Wanted, ...] = ()
-    """Secrets of the user whose keys become variables of the ranks."""
+    """The user's Secrets whose keys become environment variables of the ranks."""
     reach: float | None = None
-    """How far above the known entropy of the texts the loss may end, as a fraction. None: any."""
+    """How far the final loss may be above the known entropy of the texts, as a fraction. None means any."""
     same_as: tuple[str, str] | None = None
-    """A bundle, and the digest of the weights that this training must end with, which are that one's."""
+    """A bundle and the digest of its final weights, with which this training must end too."""
     upload: str | None = None
-    """s3://BUCKET/PREFIX that the run is sent to when the training has ended."""
+    """s3://BUCKET/PREFIX to which the run is uploaded after the training."""
     resume_from: str | None = None
-    """s3://BUCKET/PREFIX of a run that is brought back before the training."""
+    """s3://BUCKET/PREFIX of a run that is restored before the training."""
 
     def __post_init__(self) -> None:
         claims.check(self.volumes, self.storage_class, self.claims_namespace, existing=False)
@@ -90,39 +90,37 @@ class Asked:
         for name in ("run", "volumes"):
             value = getattr(self, name)
             if value is not None and (not value or "/" in value or value.startswith(".")):
-                raise UsageError(f"--{name}: the name of one folder is expected; seen {value!r}")
+                raise UsageError(f"--{name}: expected the name of one folder, found {value!r}")
         if self.rdzv_endpoint is not None:
             host, _, port = self.rdzv_endpoint.rpartition(":")
             if self.rdzv != "etcd" or not host or not port.isdecimal():
                 raise UsageError(
-                    f"--rdzv-endpoint: HOST:PORT of an etcd is expected, with --rdzv etcd; seen "
+                    f"--rdzv-endpoint: expected HOST:PORT of an etcd, with --rdzv etcd; found "
                     f"{self.rdzv_endpoint!r} with --rdzv {self.rdzv}"
                 )
         self._check_range()
         if self.memory is not None and not _positive(self.memory):
-            raise UsageError(f"--memory: a quantity such as 8Gi is expected; seen {self.memory!r}")
+            raise UsageError(f"--memory: expected a quantity such as 8Gi, found {self.memory!r}")
         taken = sorted({option.partition("=")[0] for option in self.options} & {"--run", *_OWN})
         if taken:
             raise UsageError(
                 f"{', '.join(taken)}: the launch sets it",
-                hint="--run and --gpus-per-pod come before `--`; /data and /out are volumes",
+                hint="use --run and --gpus-per-pod before `--`; /data and /out are volumes",
             )
         names = [one.name for one in self.secrets]
         if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise UsageError(
-                f"--secret {twice[0]}: one is expected; it was named {names.count(twice[0])} times"
-            )
+            raise UsageError(f"--secret {twice[0]}: expected once, found {names.count(twice[0])} times")
         if not self.smoke:
             self._understood()
         if self.data is not None:
             self._data_fits(self.data)
 
     def _data_fits(self, data: Path) -> None:
-        """Refuse a folder of texts that lacks a file or that this launch would not use. Raises UsageError."""
+        """Raise UsageError if the folder of texts lacks a file or if this launch would not use it."""
         if self.smoke:
-            raise UsageError("--data is not for --smoke: the smoke test makes its own data")
+            raise UsageError("--data does not apply to --smoke: the smoke test generates its own data")
         if self.storage_class or self.claims_namespace:
-            raise UsageError("--data is for kind: put the texts into datasets-pvc of the cluster yourself")
+            raise UsageError("--data applies only to kind: copy the texts to the cluster's datasets-pvc")
         if self.synthetic:
             raise UsageError(
                 "--data and --synthetic exclude each other: one copies your texts, the other generates texts"
@@ -133,18 +131,15 @@ class Asked:
         except OSError as error:
             raise UsageError(f"--data {data} cannot be read: {error.strerror}") from None
         if missing:
-            raise UsageError(f"--data {data}: {' and '.join(TEXTS)} are expected; {missing[0]} is not there")
+            raise UsageError(f"--data {data}: expected {' and '.join(TEXTS)}, but {missing[0]} is missing")
         if self.reach is not None and not entropy:
             raise UsageError(
                 f"--reach needs texts of a known entropy; --data {data} has no source.json",
-                hint="leave out --reach, or make the texts with `python -m training.source`",
+                hint="leave out --reach, or generate the texts with `python -m training.source`",
             )
 
     def examine_data(self) -> None:
-        """Refuse texts of --data that the trainer would refuse, in its own words. Reads all of them.
-
-        Raises UsageError.
-        """
+        """Read all texts of --data. Raises UsageError with the trainer's error if it would reject one."""
         if self.data is None:
             return
         given = self._parsed()
@@ -159,56 +154,56 @@ class Asked:
                 raise UsageError(f"--data: {path} cannot be read: {error.strerror}") from None
 
     def _check_range(self) -> None:
-        """Raise UsageError where the number of nodes cannot be a range."""
+        """Raise UsageError if --max-replicas is not possible with the other options."""
         most = self.max_replicas
         if most is None:
             return
         if self.kind != "statefulset":
             raise UsageError("--max-replicas applies only to --kind statefulset: a Job is not scaled")
         if self.smoke:
-            raise UsageError("--max-replicas needs checkpoints to go on from, and the smoke test writes none")
+            raise UsageError("--max-replicas needs checkpoints to resume from; the smoke test writes none")
         if self.same_as is not None:
-            raise UsageError("--same-as compares every bit, which another number of ranks does not keep")
+            raise UsageError("--same-as compares every bit, which depends on the number of ranks")
         if most < self.replicas:
             raise UsageError(
-                f"--max-replicas: {self.replicas} or more are expected, as --replicas says; found {most}"
+                f"--max-replicas: expected at least {self.replicas}, the number of --replicas; found {most}"
             )
 
     def _transferable(self) -> None:
-        """Refuse what names no storage, or has nothing to transfer. Raises UsageError."""
+        """Raise UsageError for an invalid URL of a transfer, or if there are no checkpoints to transfer."""
         for option, url in self.transfers():
             if self.smoke:
-                raise UsageError(f"{option} is about checkpoints, and the smoke test writes none")
+                raise UsageError(f"{option} transfers checkpoints, and the smoke test writes none")
             try:
                 located(url)
             except ValueError as error:
                 raise UsageError(f"{option}: {error}", hint="the prefix is the folder of one run") from None
 
     def _understood(self) -> None:
-        """Refuse what the trainer would refuse in every pod, again and again. Raises UsageError."""
+        """Raise UsageError for options that the trainer would reject in every pod."""
         own = self._own()
-        found = self._parsed()
-        # The trainer takes shortened options, too, and of two the last: --dat=/x changes --data-dir.
+        parsed = self._parsed()
+        # The trainer also accepts abbreviated options, and the last one wins: --dat=/x changes --data-dir.
         for name, value in zip(own[::2], own[1::2], strict=True):
-            if str(getattr(found, _OWN[name])) != value:
-                raise UsageError(f"{name} is set by the launch; the options after `--` change it to another")
+            if str(getattr(parsed, _OWN[name])) != value:
+                raise UsageError(f"the launch sets {name}, but the options after `--` change it")
 
     def _parsed(self) -> argparse.Namespace:
         return options.sensible(options.parser(_Refusing), [*self._own(), *self.options])
 
     def transfers(self) -> list[tuple[Literal["--upload", "--resume-from"], str]]:
         """Return the options that name S3 storage, with their URLs."""
-        found: list[tuple[Literal["--upload", "--resume-from"], str | None]]
-        found = [("--upload", self.upload), ("--resume-from", self.resume_from)]
-        return [(option, url) for option, url in found if url is not None]
+        urls: list[tuple[Literal["--upload", "--resume-from"], str | None]]
+        urls = [("--upload", self.upload), ("--resume-from", self.resume_from)]
+        return [(option, url) for option, url in urls if url is not None]
 
     @property
     def hub_model(self) -> str | None:
-        """Return the model that the ranks fetch from the hub, or None."""
+        """Return the name of the model that the ranks download from the hub, or None."""
         if self.smoke:
             return None
-        found = self._parsed()
-        return str(found.model) if found.model and not found.local_files_only else None
+        parsed = self._parsed()
+        return str(parsed.model) if parsed.model and not parsed.local_files_only else None
 
     def _own(self) -> list[str]:
         device = "cuda" if self.gpus else "cpu"
@@ -216,17 +211,17 @@ class Asked:
 
     @property
     def needs_models(self) -> bool:
-        """Return whether a word of the trainer names a folder of the claim for models."""
+        """Return whether an option of the trainer names a folder of the claim for models."""
         folder = claims.CLAIMS[claims.MODELS]
         values = (word.rpartition("=")[2] for word in (*self.trainer, *self.options))
         return any(value == folder or value.startswith(f"{folder}/") for value in values)
 
     def makes_texts(self, *, printed: bool = False) -> bool:
-        """Return whether the pods make the texts. Those of printed manifests do so only where asked to."""
+        """Return whether the pods generate the texts. With printed manifests, only --synthetic does that."""
         return self.synthetic or not (printed or self.smoke or self.data or self.claims_namespace)
 
     def mounts(self, *, printed: bool = False) -> tuple[claims.Mount, ...]:
-        """Return what the pods mount. Volumes of a user are read-only, except that of the outputs."""
+        """Return the mounts of the pods. A user's volumes are read-only, except the outputs."""
         if self.smoke:
             return ()
         if not (printed or self.storage_class or self.claims_namespace):
@@ -235,27 +230,27 @@ class Asked:
         texts = claims.Mount(claims.DATASETS, data, read_only=True)
         if self.makes_texts(printed=printed):
             texts = claims.Mount(claims.OUTPUTS, data, folder=MADE_TEXTS)
-        found = [texts, claims.Mount(claims.OUTPUTS, claims.CLAIMS[claims.OUTPUTS])]
+        mounts = [texts, claims.Mount(claims.OUTPUTS, claims.CLAIMS[claims.OUTPUTS])]
         theirs = self.claims_namespace is not None and not printed
         if self.needs_models or theirs:
             optional = not self.needs_models
-            found.append(claims.Mount(claims.MODELS, models, read_only=True, optional=optional))
-        return tuple(found)
+            mounts.append(claims.Mount(claims.MODELS, models, read_only=True, optional=optional))
+        return tuple(mounts)
 
     @property
     def brings_etcd(self) -> bool:
-        """Return whether the launch has an etcd of its own."""
+        """Return whether the launch creates its own etcd."""
         return self.rdzv == "etcd" and self.rdzv_endpoint is None
 
     def words(self) -> list[str]:
-        """Return what runs in each pod: training.sh with options of torchrun, the trainer and its options."""
+        """Return the pods' command: training.sh with torchrun's options, the trainer and its options."""
         head = ["sh", "/workspace/training/training.sh", f"--nproc-per-node={self.processes}", "-m"]
         if self.smoke:
             return [*head, "training.train", *SMOKE.split(), *self.options]
         return [*head, *self.trainer, *self._own(), *self.options]
 
     def environment(self) -> dict[str, str]:
-        """Return the variables of training.sh and of NCCL."""
+        """Return the environment variables for training.sh and NCCL."""
         first = "train-llm-0.train-rdzv"
         nccl = {"NCCL_DEBUG": "WARN", "TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"} if self.gpus else {}
         return {

@@ -1,7 +1,7 @@
-"""What can be launched: one protocol, with one module for each kind that implements it.
+"""The Workload protocol, which each kind of workload implements in its own module.
 
-A workload is the content of its file. `Surroundings` is what one launch adds: a namespace of its own, the
-worker image, environment, secrets by reference, changed scripts. Everything after `submit` (watches, logs,
+A workload is the content of its file. `Surroundings` is what a launch adds: its namespace, the worker image,
+environment variables, references to Secrets, changed scripts. Everything after `submit` (watches, logs,
 evidence, judges, report, faults) is the same for all kinds.
 """
 
@@ -21,12 +21,12 @@ from harness.provision.cluster import SharedFolder
 from harness.settings import Settings
 
 Record = Callable[[str, str], None]
-"""record(file, text) keeps what was submitted, and what the launcher printed, in the bundle."""
+"""record(file, text) stores the submitted objects and the launcher's output in the bundle."""
 
 
 @dataclass(frozen=True)
 class Handle:
-    """The object that the launch made, read back from the cluster."""
+    """The object that the launch created, as read back from the cluster."""
 
     name: str
     uid: str
@@ -34,7 +34,7 @@ class Handle:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What one launch gives its workload."""
+    """The environment of one launch, for its workload."""
 
     context: RunContext
     kube: Kube
@@ -43,15 +43,15 @@ class Surroundings:
     image: str
     envs: Mapping[str, str]
     secret_env: Mapping[str, tuple[str, str]]
-    """The ranks' environment by reference: name → (Secret, key)."""
+    """The ranks' variables from Secrets: (Secret, key) by variable name."""
     max_seconds: float
-    """Seconds after which the cluster itself must end the job."""
+    """The time after which the cluster itself must end the job."""
     nodes: int
-    """How many pods the workload is to have."""
+    """The expected number of pods."""
     begun: object = None
-    """What `Workload.begun` gave."""
+    """The value of `Workload.begun`'s context manager."""
     cpu_request: str | None = None
-    """CPU that each pod requests in place of its own. Its limit stays."""
+    """The CPU request of each pod instead of its own. The CPU limit does not change."""
     scripts: list[Object] = field(default_factory=list)
     """volumeMounts of changed scripts (harness/provision/images/scripts.py)."""
     pull_secret: str | None = None
@@ -59,54 +59,54 @@ class Surroundings:
     recorder: bool = False
     """Whether the recorder around Pluto's client is mounted (harness/launch/mounts/recorder.py)."""
     shared_folder: SharedFolder | None = None
-    """A folder that all nodes share with this machine, where the cluster has one."""
+    """The folder that all nodes share with this machine, if the cluster has one."""
     netcheck: bool = False
-    """Whether netcheck is mounted for the init or a call from outside (harness/launch/mounts/netcheck.py)."""
+    """Whether netcheck is mounted, for the init or an exec (harness/launch/mounts/netcheck.py)."""
 
 
 class Workload(Protocol):
-    """One file that can be launched. `harness.launch.workload_file.load` checks it and makes one."""
+    """A file that can be launched. `harness.launch.workload_file.load` checks it and returns a workload."""
 
     @property
     def name(self) -> str:
-        """Return the name in the file. The launched object may have another one."""
+        """Return the name in the file. The launched object may have another name."""
 
     @property
     def kind(self) -> str:
-        """Return the kind of the object that `submit` makes: JobSet, StatefulSet, Job or DaemonSet."""
+        """Return the kind of the object that `submit` creates: JobSet, StatefulSet, Job or DaemonSet."""
 
     @property
     def launcher(self) -> str:
-        """Return the program that submits it."""
+        """Return the name of the launcher that submits the workload."""
 
     @property
     def container(self) -> str:
-        """Return the name of the container that the ranks run in."""
+        """Return the name of the container in which the ranks run."""
 
     @property
     def held(self) -> bool:
-        """Return whether its controller restarts what ends, so that its containers must be held."""
+        """Return whether Kubernetes would restart its containers, so that they must be kept running."""
 
     @property
     def spreads(self) -> bool:
-        """Return whether its pods spread over all nodes, so that a verdict may require it."""
+        """Return whether the harness spreads its pods over all nodes, so that a verdict may require it."""
 
     @property
     def purpose(self) -> Purpose:
-        """Return what its pods run. Only the ranks of a training log with Pluto."""
+        """Return the purpose of its pods. Only the ranks of a training log with Pluto."""
 
     @property
     def watched(self) -> tuple[WatchedKind, ...]:
-        """Return the objects to watch beside pods, nodes and events."""
+        """Return the kinds to watch in addition to pods, nodes and events."""
 
     def job_name(self, nonce: str, /) -> str | None:
-        """Return the job name that its ranks give the tracker. None means the name of the launched object."""
+        """Return the job name that the ranks send to the tracker, or None for the launched object's name."""
 
     def members(self, kube: Kube, /) -> int:
-        """Return how many pods must come: one for each node of the job."""
+        """Return the expected number of pods, one for each node of the job."""
 
     def must_answer(self, kube: Kube, /) -> list[str]:
-        """Return the names of the nodes that must answer, where each node is tested by itself; else none."""
+        """Return the names of the nodes that must report a result, if each node is tested; otherwise none."""
 
     @property
     def per_node(self) -> int:
@@ -114,22 +114,22 @@ class Workload(Protocol):
 
     @property
     def ranks_given(self) -> bool:
-        """Return whether its file says how many ranks there are in each pod."""
+        """Return whether the file determines the number of ranks in each pod."""
 
     @property
     def queue(self) -> str | None:
-        """Return the LocalQueue that it names, or None."""
+        """Return the LocalQueue that the workload names, or None."""
 
     @property
     def cpus(self) -> Decimal | None:
-        """Return the CPUs that each pod requests and is limited to, or None where these are two numbers."""
+        """Return the CPU request and limit of each pod, or None if they differ."""
 
     @property
     def image(self) -> str: ...
 
     @property
     def takes_ours(self) -> bool:
-        """Return whether `image` stands for the worker image that the harness builds."""
+        """Return whether `image` is the placeholder for the worker image that the harness builds."""
 
     @property
     def resources(self) -> set[str]:
@@ -137,46 +137,46 @@ class Workload(Protocol):
 
     @property
     def pod_spec(self) -> Object:
-        """Return the spec of a pod, as far as the file tells it."""
+        """Return the spec of a pod, as far as the file determines it."""
 
     def placed(self, settings: Settings, /) -> Object:
-        """Return a pod as the scheduler sees it: its spec with node selector, affinity and tolerations."""
+        """Return a pod with the node selector, affinity and tolerations that the scheduler will see."""
 
     @property
     def envs(self) -> dict[str, str]: ...
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Return what its file says to the harness: annotations, or the labels of a konduktor job."""
+        """Return the file's settings for the harness: annotations, or the labels of a konduktor job."""
 
     @property
     def secret_envs(self) -> dict[str, str]:
-        """Return the variables of `envs` that hold a secret. Ranks get them out of a Secret."""
+        """Return the variables of `envs` that are secrets. Ranks get them from a Secret."""
 
     @property
     def secrets(self) -> set[str]:
-        """Return every secret that the file holds."""
+        """Return all secret values in the file."""
 
     def check(self, settings: Settings) -> None:
-        """Check that the settings can work with it, before anything is created. Raises UsageError."""
+        """Raise UsageError if the workload cannot be launched with these settings. Nothing is created yet."""
 
     def begun(self, context: RunContext) -> AbstractContextManager[object]:
-        """Begin what needs no cluster, before there is one. The end of the block ends and removes it."""
+        """Return a context manager that starts work before a cluster exists, and cleans up at its end."""
 
     def provide(self, context: RunContext) -> Iterable[str]:
-        """Get what the launch needs on this machine. Return images that nodes need besides its own.
+        """Build or download what the launch needs on this machine. Return additional images for the nodes.
 
         Raises HarnessError.
         """
 
     def install(self, kube: Kube, context: RunContext) -> None:
-        """Install in the cluster what the launch needs there, before it is watched. Raises HarnessError."""
+        """Install what the launch needs in the cluster, before watches start. Raises HarnessError."""
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Launch it and return its object. Raises HarnessError, cause launch.*."""
+        """Launch the workload and return its object. Raises HarnessError, cause launch.*."""
 
     def cancel(self, surroundings: Surroundings) -> None:
-        """Delete what was launched. It is no error when nothing is there."""
+        """Delete the launched object, if it exists."""
 
     def clean(self, surroundings: Surroundings) -> None:
-        """Remove what the launch left on this machine."""
+        """Remove the launch's leftovers on this machine and outside its namespace."""

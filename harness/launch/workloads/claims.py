@@ -1,8 +1,8 @@
 """The volumes of a training: the claims that its pods mount.
 
-On a cluster of ours they are folders that all nodes share with this machine. On another one they are made of
-a storage class, or they stand for claims that somebody else has made, whose volumes stay as they are: only
-the outputs are written.
+On a cluster of the harness, they are folders that all nodes share with this machine. On a user's cluster,
+they are created from a storage class, or they refer to the volumes of the user's existing claims, of which
+only the outputs are written to.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.provision.controllers.queues import MANAGED
 
 DATASETS, OUTPUTS, MODELS = "datasets-pvc", "outputs-pvc", "models-pvc"
 CLAIMS = {DATASETS: "/data", OUTPUTS: "/out", MODELS: "/models"}
-"""Claim → where it is mounted. The names are those of the guide."""
+"""The mount path of each claim. The names are those of the guide."""
 SIZE = "10Gi"
 MANY, READERS, ONE_NODE = "ReadWriteMany", "ReadOnlyMany", "ReadWriteOnce"
 _CLASS = ("storage.k8s.io/v1", "StorageClass")
@@ -29,25 +29,25 @@ _CLASS = ("storage.k8s.io/v1", "StorageClass")
 
 @dataclass(frozen=True)
 class Mount:
-    """One folder of the pods, and the claim that it is on."""
+    """A mounted folder of the pods, and its claim."""
 
     claim: str
     path: str
     read_only: bool = False
     folder: str = ""
-    """The folder of the volume that is mounted. Empty means the whole volume."""
+    """The mounted folder of the volume. Empty means the whole volume."""
     optional: bool = False
-    """Whether the pods run without it where the claim does not exist."""
+    """Whether the pods run without this mount if the claim does not exist."""
 
 
 @dataclass(frozen=True)
 class Claimed:
-    """A claim of the user, and the volume that it is bound to."""
+    """A claim of the user, and the volume to which it is bound."""
 
     mount: Mount
     volume: Object
     mode: str
-    """The access mode by which the pods mount it."""
+    """The access mode with which the pods mount the volume."""
 
 
 def mounts(used: Iterable[Mount]) -> list[Object]:
@@ -64,7 +64,7 @@ def mounts(used: Iterable[Mount]) -> list[Object]:
 
 
 def pod_volumes(used: Sequence[Mount]) -> list[Object]:
-    """Return the volumes of a pod: one for each claim, read-only where nothing writes to it."""
+    """Return the volumes of a pod, one for each claim. They are read-only if no mount writes to them."""
     written = {one.claim for one in used if not one.read_only}
     return [
         {
@@ -79,7 +79,7 @@ def pod_volumes(used: Sequence[Mount]) -> list[Object]:
 
 
 def of_folder(shared: SharedFolder, folder: str, namespace: str, nonce: str) -> Iterable[Object]:
-    """Yield volumes in a folder below the shared one, and a claim for each."""
+    """Yield a PersistentVolume in a subfolder of the shared folder, and a claim, for each of CLAIMS."""
     for claim in CLAIMS:
         path = {"path": f"{shared.on_nodes}/{folder}/{claim}", "type": "DirectoryOrCreate"}
         spec = {"hostPath": path, "capacity": {"storage": SIZE}, "accessModes": [MANY]}
@@ -88,13 +88,16 @@ def of_folder(shared: SharedFolder, folder: str, namespace: str, nonce: str) -> 
 
 
 def of_class(name: str, used: Iterable[Mount], namespace: str | None = None) -> Iterable[Object]:
-    """Yield claims of a storage class, for many writers. In a launch their volumes go with its namespace."""
+    """Yield ReadWriteMany claims of a storage class. In a launch, they are deleted with its namespace."""
     for claim in dict.fromkeys(one.claim for one in used):
         yield _claim(claim, namespace, name, None)
 
 
 def of_namespace(found: Iterable[Claimed], namespace: str, nonce: str) -> Iterable[Object]:
-    """Yield claims that stand for those of another namespace: their volumes a second time, to be retained."""
+    """Yield claims for the volumes of another namespace's claims, through copies of these volumes' objects.
+
+    The reclaim policy of the copies is Retain.
+    """
     for one in found:
         claim = one.mount.claim
         kept = {"claimRef", "persistentVolumeReclaimPolicy", "storageClassName"}
@@ -104,13 +107,13 @@ def of_namespace(found: Iterable[Claimed], namespace: str, nonce: str) -> Iterab
 
 
 def read(kube: Kube, theirs: str, used: Sequence[Mount], pods: int) -> list[Claimed]:
-    """Return the claims of a namespace that `pods` pods mount, without optional ones that do not exist.
+    """Return the claims of a namespace that `pods` pods mount, without missing optional ones.
 
-    Raises UsageError where a claim is missing, is not bound, or has no access mode that is enough.
+    Raises UsageError if a claim is missing, is not bound, or lacks a sufficient access mode.
     """
-    found: dict[str, Claimed] = {}
+    claimed: dict[str, Claimed] = {}
     for mount in used:
-        if mount.claim in found:
+        if mount.claim in claimed:
             continue
         claim = kube.get("v1", "PersistentVolumeClaim", mount.claim, theirs)
         if claim is None and mount.optional:
@@ -119,25 +122,25 @@ def read(kube: Kube, theirs: str, used: Sequence[Mount], pods: int) -> list[Clai
         volume = kube.get("v1", "PersistentVolume", name) if name else None
         if volume is None:
             raise UsageError(
-                f"--claims-namespace {theirs}: a bound claim {mount.claim} is expected; "
+                f"--claims-namespace {theirs}: expected a bound claim {mount.claim}, but "
                 f"{'it is not bound' if claim else 'there is none'}",
                 hint=_instead(mount, theirs),
             )
         writes = any(not one.read_only for one in used if one.claim == mount.claim)
-        found[mount.claim] = Claimed(mount, volume, _mode(theirs, mount, volume, pods if writes else 0))
-    return list(found.values())
+        claimed[mount.claim] = Claimed(mount, volume, _mode(theirs, mount, volume, pods if writes else 0))
+    return list(claimed.values())
 
 
 def _instead(mount: Mount, theirs: str) -> str:
     if mount.claim == DATASETS:
-        return "--synthetic trains on made texts, and needs no datasets-pvc"
+        return "--synthetic trains on generated texts, and needs no datasets-pvc"
     if mount.claim == MODELS:
         return "an option of the trainer names a folder of /models"
     return f"`kubectl get pvc -n {theirs}` lists the claims; checkpoints are written to this one"
 
 
 def _mode(theirs: str, mount: Mount, volume: Object, writers: int) -> str:
-    """Return the access mode for a mount. `writers`: pods that write to it. Raises UsageError."""
+    """Return the access mode for a mount with this number of writing pods. Raises UsageError."""
     modes = list((volume.get("spec") or {}).get("accessModes") or [])
     enough = [MANY] if writers > 1 else [MANY, ONE_NODE] if writers else [READERS, MANY, ONE_NODE]
     mode = next((one for one in enough if one in modes), None)
@@ -153,42 +156,44 @@ def _mode(theirs: str, mount: Mount, volume: Object, writers: int) -> str:
     raise UsageError(
         f"--claims-namespace {theirs}: {mount.claim} needs the access mode {' or '.join(enough)}, because "
         f"{who}; it has {', '.join(modes) or 'none'}",
-        hint="another claim of this name, with that access mode"
+        hint="create a claim of this name with that access mode"
         + (", or --replicas 1" if writers > 1 and ONE_NODE in modes else ""),
     )
 
 
 def on_one_node(found: Iterable[Claimed]) -> bool:
-    """Return whether all pods must share a node, because a volume is attached to one node at a time."""
+    """Return whether all pods must run on one node, because a volume can be attached to only one node."""
     return any(one.mode == ONE_NODE for one in found)
 
 
 def prove_class(kube: Kube, name: str) -> None:
-    """Raise UsageError where the cluster has no storage class of this name."""
+    """Raise UsageError if the cluster has no storage class of this name."""
     if kube.get(*_CLASS, name) is None:
         known = sorted(each["metadata"]["name"] for each in kube.objects(*_CLASS))
         raise UsageError(
             f"--storage-class {name}: the cluster has no such class; it has {', '.join(known) or 'none'}",
-            hint="a class whose volumes many nodes may write to (ReadWriteMany)",
+            hint="name a class whose volumes support ReadWriteMany",
         )
 
 
 def check(folder: str | None, storage_class: str | None, theirs: str | None, existing: bool) -> None:
-    """Raise UsageError where what was asked for cannot be on this cluster."""
+    """Raise UsageError for options that are incompatible with each other or with this cluster."""
     if storage_class and theirs:
-        raise UsageError("--storage-class makes claims, and --claims-namespace names some: one is expected")
+        raise UsageError(
+            "--storage-class creates claims, and --claims-namespace names existing ones: give only one option"
+        )
     if existing and not (storage_class or theirs):
         raise UsageError(
-            "a cluster of yours needs a volume that all pods write their checkpoints to, and none was named",
+            "on your own cluster, a volume for the checkpoints of all pods is required, but none was named",
             hint=f"--storage-class NAME ({MANY}), or --claims-namespace NAMESPACE, which has {OUTPUTS} and "
             f"{DATASETS}",
         )
     if folder and (existing or storage_class or theirs):
-        raise UsageError("--volumes keeps a folder of a kind cluster; this launch has claims of its own")
+        raise UsageError("--volumes names a folder of a kind cluster, but this launch uses claims")
 
 
 def remove(kube: Kube, nonce: str) -> None:
-    """Delete the volumes of a launch. What they stand for is not touched."""
+    """Delete the PersistentVolumes of a launch. Their data is kept."""
     for claim in CLAIMS:
         try:
             kube.delete("v1", "PersistentVolume", _volume_name(claim, nonce))

@@ -1,4 +1,4 @@
-"""A DaemonSet: one pod on each node that takes it."""
+"""A DaemonSet as a workload: one pod on each node that accepts it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.launch.workloads.plain import PlainWorkload
 
 
 class DaemonSetWorkload(PlainWorkload):
-    """Its controller restarts what ends, so its containers are held when their command has ended."""
+    """A DaemonSet. The kubelet restarts its containers, so they are kept running after the command's end."""
 
     kind: ClassVar[str] = "DaemonSet"
     held: ClassVar[bool] = True
@@ -22,19 +22,19 @@ class DaemonSetWorkload(PlainWorkload):
     watched_kind: ClassVar[kinds.WatchedKind] = kinds.DAEMONSET
 
     def members(self, kube: Kube, /) -> int:
-        """Return how many nodes its labels and tolerations fit. Raises UsageError when there is none."""
+        """Return how many nodes its node selector and tolerations match. Raises UsageError if none does."""
         nodes: list[Object] = kube.objects("v1", "Node")
         count = sum(accepts(self.template, node) for node in nodes)
         if count == 0:
             raise UsageError(
-                f"manifest {self.source}: none of {len(nodes)} nodes takes a pod of DaemonSet {self.name}",
-                hint="see its nodeSelector and tolerations, and `kubectl describe nodes`",
+                f"manifest {self.source}: none of {len(nodes)} nodes accepts a pod of DaemonSet {self.name}",
+                hint="compare its nodeSelector and tolerations with `kubectl describe nodes`",
             )
         return count
 
     def mistakes(self) -> Iterable[str]:
         if self.queue:
             yield (
-                f"metadata.labels: Kueue does not manage a DaemonSet, so {QUEUE_LABEL} would do nothing; "
+                f"metadata.labels: Kueue does not manage a DaemonSet, so {QUEUE_LABEL} has no effect; "
                 "remove it, or use a StatefulSet or an Indexed Job"
             )

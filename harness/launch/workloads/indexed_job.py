@@ -1,4 +1,4 @@
-"""An Indexed Job: each pod has a completion index and ends for good."""
+"""An Indexed Job as a workload: each pod has a completion index and ends once."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.launch.workloads.plain import PlainWorkload
 
 
 class IndexedJobWorkload(PlainWorkload):
-    """It completes when a pod of every index has succeeded."""
+    """An Indexed Job. It completes when a pod of every index has succeeded."""
 
     kind: ClassVar[str] = "Job"
     held: ClassVar[bool] = False
@@ -21,16 +21,16 @@ class IndexedJobWorkload(PlainWorkload):
 
     @property
     def first_host(self) -> str | None:
-        """Return the name that its subdomain gives the pod of index 0."""
+        """Return the DNS name of the pod with index 0, or None without a subdomain."""
         subdomain = self.template["spec"].get("subdomain")
         return f"{self.name}-0.{subdomain}" if subdomain else None
 
     def members(self, _kube: Kube, /) -> int:
-        """Return its completions."""
+        """Return the Job's completions."""
         return int(self.document["spec"]["completions"])
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Set the deadline by which the cluster ends the job, even when the harness is gone by then."""
+        """Set the deadline after which the cluster ends the job, even if the harness no longer runs."""
         limit = int(surroundings.max_seconds)
         spec = document["spec"]
         spec["activeDeadlineSeconds"] = min(int(spec.get("activeDeadlineSeconds") or limit), limit)
@@ -38,15 +38,15 @@ class IndexedJobWorkload(PlainWorkload):
     def mistakes(self) -> Iterable[str]:
         spec = self.document.get("spec") or {}
         if spec.get("completionMode") != "Indexed":
-            seen = spec.get("completionMode")
-            yield f"spec.completionMode: Indexed is expected, so that each pod has a rank; seen {shown(seen)}"
+            mode = shown(spec.get("completionMode"))
+            yield f"spec.completionMode: expected Indexed, so that each pod has a rank, found {mode}"
         if spec.get("suspend") is True and not self.queue:
-            yield "spec.suspend: nobody resumes a Job without a queue; remove it, or name a queue"
+            yield "spec.suspend: nothing resumes a Job without a queue; remove it, or name a queue"
         count = spec.get("completions")
         if problem := count_problem("spec.completions", count, MAX_NODES, "pods"):
             yield problem
         elif spec.get("parallelism") != count:
             yield (
-                f"spec.parallelism: {count} is expected, as completions: ranks wait for each other; "
-                f"seen {shown(spec.get('parallelism'))}"
+                f"spec.parallelism: expected {count}, as in completions, because ranks wait for each other, "
+                f"found {shown(spec.get('parallelism'))}"
             )

@@ -1,4 +1,4 @@
-"""Turn a manifest of Kubernetes objects into a workload."""
+"""Load a workload from a manifest of Kubernetes objects."""
 
 from __future__ import annotations
 
@@ -30,34 +30,34 @@ SPECIAL: list[tuple[str, str, type[PlainWorkload]]] = [
     (ACCEPT, "nodes", NodesWorkload),
     (ACCEPT, "ddp", DdpWorkload),
 ]
-"""Annotation and value of workloads that run no training."""
+"""Annotation, value and class of workloads that run no training."""
 
 
 def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
-    """Return the workload of a manifest. Raises UsageError where the documents hold none or more than one."""
+    """Return the workload of a manifest. Raises UsageError unless it has exactly one valid workload."""
     if problems := listed(problem for each in documents for problem in object_problems(each)):
         raise UsageError(f"manifest {source}: {problems}")
     named = [(each, PLAIN.get((str(each.get("apiVersion")), str(each.get("kind"))))) for each in documents]
-    found = [(each, made) for each, made in named if made is not None]
-    if len(found) != 1:
+    known = [(each, kind) for each, kind in named if kind is not None]
+    if len(known) != 1:
         kinds = ", ".join(f"{api} {kind}" for api, kind in PLAIN)
-        seen = listed(f"{each['apiVersion']} {each['kind']}" for each in documents)
+        contents = listed(f"{each['apiVersion']} {each['kind']}" for each in documents)
         raise UsageError(
-            f"manifest {source}: exactly one of {kinds} is expected; seen {seen}",
-            hint="manifests/ has one that works for each kind",
+            f"manifest {source}: expected exactly one of {kinds}, found {contents}",
+            hint="manifests/ has a working example of each kind",
         )
     for each in documents:
         metadata = each.get("metadata")
         if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
             raise UsageError(f"manifest {source}: {each.get('kind')}: metadata.name is expected")
-    workload, made = found[0]
+    workload, workload_class = known[0]
     if problems := listed(workload_problems(workload)):
         raise UsageError(f"manifest {source}: {problems}")
     annotations = workload["metadata"].get("annotations") or {}
     for key, value, special in SPECIAL:
-        if issubclass(special, made) and annotations.get(key) == value:
-            made = special
+        if issubclass(special, workload_class) and annotations.get(key) == value:
+            workload_class = special
     beside = tuple(each for each in documents if each is not workload)
-    if annotations.get(TRAINING) == "true" and made in (StatefulSetWorkload, IndexedJobWorkload):
+    if annotations.get(TRAINING) == "true" and workload_class in (StatefulSetWorkload, IndexedJobWorkload):
         return printed_training.of_documents(workload, beside, source)
-    return made(workload, beside, source)
+    return workload_class(workload, beside, source)

@@ -1,7 +1,7 @@
-"""The types and lengths in a manifest that the harness relies on, checked before it looks at any field.
+"""Check the types and lengths in a manifest on which the harness relies, before it reads any field.
 
-Of the pod template, the types of all fields are checked (pod_fields.py). Everything else in a manifest is the
-API server's to check.
+In the pod template, the types of all fields are checked (pods/fields.py). The API server checks everything
+else in a manifest.
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ class _Object(_Shape):
 
 
 def object_problems(document: Any) -> Iterator[str]:
-    """Yield what is wrong with the head of any object: apiVersion, kind and metadata."""
+    """Yield the problems in apiVersion, kind and metadata of any object."""
     yield from _problems(_Object, document)
 
 
 def workload_problems(document: Any) -> Iterator[str]:
-    """Yield what is wrong with the pod template of a workload: a wrong type, a text that is too long."""
+    """Yield the problems in the pod template of a workload: wrong types, and texts that are too long."""
     wrong = False
     for problem in _problems(_Workload, document):
         wrong = True
@@ -121,10 +121,10 @@ def _problems(model: type[BaseModel], document: Any) -> Iterator[str]:
         fields = set()
         for each in islice(error.errors(include_url=False), 10 * MAX_PROBLEMS):
             field = ".".join(str(part) for part in each["loc"] if part not in _UNION)
-            if field not in fields:  # a union has an error for each of its types
+            if field not in fields:  # A union has an error for each of its types.
                 fields.add(field)
-                seen = "" if "env" in each["loc"] else f"; seen {shown(each['input'])}"  # it may be secret
-                yield f"{field or 'document'}: {each['msg']}{seen}"
+                value = "" if "env" in each["loc"] else f"; found {shown(each['input'])}"  # It may be secret.
+                yield f"{field or 'document'}: {each['msg']}{value}"
 
 
 _UNION = {"str", "int", "float", "bool", "[key]"}

@@ -1,4 +1,4 @@
-"""Launch netcheck alone: the Indexed Job of `harness netcheck` (files/netcheck.yaml)."""
+"""The Indexed Job of `harness netcheck`, which only runs netcheck (files/netcheck.yaml)."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _SOURCE = Path(__file__).parents[1] / "files" / "netcheck.yaml"
 
 
 class NetcheckJob(IndexedJobWorkload):
-    """An Indexed Job that runs netcheck alone. It logs nothing with Pluto."""
+    """An Indexed Job that only runs netcheck. It logs nothing with Pluto."""
 
     purpose: ClassVar[Purpose] = "netcheck"
 
 
 def job(nodes: int, image: str | None = None, bandwidth: bool = False) -> NetcheckJob:
-    """Return the Job of files/netcheck.yaml with `nodes` pods. `image`: the worker image unless given.
+    """Return the Job of files/netcheck.yaml with `nodes` pods, by default with the worker image.
 
-    `bandwidth`: netcheck measures what each pair carries, too.
+    With `bandwidth`, netcheck also measures the bandwidth of each pair.
     """
     service, document = yaml.safe_load_all(_SOURCE.read_text())
     spec = document["spec"]

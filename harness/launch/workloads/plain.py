@@ -1,7 +1,7 @@
-"""What StatefulSets, Indexed Jobs and DaemonSets share: a manifest with a pod template.
+"""The base class of workloads with a pod template: StatefulSets, Indexed Jobs and DaemonSets.
 
-The manifest is applied as it is, with what a launch adds: labels, image, environment, secrets by reference,
-changed scripts, and an init around the command (files/worker_init.sh). The init passes SIGTERM on and writes
+The manifest is applied with the launch's additions: labels, image, environment, references to Secrets,
+changed scripts, and an init around the command (files/worker_init.sh). The init forwards SIGTERM and writes
 the command's exit code into the log.
 """
 
@@ -40,7 +40,7 @@ from harness.settings import Settings
 
 
 def take_image(spec: Object, image: str) -> None:
-    """Put `image` into every container and init container of a pod spec that names the placeholder."""
+    """Replace the placeholder image by `image` in all containers and init containers of a pod spec."""
     for part in ("initContainers", "containers"):
         for container in spec.get(part) or []:
             if container.get("image") == LOCAL_IMAGE:
@@ -50,7 +50,7 @@ def take_image(spec: Object, image: str) -> None:
 
 @dataclass(frozen=True)
 class PlainWorkload(ABC):
-    """One object with a pod template. `beside` holds the other objects of its file."""
+    """An object with a pod template. `beside` are the other objects of its file."""
 
     document: Object
     beside: tuple[Object, ...]
@@ -59,7 +59,7 @@ class PlainWorkload(ABC):
     kind: ClassVar[str]
     held: ClassVar[bool]
     spreads: ClassVar[bool] = False
-    """Whether the harness asks for different nodes. Here the manifest decides that."""
+    """Whether the harness spreads the pods over nodes. Here, the manifest decides."""
     purpose: ClassVar[Purpose] = "training"
     watched_kind: ClassVar[kinds.WatchedKind]
     launcher: ClassVar[str] = "apply"
@@ -69,24 +69,24 @@ class PlainWorkload(ABC):
         if problems:
             raise UsageError(
                 f"manifest {self.source}: {problems}",
-                hint="manifests/ has one that works for each kind",
+                hint="manifests/ has a working example of each kind",
             )
 
     @abstractmethod
     def mistakes(self) -> Iterable[str]:
-        """Yield what is wrong with a manifest of this kind: "field: what is expected; seen …"."""
+        """Yield the mistakes in a manifest of this kind, as "field: expected …, found …"."""
 
     @abstractmethod
     def members(self, kube: Kube, /) -> int: ...
 
     def must_answer(self, _kube: Kube, /) -> list[str]:
-        """Return no node: which nodes its pods run on says nothing."""
+        """Return no nodes, because the test is not about individual nodes."""
         return []
 
-    def prepare(self, document: Object, surroundings: Surroundings) -> None:  # noqa: B027 - not every kind needs it
-        """Change what is special to the kind in the document that will be applied."""
+    def prepare(self, document: Object, surroundings: Surroundings) -> None:  # noqa: B027 - optional
+        """Make the changes that are specific to the kind in the document that will be applied."""
 
-    # -- what the file says ------------------------------------------------------------------------------
+    # -- the content of the file -------------------------------------------------------------------------
     @property
     def name(self) -> str:
         return str(self.document["metadata"]["name"])
@@ -97,7 +97,7 @@ class PlainWorkload(ABC):
 
     @cached_property
     def _container(self) -> Object:
-        """Return the container that the ranks run in: the first one."""
+        """Return the container in which the ranks run, the first one."""
         return dict(self.template["spec"]["containers"][0])
 
     @property
@@ -110,7 +110,7 @@ class PlainWorkload(ABC):
 
     @property
     def first_host(self) -> str | None:
-        """Return the name by which other pods reach the first one, or None where it has no name."""
+        """Return the DNS name of the first pod, or None if it has none."""
         return None
 
     @property
@@ -132,7 +132,7 @@ class PlainWorkload(ABC):
     def job_name(self, nonce: str, /) -> str:
         """Return the name of this launch's job on the tracker.
 
-        The manifest's own name is the same in every launch, and one tracker may have all of them.
+        It contains the nonce, because a tracker may have several launches of the same manifest.
         """
         return f"{self.name}-{nonce}"
 
@@ -161,7 +161,7 @@ class PlainWorkload(ABC):
         return dict(self.template["spec"])
 
     def placed(self, _settings: Settings, /) -> Object:
-        """Return its pod template."""
+        """Return the pod template."""
         return self.template
 
     @property
@@ -192,50 +192,47 @@ class PlainWorkload(ABC):
         return {*self.secret_envs.values()}.union(*map(secrets_in, texts))
 
     def check(self, settings: Settings) -> None:
-        """Refuse what this workload cannot have: a konduktor config, a netcheck of pods without names.
-
-        Raises UsageError.
-        """
+        """Raise UsageError for a konduktor config, or for netcheck if the pods have no DNS names."""
         if settings.netcheck and self.first_host is None and self.purpose != "nodes":
             raise UsageError(
-                f"manifest {self.source}: netcheck needs names of pods, and this {self.kind} gives them none",
-                hint="a headless Service, and spec.template.spec.subdomain in an Indexed Job",
+                f"manifest {self.source}: netcheck needs DNS names of pods, and this {self.kind} has none",
+                hint="add a headless Service, and spec.template.spec.subdomain in an Indexed Job",
             )
         if settings.konduktor_config is not None:
             raise UsageError(
-                f"manifest {self.source} is not launched by konduktor, and HARNESS_KONDUKTOR_CONFIG is set",
-                hint="node selectors and tolerations go into the manifest itself; unset it",
+                f"manifest {self.source} is not launched by konduktor, but HARNESS_KONDUKTOR_CONFIG is set",
+                hint="unset it, and put node selectors and tolerations into the manifest",
             )
 
     def begun(self, context: RunContext) -> AbstractContextManager[None]:
-        """Begin nothing: the harness itself applies the manifest."""
+        """Start nothing, because the harness itself applies the manifest."""
         del context
         return nullcontext()
 
     def provide(self, context: RunContext) -> Iterable[str]:
-        """Provide nothing: the harness itself applies the manifest."""
+        """Provide nothing, because the harness itself applies the manifest."""
         del context
         return ()
 
     def install(self, kube: Kube, context: RunContext) -> None:
-        """Install nothing. Refuse what the pods name and the cluster does not have. Raises UsageError."""
+        """Install nothing. Raises UsageError if the pods refer to an object that the cluster lacks."""
         references.check(kube, self.template["spec"], self.beside)
         self._pull_secrets(kube, context)
 
     def _pull_secrets(self, kube: Kube, context: RunContext) -> list[UserSecret]:
-        """Return the user's Secrets that the pods pull their images with, which the redactor then knows."""
+        """Return the user's image pull Secrets of the pods, and add their values to the redactor."""
         ours = (context.settings.image_pull_secret or "").rpartition("/")[2] or None
         namespace = self.document["metadata"].get("namespace")
         pod = self.template["spec"]
-        found = references.pull_secrets(kube, pod, self.beside, namespace, ours)
+        secrets = references.pull_secrets(kube, pod, self.beside, namespace, ours)
         if isinstance(context, RecordedContext):
-            for value in (value for one in found for value in one.values):
+            for value in (value for secret in secrets for value in secret.values):
                 context.writer.redactor.add(value)
-        return found
+        return secrets
 
-    # -- what a launch does -------------------------------------------------------------------------------
+    # -- the launch ---------------------------------------------------------------------------------------
     def render(self, surroundings: Surroundings) -> list[Object]:
-        """Return what is applied: the objects beside the workload, then the workload."""
+        """Return the objects to apply: those beside the workload, then the workload."""
         document = copy.deepcopy(self.document)
         label = {NONCE_LABEL: surroundings.nonce}
         template = document["spec"]["template"]
@@ -273,9 +270,9 @@ class PlainWorkload(ABC):
         return documents
 
     def _env(self, surroundings: Surroundings) -> list[Object]:
-        """Return the manifest's environment without secrets, overridden by what every rank is given."""
+        """Return the manifest's environment without secrets, overridden by the launch's variables."""
         given = {
-            # Pluto's client takes the name of the job that a process belongs to from this variable alone.
+            # Pluto's client reads the name of a process's job only from this variable.
             "KONDUKTOR_JOB_NAME": self.job_name(surroundings.nonce),
             "HARNESS_NODES": str(surroundings.nodes),
             "HARNESS_HOLD": "1" if self.held else "0",
@@ -294,20 +291,20 @@ class PlainWorkload(ABC):
         return [*plain, *held, *own]
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Apply the manifest and read the workload back. Raises HarnessError, cause launch.rejected."""
+        """Apply the manifest and return the created workload. Raises HarnessError, cause launch.rejected."""
         documents = self.render(surroundings)
         record("launch/manifest.yaml", yaml.safe_dump_all(documents, sort_keys=False))
         for secret in self._pull_secrets(surroundings.kube, surroundings.context):
             apply(surroundings.kube, secret.copy(surroundings.namespace))
         for document in documents:
-            made = apply(surroundings.kube, document)
-        metadata = made["metadata"]
+            applied = apply(surroundings.kube, document)
+        metadata = applied["metadata"]
         return Handle(metadata["name"], metadata["uid"])
 
     def cancel(self, surroundings: Surroundings) -> None:
-        """Delete the workload. The garbage collector deletes its pods, each with its grace to end."""
+        """Delete the workload. The garbage collector deletes its pods, with their grace periods."""
         kube, kind = surroundings.kube, self.kind
         kube.delete(self.document["apiVersion"], kind, self.name, surroundings.namespace)
 
     def clean(self, surroundings: Surroundings) -> None:  # noqa: B027 - not every kind needs it
-        """Clean nothing: this kind leaves nothing on this machine."""
+        """Remove nothing, because this kind leaves nothing on this machine."""

@@ -1,4 +1,4 @@
-"""What is wrong with a manifest that has a pod template, whatever its kind."""
+"""Find the mistakes in a manifest with a pod template that do not depend on its kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.launch.names import QUEUE_LABEL
 from harness.launch.workloads import script_ranks
 
 BESIDE = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim"}
-"""Kinds of objects that a manifest may bring beside its workload."""
+"""The kinds of objects that a manifest may contain beside its workload."""
 
 
 _TORCHRUN = re.compile(r"\btorchrun\b|torch\.distributed\.(run|launch)")
@@ -24,7 +24,7 @@ def _text(container: Object) -> str:
 
 
 def mistakes_in(document: Object, beside: Sequence[Object]) -> Iterable[str]:
-    """Yield each mistake: "field: what is expected; seen …"."""
+    """Yield a message for each mistake, "field: expected …, found …"."""
     spec = document.get("spec")
     template = spec.get("template") if isinstance(spec, dict) else None
     pod = template.get("spec") if isinstance(template, dict) else None
@@ -32,21 +32,21 @@ def mistakes_in(document: Object, beside: Sequence[Object]) -> Iterable[str]:
     labels = (template.get("metadata") or {}).get("labels") or {} if isinstance(template, dict) else {}
     if QUEUE_LABEL in labels:
         yield (
-            f"spec.template.metadata.labels: {QUEUE_LABEL} is expected in metadata.labels of the "
+            f"spec.template.metadata.labels: expected {QUEUE_LABEL} in metadata.labels of the "
             f"{document['kind']}, so that Kueue admits all its pods together"
         )
     if not isinstance(containers, list) or not containers or not isinstance(containers[0], dict):
-        yield "spec.template.spec.containers: at least one container is expected"
+        yield "spec.template.spec.containers: expected at least one container"
         return
     worker = containers[0]
     for name in ("name", "image"):
         if not isinstance(worker.get(name), str) or not worker[name]:
-            yield f"containers[0].{name}: a text is expected; seen {shown(worker.get(name))}"
+            yield f"containers[0].{name}: expected a text, found {shown(worker.get(name))}"
     command = worker.get("command")
     if not isinstance(command, list) or not command:
         yield (
-            "containers[0].command: a list is expected; the image's own entry point is not known here, "
-            "and the harness puts an init around the command"
+            "containers[0].command: expected a list, because the harness puts an init around the command "
+            "and does not know the image's entry point"
         )
         return
     runs = [_text(each) for each in containers if isinstance(each, dict)]
@@ -56,11 +56,11 @@ def mistakes_in(document: Object, beside: Sequence[Object]) -> Iterable[str]:
             f"containers[0]: the first container is the one of the ranks: {worker.get('name')} runs no "
             f"torchrun, and {ranks} does; put {ranks} first"
         )
-    told = script_ranks.read(shlex.join(map(str, [*command, *(worker.get("args") or [])])), {})
-    if told.wrong:
-        yield f"--nproc_per_node: a number from 1 on is expected; seen {shown(told.wrong)}"
-    elif problem := ranks_problem(1, told.guess):
+    processes = script_ranks.read(shlex.join(map(str, [*command, *(worker.get("args") or [])])), {})
+    if processes.wrong:
+        yield f"--nproc_per_node: expected a number from 1 on, found {shown(processes.wrong)}"
+    elif problem := ranks_problem(1, processes.guess):
         yield problem
     for each in beside:
         if each.get("kind") not in BESIDE:
-            yield f"{each.get('kind')}: beside the workload {', '.join(sorted(BESIDE))} are expected"
+            yield f"{each.get('kind')}: only {', '.join(sorted(BESIDE))} can be beside the workload"

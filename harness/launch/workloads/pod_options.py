@@ -1,7 +1,7 @@
-"""What `--pod FILE` and `--env NAME=VALUE` add to the pods of a workload that the harness makes itself.
+"""Apply `--pod FILE` and `--env NAME=VALUE` to the pods of a workload that the harness generates.
 
-A variable whose name marks a secret gets its value from the harness's own environment (`--env NAME`), so that
-no process list has it. Its value goes into a Secret of the launch, and pods refer to that.
+If a variable's name indicates a secret, its value must come from the harness's environment (`--env NAME`), so
+that no process list shows it. The value is stored in a Secret of the launch, to which the pods refer.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from harness.settings import Settings
 
 TAKEN_PREFIXES = ("HARNESS_", "PLUTO_URL_", "PLUTO_API_", "KONDUKTOR_")
 TAKEN = frozenset({"NO_PROXY", "PLUTO_DISABLE_TELEMETRY"})
-"""Variables that every launch sets, or that a setting of the harness does (harness.launch.prepare)."""
+"""Variables that every launch or a setting of the harness sets (harness.launch.prepare)."""
 W = TypeVar("W", bound=PlainWorkload)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, kw_only=True)
 class PodOptions:
-    """A file that is merged into the pod template, and variables of the ranks' container."""
+    """A file to merge into the pod template, and variables for the ranks' container."""
 
     file: Path | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     kubectl: str = "kubectl"
 
     def applied(self, workload: W) -> W:
-        """Return the workload with both. Raises UsageError where one of them would break the launch."""
+        """Return the workload with the file and the variables. Raises UsageError if they break the launch."""
         if self.file is None and not self.env:
             return workload
         document = copy.deepcopy(workload.document)
@@ -57,26 +57,29 @@ class PodOptions:
 
 
 def pod_options(settings: Settings, words: Iterable[str] | None) -> PodOptions:
-    """Return the options of a command: its `--env` words come before the variables of the settings.
+    """Return the pod options of a command. Its `--env` words override the variables of the settings.
 
     Raises UsageError.
     """
     env = {**settings.env, **variables(words or ())}
     for name in env:
         if not _NAME.fullmatch(name):
-            raise UsageError(f"--env: a variable is named by letters, digits and _; found {name[:60]!r}")
+            raise UsageError(f"--env: a variable's name has letters, digits and _; found {name[:60]!r}")
     if problems := listed(environment_problems("--env", list(env.items()))):
         raise UsageError(problems)
     return PodOptions(file=settings.pod, env=env, kubectl=settings.kubectl_bin)
 
 
 def variables(words: Iterable[str]) -> dict[str, str]:
-    """Return the variables of NAME=VALUE and NAME, whose value is that of this process. Raises UsageError."""
-    found: dict[str, str] = {}
+    """Return the variables of NAME=VALUE words, and of NAME words with their values from this process.
+
+    Raises UsageError.
+    """
+    values: dict[str, str] = {}
     for word in words:
         name, given, value = word.partition("=")
-        if name in found:
-            raise UsageError(f"--env: {name} is there twice")
+        if name in values:
+            raise UsageError(f"--env: {name} is given twice")
         if not given and name not in os.environ:
             raise UsageError(
                 f"--env {name}: this variable is not set here", hint="--env NAME=VALUE, or export it first"
@@ -86,34 +89,34 @@ def variables(words: Iterable[str]) -> dict[str, str]:
                 f"--env {name}=…: other users of this machine see a secret on a command line",
                 hint=f"export {name}, and give `--env {name}`",
             )
-        found[name] = value if given else os.environ[name]
-    return found
+        values[name] = value if given else os.environ[name]
+    return values
 
 
 def by_reference(document: Object, workload: PlainWorkload) -> tuple[Object, str]:
-    """Return an object to print without the values of secrets, and the comment that explains what is missing.
+    """Return a copy of an object with references to a Secret in place of secret values, and a comment.
 
-    The comment is empty where there is no secret.
+    The comment explains how to create the Secret. It is empty if there is no secret value.
     """
     names = sorted(workload.secret_envs)
     if not names:
         return document, ""
-    made, secret = copy.deepcopy(document), f"{workload.name}-env"
-    container = made["spec"]["template"]["spec"]["containers"][0]
+    result, secret = copy.deepcopy(document), f"{workload.name}-env"
+    container = result["spec"]["template"]["spec"]["containers"][0]
     container["env"] = [
         {"name": each["name"], "valueFrom": {"secretKeyRef": {"name": secret, "key": each["name"]}}}
         if each["name"] in names
         else each
         for each in container["env"]
     ]
-    return made, (
+    return result, (
         f"# The pods read {', '.join(names)} from the Secret {secret}. To create it from NAME=VALUE lines:\n"
         f"# kubectl create secret generic {secret} --from-env-file=FILE\n"
     )
 
 
 def _variable(name: str, value: str) -> Object:
-    # The kubelet takes $(NAME) for a variable, and $$ for one dollar. It leaves the content of Secrets alone.
+    # The kubelet expands $(NAME) and turns $$ into $ in values, but not in the content of Secrets.
     secret = secret_variable(name) or secrets_in(value)
     return {"name": name, "value": value if secret else value.replace("$", "$$")}
 
@@ -123,11 +126,11 @@ def _names(container: Object) -> set[str]:
 
 
 def _check_names(names: set[str], own: set[str]) -> None:
-    """Refuse variables that the launch sets itself: they would be replaced without a word."""
+    """Raise UsageError for variables that the launch sets itself, which would replace them silently."""
     if taken := sorted(name for name in names if name in TAKEN | own or name.startswith(TAKEN_PREFIXES)):
         raise UsageError(
             f"{', '.join(taken)}: the launch sets this variable itself",
-            hint="leave it out of --env, --pod and the settings; options and HARNESS_… settings change it",
+            hint="remove it from --env, --pod and the settings; use options and HARNESS_… settings instead",
         )
 
 

@@ -1,7 +1,7 @@
-"""A training whose manifests `harness train --print-manifests` printed, launched by `harness run`.
+"""A training from the manifests of `harness train --print-manifests`, launched by `harness run`.
 
-The user may have edited them, so the launch reads from the objects themselves what it needs:
-the run's folder from the command, the claims from the volumes, and their namespace from the metadata.
+The user may have edited the manifests, so the launch reads everything from the objects: the run's folder from
+the command, the claims from the volumes, and their namespace from the metadata.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _RUN = ("--run-name", "--run")
 
 @dataclass(frozen=True)
 class PrintedTraining(Training):
-    """What printed manifests of both kinds share. Their volumes are those that the pods name."""
+    """The base class of trainings from printed manifests. Their volumes are those that the pods name."""
 
     @property
     def mounts(self) -> tuple[claims.Mount, ...]:
-        """Return what the ranks' container mounts of claims."""
+        """Return the mounts of claims in the ranks' container."""
         pod = self._pod
         named = {
             str(each.get("name")): mapping(each, "persistentVolumeClaim") for each in items(pod, "volumes")
         }
-        found = []
+        mounts = []
         for each in items(items(pod, "containers")[0], "volumeMounts"):
             claim = named.get(str(each.get("name"))) or {}
             if claim:
                 read_only = bool(each.get("readOnly") or claim.get("readOnly"))
                 place = (str(claim.get("claimName")), str(each.get("mountPath")))
-                found.append(claims.Mount(*place, read_only, str(each.get("subPath") or "")))
-        return tuple(found)
+                mounts.append(claims.Mount(*place, read_only, str(each.get("subPath") or "")))
+        return tuple(mounts)
 
     @property
     def _pod(self) -> Object:
@@ -68,7 +68,7 @@ class PrintedTraining(Training):
         return tuple(one for one in self.mounts if one.claim not in there)
 
     def check(self, settings: Settings) -> None:
-        """Refuse claims that are neither in the file nor in a named namespace. Raises UsageError."""
+        """Raise UsageError if a claim is neither in the file nor in a named namespace."""
         super(Training, self).check(settings)  # type: ignore[misc] # of PlainWorkload
         check_tracking(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
         names = sorted({one.claim for one in self._lacking})
@@ -77,16 +77,13 @@ class PrintedTraining(Training):
         unknown = sorted(set(names) - claims.CLAIMS.keys())
         if unknown or settings.kubeconfig is not None:
             raise UsageError(
-                f"the pods mount {', '.join(unknown or names)}: such a claim is expected in the file, or its "
+                f"the pods mount {', '.join(unknown or names)}: expected the claims in the file, or their "
                 "namespace in metadata.namespace of the workload; found neither",
-                hint="--print-manifests prints them with --storage-class or --claims-namespace",
+                hint="--print-manifests prints one of them with --storage-class or --claims-namespace",
             )
 
     def install(self, kube: Kube, context: RunContext) -> None:
-        """Install nothing. Refuse Secrets, claims and storage classes that the cluster does not have.
-
-        Raises UsageError.
-        """
+        """Install nothing. Raises UsageError if the cluster lacks a Secret, claim or storage class."""
         super(Training, self).install(kube, context)  # type: ignore[misc] # of PlainWorkload
         self._secrets(kube, context)
         self._found(kube)
@@ -100,7 +97,7 @@ class PrintedTraining(Training):
         return claims.read(kube, self.asked.claims_namespace, self._lacking, self.asked.replicas)
 
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
-        """Return the claims and volumes that the file lacks, and how the pods use all of them."""
+        """Return the claims and volumes to create because the file lacks them, and the pods' mounts."""
         namespace, nonce = surroundings.namespace, surroundings.nonce
         if not self._lacking:
             return [], Shared(self.mounts)
@@ -112,7 +109,7 @@ class PrintedTraining(Training):
         return list(claims.of_folder(folder, namespace, namespace, nonce)), Shared(self.mounts)
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Keep the pods' volumes as they are. The launch itself holds the containers when they have ended."""
+        """Remove TRAINING_HOLD, because the init keeps the containers running. The volumes do not change."""
         super(Training, self).prepare(document, surroundings)  # type: ignore[misc] # of PlainWorkload
         template = document["spec"]["template"]
         env = template["spec"]["containers"][0]["env"]
@@ -134,14 +131,14 @@ class PrintedJob(PrintedTraining, IndexedJobWorkload):
 def of_documents(document: Object, beside: Sequence[Object], source: str) -> PlainWorkload:
     """Return the training of printed manifests. Raises UsageError."""
     stateful = document["kind"] == "StatefulSet"
-    made = PrintedStatefulSet if stateful else PrintedJob
+    workload_class = PrintedStatefulSet if stateful else PrintedJob
     own = tuple(each for each in beside if each["metadata"]["name"] != ETCD)
-    plain = made(document, own, source)  # reports mistakes of the objects before those of the training
+    plain = workload_class(document, own, source)  # Raises for mistakes in the objects.
     namespace = document["metadata"].get("namespace")
     words = _words(document["spec"]["template"]["spec"]["containers"][0])
     asked = Asked(
         kind="statefulset" if stateful else "job",
-        replicas=plain.members(None),  # type: ignore[arg-type] # it asks no cluster
+        replicas=plain.members(None),  # type: ignore[arg-type] # no cluster is needed
         max_replicas=_most(plain.envs.get("NNODES", ""), plain.members(None), source) if stateful else None,  # type: ignore[arg-type]
         rdzv="c10d" if len(own) == len(beside) else "etcd",
         run=next((value for name, value in pairwise(words) if name in _RUN), plain.envs.get("RUN_ID", "run")),
@@ -149,24 +146,24 @@ def of_documents(document: Object, beside: Sequence[Object], source: str) -> Pla
         claims_namespace=str(namespace) if namespace else None,
         secrets=tuple(_secrets(document["spec"]["template"]["spec"], namespace)),
     )
-    return made(document, own, source, asked)
+    return workload_class(document, own, source, asked)
 
 
 def _most(nodes: str, replicas: int, source: str) -> int | None:
-    """Return the most nodes that NNODES allows, or None where it is one number. Raises UsageError."""
+    """Return the maximum of a range NNODES, or None for a single number. Raises UsageError."""
     least, between, most = nodes.partition(":")
     if not between:
         return None
     if not (least.isdecimal() and most.isdecimal() and int(least) <= replicas <= int(most)):
         raise UsageError(
-            f"{source}: NNODES: a number or a range MIN:MAX around the {replicas} replicas is expected; "
+            f"{source}: NNODES: expected a number or a range MIN:MAX around the {replicas} replicas, "
             f"found {nodes!r}"
         )
     return int(most)
 
 
 def _words(container: Object) -> list[str]:
-    """Return the words of the ranks' command, also those inside of a text for a shell."""
+    """Return the words of the ranks' command, including those in a script for a shell."""
     text = " ".join(map(str, [*(container.get("command") or []), *(container.get("args") or [])]))
     try:
         return shlex.split(text.replace("$$", "$").replace("=", " "))
@@ -175,7 +172,7 @@ def _words(container: Object) -> list[str]:
 
 
 def _secrets(pod: Object, namespace: str | None) -> list[Wanted]:
-    """Return the Secrets whose keys are variables that the pods cannot start without."""
+    """Return the Secrets with variables without which the pods cannot start."""
     container = items(pod, "containers")[0]
     names = [mapping(each, "secretRef") for each in items(container, "envFrom")]
     names += [mapping(each, "valueFrom", "secretKeyRef") for each in items(container, "env")]

@@ -1,8 +1,8 @@
-"""Read from a script how many ranks torchrun starts on each node, where torchrun itself reads it.
+"""Determine from a script how many ranks torchrun starts on each node.
 
-That is `--nproc-per-node` in each of its spellings, or PET_NPROC_PER_NODE. A comment, an `echo` or another
-program's option is none. What the script computes when it runs is not known before, and the recorded world
-counts then.
+torchrun reads the number from `--nproc-per-node` in each of its spellings, or from PET_NPROC_PER_NODE.
+Comments, `echo` and options of other programs are ignored. A number that the script computes is unknown
+before the launch; then the recorded world size is used.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ _ANY_OPTION = re.compile(r"--nproc[_-]per[_-]node[= ](\d{1,9})\b", re.ASCII)
 _SEPARATORS = ";&|()\n"
 _SHELLS = {"sh", "bash", "dash", "zsh"}
 _BEFORE = {"exec", "env", "nohup", "time", "command", "then", "do", "else", "if", "while", "until", "!", "{"}
-"""Words that may stand before a program."""
+"""Words that may precede a program's name."""
 _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^{}$]*))?\})")
 OF_DEVICES = ("gpu", "auto")
 COMPUTED = (*OF_DEVICES, "cpu", "xpu")
-"""Words that torchrun takes in place of a number."""
+"""Words that torchrun accepts instead of a number."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """What a script says of the ranks on each node."""
+    """The number of ranks on each node according to a script."""
 
     count: int | None
-    """None where the script computes it, or starts no torchrun that can be seen."""
+    """None if the script computes the number, or if no torchrun is recognized."""
     wrong: str = ""
-    """A word that is neither a number nor anything that torchrun takes."""
+    """A value that torchrun does not accept, or ""."""
     guess: int = 1
-    """The count, or the best guess where it is not known."""
+    """The count, or the best guess if it is unknown."""
 
 
 def read(script: str, env: Mapping[str, str], gpus: int | None = None) -> Processes:
-    """Return what the last torchrun of a script is told. `gpus` are those that each pod asks for."""
-    option = _ANY_OPTION.search(script)  # It may be one of another script's, which passes it on.
-    told = _read(script, env, gpus)
-    return replace(told, guess=told.count or (int(option[1]) if option else 0) or 1)
+    """Return the number of ranks that a script's torchrun starts. `gpus` is the number of GPUs per pod."""
+    option = _ANY_OPTION.search(script)  # It may be an option of a wrapper script that passes it to torchrun.
+    processes = _read(script, env, gpus)
+    return replace(processes, guess=processes.count or (int(option[1]) if option else 0) or 1)
 
 
 def _read(script: str, env: Mapping[str, str], gpus: int | None) -> Processes:
     known = dict(env)
-    found: list[str | None] = []
+    values: list[str | None] = []
     for words in _programs(script, known):
         arguments = _arguments(words)
         if arguments is not None:
-            found.append(_expanded(_option(arguments) or known.get("PET_NPROC_PER_NODE", "1"), known))
-    if not found:
+            values.append(_expanded(_option(arguments) or known.get("PET_NPROC_PER_NODE", "1"), known))
+    if not values:
         return Processes(None)
-    if len(set(found)) > 1:
-        return Processes(None)  # Which of them trains is not known.
-    text = found[0]
+    if len(set(values)) > 1:
+        return Processes(None)  # It is unknown which torchrun runs the training.
+    text = values[0]
     if text is None or (text in COMPUTED and not (text in OF_DEVICES and gpus)):
         return Processes(None)
     if text in OF_DEVICES:
@@ -67,7 +67,7 @@ def _read(script: str, env: Mapping[str, str], gpus: int | None) -> Processes:
 
 
 def _programs(script: str, known: dict[str, str]) -> Iterator[list[str]]:
-    """Yield the words of each program that a script starts, and keep the variables that it sets."""
+    """Yield the words of each program that a script starts. Add the variables that it sets to `known`."""
     for words in commands(script):
         rest = list(words)
         while rest and (
@@ -104,7 +104,7 @@ def _arguments(words: list[str]) -> list[str] | None:
 
 
 def _option(arguments: list[str]) -> str | None:
-    """Return the value of --nproc-per-node before the name of the script."""
+    """Return the value of --nproc-per-node, which precedes the script's name, or None."""
     rest = iter(arguments)
     for word in rest:
         if not word.startswith("-"):
@@ -126,7 +126,7 @@ def _option(arguments: list[str]) -> str | None:
 
 
 def _expanded(text: str, known: Mapping[str, str]) -> str | None:
-    """Return a word with its variables, or None where it takes what only the running script knows."""
+    """Return a word with its variables expanded, or None if its value is known only at run time."""
 
     def value(found: re.Match[str]) -> str:
         name, otherwise = found[1] or found[2], found[3]
@@ -137,7 +137,7 @@ def _expanded(text: str, known: Mapping[str, str]) -> str | None:
 
 
 def commands(script: str) -> Iterator[list[str]]:
-    """Yield the words of each simple command, without quotes and comments. Here-documents are left out."""
+    """Yield the words of each simple command, without quotes, comments and here-documents."""
     text = re.sub(r"\\\n", " ", script)
     text = re.sub(r"(<<-?\s*['\"]?(\w+)['\"]?[^\n]*)\n.*?\n\s*\2(?=\n|$)", r"\1", text, flags=re.DOTALL)
     words, word, at = list[str](), "", 0
@@ -160,7 +160,7 @@ def commands(script: str) -> Iterator[list[str]]:
 
 
 def _piece(text: str, at: int) -> tuple[str, int]:
-    """Return the next part of a word without its quotes, and where the text goes on."""
+    """Return the next part of a word without its quotes, and the position after it."""
     char = text[at]
     if char == "\\":
         return text[at + 1 : at + 2], at + 2
@@ -178,7 +178,7 @@ def _piece(text: str, at: int) -> tuple[str, int]:
 
 
 def _closing(text: str, at: int) -> int:
-    """Return the position behind the parenthesis that closes the one at `at`."""
+    """Return the position after the parenthesis that closes the one at `at`."""
     depth = 0
     for position in range(at, len(text)):
         depth += {"(": 1, ")": -1}.get(text[position], 0)

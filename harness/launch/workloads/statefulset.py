@@ -1,4 +1,4 @@
-"""A StatefulSet: pods with stable names and numbers, NAME-0 to NAME-(n-1)."""
+"""A StatefulSet as a workload: pods with stable names, NAME-0 to NAME-(n-1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.launch.workloads.plain import PlainWorkload
 
 
 class StatefulSetWorkload(PlainWorkload):
-    """Its controller restarts what ends, so its containers are held when their command has ended."""
+    """A StatefulSet. The kubelet restarts its containers, so they keep running after the command's end."""
 
     kind: ClassVar[str] = "StatefulSet"
     held: ClassVar[bool] = True
@@ -22,19 +22,19 @@ class StatefulSetWorkload(PlainWorkload):
 
     @property
     def first_host(self) -> str | None:
-        """Return the name that its headless Service gives pod 0."""
+        """Return the DNS name of pod 0, or None without a headless Service."""
         service = self.document["spec"].get("serviceName")
         return f"{self.name}-0.{service}" if service else None
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Tell netcheck which pod it is in. Kubernetes says it in a label alone."""
+        """Add the variable HARNESS_NODE_RANK for netcheck, from the pod's index label."""
         if surroundings.netcheck:
             field = {"fieldRef": {"fieldPath": f"metadata.labels['{POD_INDEX}']"}}
             env = document["spec"]["template"]["spec"]["containers"][0]["env"]
             env.append({"name": "HARNESS_NODE_RANK", "valueFrom": field})
 
     def members(self, _kube: Kube, /) -> int:
-        """Return its replicas."""
+        """Return the StatefulSet's replicas."""
         return int(self.document["spec"].get("replicas", 1))
 
     def mistakes(self) -> Iterable[str]:
@@ -43,4 +43,4 @@ class StatefulSetWorkload(PlainWorkload):
         if problem := count_problem("spec.replicas", replicas, MAX_NODES, "pods"):
             yield problem
         elif replicas > 1 and not spec.get("serviceName"):
-            yield "spec.serviceName: the headless Service that names the pods is expected; seen nothing"
+            yield "spec.serviceName: expected the headless Service that names the pods, found nothing"

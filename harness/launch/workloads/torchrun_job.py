@@ -1,4 +1,4 @@
-"""A TorchrunJob: our controller makes a JobSet of it, which Kueue admits. The ranks are those of its pods."""
+"""A TorchrunJob as a workload: the torchrun controller creates a JobSet from it, which Kueue admits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from harness.torchrun_controller.plan.gpu_layout import Refused
 _Spec = TypeVar("_Spec", bound=BaseModel)
 BESIDE = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim", names.QUEUE_KIND}
 MADE_SECONDS = 60.0
-"""In which the controller makes the JobSet. It takes about one."""
+"""The timeout for the controller to create the JobSet, which takes about 1 s."""
 SETUP = """export KONDUKTOR_OUTPUT_DIR="${KONDUKTOR_OUTPUT_DIR:-/tmp/harness-output}"
 if [ -d /opt/harness/recorder ]; then
   read -r harness_shell _ </proc/self/stat  # process 1 may be another container's
@@ -46,12 +46,12 @@ if [ "$HARNESS_NETCHECK" = before ]; then
   case $checked in 0 | 3) ;; *) exit 90 ;; esac
 fi
 """
-"""What files/worker_init.sh does for other workloads, in front of the job's own setupCommand."""
+"""The commands before the job's own setupCommand. For other workloads, files/worker_init.sh does the same."""
 
 
 @dataclass(frozen=True)
 class TorchrunJobWorkload(PlainWorkload):
-    """`document` is the TorchrunJob. Its TorchrunQueue is one of `beside`."""
+    """A TorchrunJob (`document`) with its TorchrunQueue, which is one of `beside`."""
 
     kind: ClassVar[str] = "JobSet"
     held: ClassVar[bool] = False
@@ -64,18 +64,18 @@ class TorchrunJobWorkload(PlainWorkload):
     def mistakes(self) -> Iterable[str]:
         for each in self.beside:
             if each.get("kind") not in BESIDE:
-                yield f"{each.get('kind')}: beside a TorchrunJob {', '.join(sorted(BESIDE))} are expected"
+                yield f"{each.get('kind')}: only {', '.join(sorted(BESIDE))} can be beside a TorchrunJob"
 
     def __post_init__(self) -> None:
         problems = [*self.mistakes()]
         try:
-            self._resolved  # noqa: B018 - raises what is wrong
+            self._resolved  # noqa: B018 - raises the first mistake
         except (Refused, _Wrong) as error:
             problems.append(f"{error}")
         if problems:
             raise UsageError(
                 f"manifest {self.source}: " + "; ".join(problems),
-                hint="manifests/torchrun-job.yaml is one that works",
+                hint="manifests/torchrun-job.yaml is a working example",
             )
 
     @cached_property
@@ -84,23 +84,23 @@ class TorchrunJobWorkload(PlainWorkload):
 
     @cached_property
     def _queue(self) -> Object:
-        """Return the TorchrunQueue of the file that the job names."""
+        """Return the TorchrunQueue that the job names, from the same file. Raises _Wrong without one."""
         queues = {each["metadata"]["name"]: each for each in self.beside if each["kind"] == names.QUEUE_KIND}
         if self._spec.queue_name not in queues:
-            seen = ", ".join(sorted(queues)) or "none"
-            raise _Wrong(f"TorchrunQueue {self._spec.queue_name} is expected in the same file; seen {seen}")
+            others = ", ".join(sorted(queues)) or "none"
+            raise _Wrong(f"expected TorchrunQueue {self._spec.queue_name} in the same file, found {others}")
         return queues[self._spec.queue_name]
 
     @cached_property
     def _resolved(self) -> Resolved:
         asked = self._spec.workspace_storage
         if asked is not None and asked.source == "zip":
-            raise _Wrong("spec.workspaceStorage.source: zip is brought by `harness torchrun submit` alone")
+            raise _Wrong("spec.workspaceStorage.source: only `harness torchrun submit` uploads a zip")
         return resolve(self.name, self._spec, {}, _valid(QueueSpec, self._queue))
 
     @cached_property
     def template(self) -> Object:
-        """Return the pods that the controller will make."""
+        """Return the template of the pods that the controller will create."""
         return pod(self._resolved, kai=False)
 
     @property
@@ -120,7 +120,7 @@ class TorchrunJobWorkload(PlainWorkload):
 
     @property
     def queue(self) -> str:
-        """Return the LocalQueue of its TorchrunQueue. Without one, that of every launch's namespace."""
+        """Return the LocalQueue of the TorchrunQueue, by default that of each launch's namespace."""
         return self._resolved.queue.local_queue or str(Settings.model_fields["queue"].default)
 
     @property
@@ -128,18 +128,21 @@ class TorchrunJobWorkload(PlainWorkload):
         return {name: value for name, value in super().envs.items() if not RESERVED.fullmatch(name)}
 
     def provide(self, context: RunContext) -> Iterable[str]:
-        """Build the controller's image, where the cluster is ours."""
+        """Build the controller's image for a cluster of the harness, and return it."""
         return (_image(context),) if context.settings.kubeconfig is None else ()
 
     def install(self, kube: Kube, context: RunContext) -> None:
-        """Install the controller, where the cluster is ours. It is there before TorchrunJobs are watched."""
+        """Install the controller on a cluster of the harness; on a user's cluster, require it.
+
+        This precedes the watch on TorchrunJobs.
+        """
         if context.settings.kubeconfig is None:
             torchrun.install(kube, _image(context))
         else:
             torchrun.require(kube)
 
     def render(self, surroundings: Surroundings) -> list[Object]:
-        """Return what is applied: the file, with what the launch adds in the template of the queue."""
+        """Return the objects of the file, with the launch's additions in the queue's template."""
         job, queue = copy.deepcopy(self.document), copy.deepcopy(self._queue)
         rest = [copy.deepcopy(each) for each in self.beside if each is not self._queue]
         added = [each for each in self._env(surroundings) if not RESERVED.fullmatch(each["name"])]
@@ -180,17 +183,20 @@ class TorchrunJobWorkload(PlainWorkload):
             pod_spec["imagePullSecrets"] = [{"name": surroundings.pull_secret}]
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Apply the file, and wait for the JobSet. Raises HarnessError, cause launch.*."""
+        """Apply the objects and wait for the JobSet. Return its name and UID.
+
+        Raises HarnessError, cause launch.*.
+        """
         kube = surroundings.kube
         documents = self.render(surroundings)
         record("launch/manifest.yaml", yaml.safe_dump_all(documents, sort_keys=False))
         for document in documents:
             apply(kube, document)
         jobs = kube.wait(
-            f"the controller to make the JobSet of TorchrunJob {self.name}",
+            f"the controller to create the JobSet of TorchrunJob {self.name}",
             names.API,
             names.JOB_KIND,
-            lambda found: _not_made(found.get(self.name, {})),
+            lambda jobs: _pending(jobs.get(self.name, {})),
             seconds=MADE_SECONDS,
             namespace=surroundings.namespace,
             cause="launch.jobset_not_found",
@@ -198,12 +204,12 @@ class TorchrunJobWorkload(PlainWorkload):
         return Handle(self.name, str(jobs[self.name]["status"]["jobID"]))
 
     def cancel(self, surroundings: Surroundings) -> None:
-        """Delete the job. The garbage collector deletes its JobSet and their pods."""
+        """Delete the job. The garbage collector deletes its JobSet and pods."""
         surroundings.kube.delete(names.API, names.JOB_KIND, self.name, surroundings.namespace)
 
 
 class _Wrong(Exception):
-    """What is wrong with a manifest."""
+    """A mistake in a manifest."""
 
 
 def _valid(model: type[_Spec], document: Object) -> _Spec:
@@ -212,15 +218,16 @@ def _valid(model: type[_Spec], document: Object) -> _Spec:
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
-        raise _Wrong(f"{document['kind']} spec.{field}: {first['msg']}; seen {first['input']!r}") from None
+        raise _Wrong(f"{document['kind']} spec.{field}: {first['msg']}; found {first['input']!r}") from None
 
 
-def _not_made(job: Object) -> str | None:
+def _pending(job: Object) -> str | None:
+    """Return the job's phase and message while it has no JobSet, otherwise None. Raises HarnessError."""
     status = job.get("status") or {}
     if status.get("phase") == "Failed":
         raise HarnessError(
             f"the torchrun controller refused the job: {status.get('message')}",
-            hint="launch/manifest.yaml in the bundle has what was applied",
+            hint="launch/manifest.yaml in the bundle has the applied objects",
             cause="launch.rejected",
         )
     return None if status.get("jobID") else f"{status.get('phase')}: {status.get('message')}"

@@ -1,7 +1,7 @@
-"""Launch a training: a StatefulSet or an Indexed Job of torchrun's nodes that share their volumes.
+"""Launch a training: a StatefulSet or Indexed Job whose pods are torchrun's nodes and share volumes.
 
-The trainers are in the worker image (harness/workers/training). What is killed comes back: a rank by
-torchrun, a node by training.sh, a pod by its controller. How often it may, the launch says.
+The trainers are in the worker image (harness/workers/training). torchrun restarts killed ranks, training.sh
+restarts a node's torchrun, and the pod's controller replaces pods. The launch limits the number of restarts.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ GPU = "nvidia.com/gpu"
 HOST = "kubernetes.io/hostname"
 ETCD = "train-etcd"
 MOST_REPLICAS = 64
-"""The most nodes of a printed StatefulSet that says no other number."""
+"""The default maximum number of nodes of a printed StatefulSet."""
 _FILES = Path(__file__).parents[1] / "files"
 
 
@@ -60,12 +60,12 @@ class Shared:
 
 @dataclass(frozen=True)
 class Training:
-    """What both kinds share: their volumes come before them, and go after them."""
+    """The base class of trainings. It creates the volumes before the workload and removes them at the end."""
 
     asked: Asked = field(default_factory=Asked)
 
     def check(self, settings: Settings) -> None:
-        """Refuse what this cluster cannot have. Raises UsageError."""
+        """Raise UsageError if the training is not possible on this kind of cluster."""
         super().check(settings)  # type: ignore[misc] # of PlainWorkload
         check_tracking(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
         if self.asked.gpus is None:
@@ -74,22 +74,20 @@ class Training:
         if not asked.smoke:
             claims.check(asked.volumes, asked.storage_class, asked.claims_namespace, existing)
         if existing and asked.data is not None:
-            raise UsageError("--data is for kind: put the texts into datasets-pvc of the cluster yourself")
-        if not asked.secrets:  # otherwise a Secret of the cluster may hold the keys
+            raise UsageError("--data applies only to kind: copy the texts to the cluster's datasets-pvc")
+        if not asked.secrets:  # Otherwise a Secret of the cluster may have the keys.
             for option, url in asked.transfers():
                 training_transfer.check(option, url, training_transfer.keys_of((), option))
         asked.examine_data()
 
     def provide(self, context: RunContext) -> Iterable[str]:
-        """Return the image of etcd where the launch brings its own."""
+        """Return the image of etcd if the launch has its own etcd."""
         return [etcd_image(context)] if self.asked.brings_etcd else []
 
     def install(self, kube: Kube, context: RunContext) -> None:
-        """Install nothing. Refuse Secrets, a model or claims that cannot serve this training.
+        """Install nothing. Raises UsageError for Secrets, a model or claims that this training cannot use.
 
         Nothing of the launch has been created yet.
-
-        Raises UsageError.
         """
         super().install(kube, context)  # type: ignore[misc] # of PlainWorkload
         asked, secrets = self.asked, self._secrets(kube, context)
@@ -106,10 +104,10 @@ class Training:
             claims.prove_class(kube, asked.storage_class)
 
     def _secrets(self, kube: Kube, context: RunContext) -> list[UserSecret]:
-        """Return the user's Secrets, which the redactor knows from here on. Raises UsageError."""
-        found = user_secrets.read(kube, self.asked.secrets)
-        _redact(context, (value for one in found for value in one.values))
-        return found
+        """Return the user's Secrets, and add their values to the redactor. Raises UsageError."""
+        secrets = user_secrets.read(kube, self.asked.secrets)
+        _redact(context, (value for secret in secrets for value in secret.values))
+        return secrets
 
     def _claimed(self, kube: Kube) -> list[claims.Claimed]:
         """Return the user's claims that the pods mount. Raises UsageError."""
@@ -119,7 +117,7 @@ class Training:
         return claims.read(kube, asked.claims_namespace, asked.mounts(), asked.replicas)
 
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
-        """Return the claims and volumes that the harness creates, and how the pods use them."""
+        """Return the claims and volumes to create, and the pods' mounts."""
         asked, namespace, nonce = self.asked, surroundings.namespace, surroundings.nonce
         used = asked.mounts()
         if not used:
@@ -127,16 +125,16 @@ class Training:
         if asked.storage_class:
             return list(claims.of_class(asked.storage_class, used, namespace)), Shared(used)
         if asked.claims_namespace:
-            found = self._claimed(surroundings.kube)
-            there = {one.mount.claim for one in found}
-            mounted = tuple(one for one in used if one.claim in there)
-            made = list(claims.of_namespace(found, namespace, nonce))
-            return made, Shared(mounted, claims.on_one_node(found))
+            claimed = self._claimed(surroundings.kube)
+            existing = {one.mount.claim for one in claimed}
+            mounted = tuple(one for one in used if one.claim in existing)
+            documents = list(claims.of_namespace(claimed, namespace, nonce))
+            return documents, Shared(mounted, claims.on_one_node(claimed))
         folder = asked.volumes or namespace
         return list(claims.of_folder(shared_folder(surroundings), folder, namespace, nonce)), Shared(used)
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Have the pods mount what this cluster has for them."""
+        """Add the volumes of this cluster to the pods, and remove the Secret that only transfers get."""
         super().prepare(document, surroundings)  # type: ignore[misc] # of PlainWorkload
         _, shared = self.volumes(surroundings)
         template = document["spec"]["template"]
@@ -147,18 +145,18 @@ class Training:
             container["envFrom"] = [e for e in named if mapping(e, "secretRef").get("name") != keys.name]
 
     def _keys_secret(self, surroundings: Surroundings) -> UserSecret | None:
-        """Return the Secret that only the transfers get, or None."""
+        """Return the Secret with the keys of the transfers, which the ranks must not get, or None."""
         if not self.asked.transfers():
             return None
         return training_transfer.source_of(self._secrets(surroundings.kube, surroundings.context))
 
     def of_pods(self, surroundings: Surroundings) -> Volumes:
-        """Return the volumes of the ranks for another pod, and where it may run."""
+        """Return the volumes and the placement of the ranks, for a helper pod."""
         _, shared = self.volumes(surroundings)
         return Volumes(shared.mounts, shared.one_node, self.pod_spec)  # type: ignore[attr-defined] # of PlainWorkload
 
     def upload(self, surroundings: Surroundings) -> str:
-        """Send the run to the storage of --upload. Return what was sent, or the error, as a JSON document."""
+        """Send the run to the storage of --upload. Return a JSON document with the result or the error."""
         assert self.asked.upload is not None
         keys = self._transfer_keys("--upload", surroundings)
         place = (self.of_pods(surroundings), surroundings, surroundings.context.progress)
@@ -168,7 +166,7 @@ class Training:
         return training_transfer.keys_of(self._secrets(at.kube, at.context), option)
 
     def _bring_back(self, surroundings: Surroundings, record: Record) -> None:
-        """Bring the run of --resume-from back, once.
+        """Restore the run of --resume-from, unless this launch has already restored it.
 
         Raises HarnessError, cause training.resume_from_failed.
         """
@@ -176,37 +174,39 @@ class Training:
         if url is None:
             return
         if isinstance(context, RecordedContext) and (context.writer.path / RESUMED_FROM).exists():
-            return  # the launch is submitted again after an error of the API server
+            return  # The launch is submitted a second time after an error of the API server.
         keys = self._transfer_keys("--resume-from", surroundings)
         place = (self.of_pods(surroundings), surroundings, context.progress)
         record(RESUMED_FROM, training_transfer.bring_back(self.asked.run, url, keys, *place))
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Make the volumes, bring the texts, then apply the workload. Raises HarnessError, cause launch.*."""
-        made, shared = self.volumes(surroundings)
-        record("launch/volumes.yaml", yaml.safe_dump_all(made, sort_keys=False))
+        """Create the volumes, copy the texts, and apply the workload. Raises HarnessError, cause launch.*."""
+        documents, shared = self.volumes(surroundings)
+        record("launch/volumes.yaml", yaml.safe_dump_all(documents, sort_keys=False))
         if shared.one_node:
-            surroundings.context.progress("all pods share one node: a volume can be attached to one alone")
+            surroundings.context.progress(
+                "all pods run on one node, because a volume is attached to one node"
+            )
         if self.asked.data is not None:
             folder = self.asked.volumes or surroundings.namespace
-            there = shared_folder(surroundings).here / folder / claims.DATASETS
-            there.mkdir(parents=True, exist_ok=True)
+            destination = shared_folder(surroundings).here / folder / claims.DATASETS
+            destination.mkdir(parents=True, exist_ok=True)
             for path in sorted(self.asked.data.glob("*")):
                 if path.is_file():
-                    shutil.copy(path, there)
+                    shutil.copy(path, destination)
         if self.asked.brings_etcd:
-            made += etcd(etcd_image(surroundings.context), surroundings.namespace)
+            documents += etcd(etcd_image(surroundings.context), surroundings.namespace)
         keys = self._keys_secret(surroundings)
         for secret in self._secrets(surroundings.kube, surroundings.context):
             if keys is None or secret.name != keys.name:
                 apply(surroundings.kube, secret.copy(surroundings.namespace))
-        for document in made:
+        for document in documents:
             apply(surroundings.kube, document)
         self._bring_back(surroundings, record)
         return super().submit(surroundings, record)  # type: ignore[misc,no-any-return] # of PlainWorkload
 
     def clean(self, surroundings: Surroundings) -> None:
-        """Delete etcd and the volumes' objects. Folders of kind go with Cluster.free_disk."""
+        """Delete etcd and the PersistentVolumes. Folders of kind clusters are left to Cluster.free_disk."""
         if self.asked.brings_etcd:
             surroundings.kube.delete("v1", "Pod", ETCD, surroundings.namespace)
         claims.remove(surroundings.kube, surroundings.nonce)
@@ -214,27 +214,27 @@ class Training:
 
 @dataclass(frozen=True)
 class TrainingStatefulSet(Training, StatefulSetWorkload):
-    """A StatefulSet, as the guide has it."""
+    """A training as a StatefulSet, as in the guide."""
 
 
 @dataclass(frozen=True)
 class TrainingJob(Training, IndexedJobWorkload):
-    """An Indexed Job."""
+    """A training as an Indexed Job."""
 
 
 def shared_folder(surroundings: Surroundings) -> SharedFolder:
     """Return the folder that all nodes share. Raises HarnessError, cause cluster.mismatch."""
     if surroundings.shared_folder is None:
         raise HarnessError(
-            "a folder that all nodes share is expected; this kind cluster was made without one",
-            hint="`harness down` removes it, and the next launch makes one with it",
+            "expected a folder that all nodes share, but this kind cluster was created without one",
+            hint="run `harness down`; the next launch creates a cluster with such a folder",
             cause="cluster.mismatch",
         )
     return surroundings.shared_folder
 
 
 def workload(asked: Asked) -> PlainWorkload:
-    """Return what `harness train` launches."""
+    """Return the workload of `harness train`."""
     service, document = yaml.safe_load_all((_FILES / f"train-{asked.kind}.yaml").read_text())
     spec = document["spec"]
     if asked.kind == "statefulset":
@@ -245,12 +245,13 @@ def workload(asked: Asked) -> PlainWorkload:
     document["metadata"]["annotations"] = {RESTARTS: f"{asked.restarts}"}
     pod = spec["template"]["spec"]
     _complete(pod, asked, document["metadata"]["labels"])
-    made = TrainingStatefulSet if asked.kind == "statefulset" else TrainingJob
-    return made(document=document, beside=(service,), source=f"train-{asked.kind}.yaml", asked=asked)
+    workload_class = TrainingStatefulSet if asked.kind == "statefulset" else TrainingJob
+    source = f"train-{asked.kind}.yaml"
+    return workload_class(document=document, beside=(service,), source=source, asked=asked)
 
 
 def etcd(image: str, namespace: str | None = None) -> list[Object]:
-    """Return a Service and a pod of etcd, which is none of the ranks'. Its data lives as long as the pod."""
+    """Return a Service and a pod for etcd. Its data is lost with the pod."""
     service, pod = yaml.safe_load_all((_FILES / "train-etcd.yaml").read_text())
     pod["spec"]["containers"][0]["image"] = image
     for document in (service, pod):
@@ -259,63 +260,63 @@ def etcd(image: str, namespace: str | None = None) -> list[Object]:
 
 
 def _redact(context: RunContext, values: Iterable[str]) -> None:
-    """Have the bundle's redactor replace these values."""
+    """Add these values to the bundle's redactor."""
     if isinstance(context, RecordedContext):
         for value in values:
             context.writer.redactor.add(value)
 
 
 def weights_of(run: Path, runs_dir: Path) -> tuple[str, str]:
-    """Return a bundle's name, and the digest of the weights that it ended with. Raises UsageError."""
+    """Return a bundle's name and the digest of its training's last weights. Raises UsageError."""
     bundle = opened(run, runs_dir)
     try:
-        found = json.loads((bundle.path / "training-audit.json").read_text())
-        weights = str(found["checkpoints"][-1]["weights"])
+        audit = json.loads((bundle.path / "training-audit.json").read_text())
+        weights = str(audit["checkpoints"][-1]["weights"])
     except (OSError, ValueError, LookupError, TypeError):
         raise UsageError(
-            f"--same-as {run}: the bundle of a training whose checkpoints were audited is expected",
-            hint="`harness list` shows bundles; `harness train` makes such ones",
+            f"--same-as {run}: expected the bundle of a training whose checkpoints were audited",
+            hint="`harness list` shows bundles; `harness train` creates such a bundle",
         ) from None
     return bundle.path.name, weights
 
 
 def check_tracking(envs: Mapping[str, str]) -> None:
-    """Raise UsageError where the ranks cannot log to the MLflow that their environment names."""
+    """Raise UsageError if the ranks cannot log to the MLflow server that their environment names."""
     if (uri := envs.get("MLFLOW_TRACKING_URI")) and (why := mlflow_client.problem(uri)):
         raise UsageError(why)
 
 
 def check_gloo(envs: Mapping[str, str]) -> None:
-    """Raise UsageError where a variable cannot name an interface for gloo, with which ranks on CPUs meet."""
+    """Raise UsageError if the variable for gloo, the backend for CPUs, does not name a valid interface."""
     if (value := envs.get(GLOO)) and (why := gloo.problem(value)):
-        raise UsageError(f"{GLOO}: {why}", hint="leave it out: gloo takes the interface of the pod's address")
+        raise UsageError(f"{GLOO}: {why}", hint="leave it out: gloo uses the interface of the pod's address")
 
 
 def manifests(asked: Asked, of_pods: PodOptions | None = None, pull_secret: str | None = None) -> str:
-    """Return the objects as YAML for `kubectl apply -f -`: the guide's own commands work on them.
+    """Return the objects as YAML for `kubectl apply -f -`. The guide's commands work with them.
 
-    They contain the claims of a storage class. Other claims, Secrets and `pull_secret` are those of the
-    namespace. A pod of a StatefulSet that is done stays until it is deleted. `kubectl scale` changes the
-    number of its nodes: NNODES is a range, up to MOST_REPLICAS without `Asked.max_replicas`.
+    They include claims for a storage class. Other claims, Secrets and `pull_secret` must exist in the
+    namespace. Pods of a StatefulSet keep running after their training until they are deleted. NNODES is a
+    range, so `kubectl scale` can change the number of nodes, up to `Asked.max_replicas` or MOST_REPLICAS.
     """
     if asked.kind == "statefulset" and not asked.smoke and asked.max_replicas is None:
         asked = replace(asked, max_replicas=max(MOST_REPLICAS, asked.replicas))
     for option, _ in asked.transfers():
         raise UsageError(
-            f"{option} transfers from a pod of the launch, and printed manifests have none: leave it out",
-            hint="`harness train` without --print-manifests takes it",
+            f"{option} needs a pod of the launch, which printed manifests do not have: leave it out",
+            hint="`harness train` without --print-manifests supports it",
         )
     for on_kind, folder in (("--data", asked.data), ("--volumes", asked.volumes)):
         if folder is not None:
             raise UsageError(
-                f"{on_kind} is for a launch on kind; printed manifests mount claims",
-                hint="put the texts into datasets-pvc, or print with --synthetic",
+                f"{on_kind} applies only to a launch on kind; printed manifests mount claims",
+                hint="copy the texts to datasets-pvc, or print with --synthetic",
             )
-    made = (of_pods or PodOptions()).applied(workload(asked))
-    check_tracking(made.envs)
+    printed = (of_pods or PodOptions()).applied(workload(asked))
+    check_tracking(printed.envs)
     if asked.gpus is None:
-        check_gloo(made.envs)
-    document, comment = by_reference(copy.deepcopy(made.document), made)
+        check_gloo(printed.envs)
+    document, comment = by_reference(copy.deepcopy(printed.document), printed)
     document["metadata"]["annotations"][TRAINING] = "true"
     template, used = document["spec"]["template"], asked.mounts(printed=True)
     use(template["spec"], Shared(used), template["metadata"]["labels"])
@@ -325,7 +326,7 @@ def manifests(asked: Asked, of_pods: PodOptions | None = None, pull_secret: str 
     env = template["spec"]["containers"][0]["env"]
     source = {"name": "TRAINING_SOURCE", "value": "1" if asked.makes_texts(printed=True) else "0"}
     env[:] = [*(source if one["name"] == source["name"] else one for one in env), hold]
-    beside = [*made.beside]
+    beside = [*printed.beside]
     if asked.brings_etcd:
         beside += etcd(pinned("rendezvous", "image"))
     if asked.storage_class:
@@ -337,7 +338,7 @@ def manifests(asked: Asked, of_pods: PodOptions | None = None, pull_secret: str 
 
 
 def _complete(pod: Object, asked: Asked, labels: Object) -> None:
-    """Add what both kinds need: command, environment, volumes, GPUs, a place on different nodes."""
+    """Add the parts that both kinds need: command, environment, volumes, GPUs, spread over nodes."""
     container = pod["containers"][0]
     memory = asked.memory or ("8Gi" if asked.gpus is None else None)
     limits: Object = {"memory": memory} if memory else {}
@@ -350,7 +351,7 @@ def _complete(pod: Object, asked: Asked, labels: Object) -> None:
     container |= {
         "image": asked.image,
         "command": ["sh", "-c"],
-        # The kubelet takes $(NAME) for a variable, and $$ for one dollar.
+        # The kubelet expands $(NAME) and turns $$ into $.
         "args": [f"exec {shlex.join(asked.words())}\n".replace("$", "$$")],
         "resources": {"requests": requests, "limits": limits},
         "env": [
@@ -374,10 +375,10 @@ def _complete(pod: Object, asked: Asked, labels: Object) -> None:
 
 
 def use(pod: Object, shared: Shared, labels: Object) -> None:
-    """Add the shared volumes to a pod. `labels` are those of all pods of the training."""
+    """Add the shared volumes to a pod. `labels` select all pods of the training."""
     container = pod["containers"][0]
     mounted, volumes = claims.mounts(shared.mounts), claims.pod_volumes(shared.mounts)
-    if not shared.mounts:  # the smoke test writes nothing that anybody needs afterwards
+    if not shared.mounts:  # The output of the smoke test is not needed afterwards.
         mounted = [{"name": "out", "mountPath": claims.CLAIMS[claims.OUTPUTS]}]
         volumes = [{"name": "out", "emptyDir": {}}]
     container["volumeMounts"] = [*container["volumeMounts"], *mounted]
@@ -387,7 +388,7 @@ def use(pod: Object, shared: Shared, labels: Object) -> None:
 
 
 def on_one_node(pod: Object, labels: Object) -> None:
-    """Have the scheduler put all pods of a training on one node, beside what else its affinity asks for."""
+    """Add an affinity by which the scheduler puts all pods of a training on one node."""
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": dict(labels)}}
     beside = pod.setdefault("affinity", {}).setdefault("podAffinity", {})
     beside.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)

@@ -1,6 +1,6 @@
-"""Look at the checkpoints of a training that has ended: one pod with the same volumes, which only reads.
+"""Audit the checkpoints of an ended training, in a pod that mounts the same volumes read-only.
 
-What it prints (harness/workers/training/audit.py) is evidence: training-audit.json.
+The output of the audit (harness/workers/training/audit.py) becomes training-audit.json in the bundle.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from harness.launch.workloads.training_pod import Program
 FILE = "training-audit.json"
 NAME = "training-audit"
 SECONDS = 240.0
-"""Longest time until its pod runs, and of the audit."""
+"""The timeout for the pod to start, and for the audit."""
 
 
 def audit(trained: Training, surroundings: Surroundings, progress: Progress) -> str:
-    """Return what the audit printed: one JSON document. Where it failed, that says so: {"error": …}."""
+    """Return the JSON document that the audit printed, or {"error": …} if it failed."""
     progress("auditing the checkpoints")
     volumes = trained.of_pods(surroundings)
     document = training_pod.printed(program(trained), volumes, surroundings, progress)
@@ -30,6 +30,6 @@ def audit(trained: Training, surroundings: Surroundings, progress: Progress) -> 
 
 
 def program(trained: Training) -> Program:
-    """Return what its pod runs."""
+    """Return the program of the audit's pod."""
     words = ("python3", "-m", "training.audit", "--run-dir", f"/out/{trained.asked.run}")
     return Program(NAME, (*words, "--data-dir", "/data"), "the audit of the checkpoints", SECONDS, SECONDS)

@@ -1,6 +1,6 @@
-"""One pod beside the ranks of a training, with their volumes, that runs a program and prints its result.
+"""A helper pod of a training: it mounts the ranks' volumes, runs a program and prints its result.
 
-It has no label of the launch and is none of its ranks. It runs where they may: with their tolerations, node
+The pod has no label of the launch, so it does not count as a rank. It has the ranks' tolerations, node
 selector, node affinity and security context.
 """
 
@@ -28,31 +28,31 @@ from harness.provision.images import scripts
 SERVED_SECONDS = 60.0
 PROGRESS_SECONDS = 10.0
 PLACED = ("tolerations", "nodeSelector", "securityContext", "priorityClassName", "imagePullSecrets")
-"""Fields of the ranks' pods that the pod takes over as they are."""
+"""Fields that are copied from the ranks' pods."""
 
 
 @dataclass(frozen=True)
 class Program:
-    """What the pod runs."""
+    """The program of a helper pod."""
 
     name: str
-    """Of the pod and its container."""
+    """The name of the pod. The container's name is its last part."""
     words: Sequence[str]
     does: str
-    """What is awaited, for messages: "the audit of the checkpoints"."""
+    """A description for messages, e.g. "the audit of the checkpoints"."""
     start_seconds: float
-    """Time until its container runs: a node is found, the image is there."""
+    """The timeout until the container runs, for scheduling and pulling the image."""
     seconds: float
-    """Time that it may run."""
+    """The timeout of the program."""
     writes: bool = False
-    """Whether it writes to the outputs. Otherwise every volume is mounted read-only."""
+    """Whether the program writes to the outputs. Otherwise, all volumes are mounted read-only."""
     secret: str | None = None
-    """A Secret of the launch's namespace whose keys become its variables."""
+    """A Secret in the launch's namespace whose keys become environment variables."""
 
 
 @dataclass(frozen=True)
 class Volumes:
-    """The volumes of the ranks, and where their pods may run."""
+    """The volumes of the ranks, and the placement of their pods."""
 
     mounts: Sequence[claims.Mount]
     one_node: bool
@@ -62,7 +62,7 @@ class Volumes:
 
 
 def printed(program: Program, volumes: Volumes, surroundings: Surroundings, progress: Progress) -> str:
-    """Run the program to its end. Return the JSON document that it printed last, or {"error": …}."""
+    """Run the program in a pod. Return the last JSON document that it printed, or {"error": …}."""
     kube, namespace = surroundings.kube, surroundings.namespace
     try:
         _made(kube, pod(program, volumes, surroundings))
@@ -81,7 +81,7 @@ def printed(program: Program, volumes: Volumes, surroundings: Surroundings, prog
 
 
 def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Object:
-    """Return the pod."""
+    """Return the helper pod for a program."""
     used = [one if program.writes else replace(one, read_only=True) for one in volumes.mounts]
     own = (items(volumes.ranks, "containers") or [{}])[0].get("securityContext")
     container = {
@@ -121,12 +121,12 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
     reraise=True,
 )
 def _made(kube: Kube, document: Object) -> None:
-    """Create the pod. What struck the training may have struck a webhook of pods too, which then restarts."""
+    """Create the pod. Retry, because a fault in the training may also have hit a webhook, which restarts."""
     kube.apply(document)
 
 
 def _beside(surroundings: Surroundings) -> Object:
-    """Return the affinity to the node that the ranks ran on: it has the volume. Pods that ended count too."""
+    """Return the affinity to the node of the ranks, ended ones included, because it has the volume."""
     selector = f"{NONCE_LABEL}={surroundings.nonce}"
     pods = surroundings.kube.objects("v1", "Pod", surroundings.namespace, selector=selector)
     names = sorted({pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")})
@@ -136,15 +136,15 @@ def _beside(surroundings: Surroundings) -> Object:
 
 
 def _ended(kube: Kube, namespace: str, program: Program, progress: Progress) -> str:
-    """Wait for the end of the pod, and report the last line that it printed. Return its phase.
+    """Wait for the end of the pod, and report its last log line as progress. Return the pod's phase.
 
     Raises WaitError.
     """
 
     def missing(pods: dict[str, Object], *phases: str) -> str | None:
-        found = pods.get(program.name) or {}
-        phase = mapping(found, "status").get("phase", "not there")
-        return None if phase in phases else f"pod {program.name} is {phase}{_why(found)}"
+        pod = pods.get(program.name) or {}
+        phase = mapping(pod, "status").get("phase", "not there")
+        return None if phase in phases else f"pod {program.name} is {phase}{_why(pod)}"
 
     def wait(seconds: float, *phases: str) -> None:
         which = {"seconds": seconds, "namespace": namespace}
@@ -164,12 +164,12 @@ def _ended(kube: Kube, namespace: str, program: Program, progress: Progress) -> 
         if lines and lines[-1] != last:
             last = lines[-1]
             progress(last)
-    found = kube.get("v1", "Pod", program.name, namespace) or {}
-    return str(mapping(found, "status").get("phase", "gone"))
+    ended = kube.get("v1", "Pod", program.name, namespace) or {}
+    return str(mapping(ended, "status").get("phase", "gone"))
 
 
 def _why(pod: Object) -> str:
-    """Return why a pod does not start, as Kubernetes reports it."""
+    """Return why a pod does not start, from its container states and conditions, or ""."""
     waiting = [mapping(one, "state", "waiting") for one in items(pod, "status", "containerStatuses")]
     conditions = [one for one in items(pod, "status", "conditions") if one.get("status") == "False"]
     texts = [one.get("message") or one.get("reason") for one in (*waiting, *conditions)]

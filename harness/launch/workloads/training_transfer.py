@@ -1,8 +1,8 @@
-"""Send a run to S3 storage after its training, and bring one back before it (`--upload`, `--resume-from`).
+"""Upload a run to S3 storage after its training, or restore one before it (`--upload`, `--resume-from`).
 
-A pod with the volumes of the ranks transfers (harness/workers/training/transfer.py). The keys are those of
-the environment or of a Secret of the user. They go into a Secret of the launch's namespace that this pod
-alone reads, and that is deleted when it has ended.
+A helper pod with the ranks' volumes does the transfer (harness/workers/training/transfer.py). The keys come
+from the environment or a Secret of the user. They are copied into a Secret in the launch's namespace. Only
+this pod reads that Secret, and it is deleted after the pod's end.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from harness.workers.training.object_store import (
 
 START_SECONDS = 240.0
 SECONDS = 6 * 3600.0
-"""Longest time of a transfer. A connection that stands still ends it long before."""
+"""The timeout of a transfer. A stalled connection ends it much earlier."""
 Keys = Mapping[str, str]
-"""Variables of AWS's tools. Their values are secrets."""
+"""Environment variables of AWS's tools. The values are secrets."""
 Option = Literal["--upload", "--resume-from"]
 
 
 def source_of(secrets: Iterable[UserSecret]) -> UserSecret | None:
-    """Return the Secret of the user that holds the keys, or None. The ranks do not get it."""
+    """Return the user's Secret with the keys, or None. The ranks do not get this Secret."""
     needed = {KEY_ID, SECRET_KEY}
     return next((one for one in secrets if one.name != HF_TOKEN and needed <= one.data.keys()), None)
 
@@ -55,52 +55,52 @@ def source_of(secrets: Iterable[UserSecret]) -> UserSecret | None:
 def keys_of(
     secrets: Iterable[UserSecret], option: Option, environment: Mapping[str, str] = os.environ
 ) -> Keys:
-    """Return the keys for a transfer: of a Secret of the user, else of the environment. Raises UsageError."""
+    """Return the keys for a transfer, from a Secret of the user or the environment. Raises UsageError."""
     secret = source_of(secrets)
     if secret is None:
-        found = {name: environment[name] for name in VARIABLES if environment.get(name)}
-        if missing := [name for name in (KEY_ID, SECRET_KEY) if name not in found]:
+        keys = {name: environment[name] for name in VARIABLES if environment.get(name)}
+        if missing := [name for name in (KEY_ID, SECRET_KEY) if name not in keys]:
             raise UsageError(
-                f"{option} needs keys: {KEY_ID} and {SECRET_KEY} are expected in the environment or in a "
-                f"Secret; {' and '.join(missing)} {'are' if missing[1:] else 'is'} not set",
+                f"{option} needs keys: expected {KEY_ID} and {SECRET_KEY} in the environment or in a "
+                f"Secret, but {' and '.join(missing)} {'are' if missing[1:] else 'is'} not set",
                 hint="export them, or name a Secret that has both: --secret NAME",
             )
-        return found
+        return keys
     place = {name: environment[name] for name in PLACE if environment.get(name)}
-    held = {
+    values = {
         name: base64.b64decode(value).decode(errors="replace").strip() for name, value in secret.data.items()
     }
-    if any(held.get(name) for name in PLACE):
-        place = {}  # where the keys are valid, the Secret says
-    return {**place, **{name: held[name] for name in VARIABLES if held.get(name)}}
+    if any(values.get(name) for name in PLACE):
+        place = {}  # The Secret names the endpoint or region, so the environment's values do not apply.
+    return {**place, **{name: values[name] for name in VARIABLES if values.get(name)}}
 
 
 def credentials(keys: Keys) -> list[str]:
-    """Return the values that are no place, for the redactor."""
+    """Return the values that are secrets (not those of PLACE), for the redactor."""
     return [value for name, value in keys.items() if name not in PLACE]
 
 
 def check(option: Option, url: str, keys: Keys) -> None:
-    """Raise UsageError for a bucket that cannot be used from here. Nothing is written to it.
+    """Raise UsageError if the bucket cannot be used from here. Nothing is written to it.
 
-    For an upload, a multipart upload is begun and aborted, which proves that the keys may write. For a
-    resume, the prefix must hold a checkpoint whose objects have the sizes of its manifest.
+    For an upload, a multipart upload is started and aborted, to check that the keys permit writing. For a
+    resume, the prefix must contain a checkpoint whose objects have the sizes in its manifest.
     """
     name, prefix = located(url)
     bucket = Bucket(name, keys, tries=2)
     end = urlsplit(bucket.endpoint)
     if end.scheme not in ("http", "https") or not end.hostname:
-        raise UsageError(f"AWS_ENDPOINT_URL: the URL of an S3 server is expected; found {bucket.endpoint!r}")
-    said: list[str] = []
+        raise UsageError(f"AWS_ENDPOINT_URL: expected the URL of an S3 server, found {bucket.endpoint!r}")
+    problems: list[str] = []
     try:
         list(bucket.items(f"{prefix}/", most=1))
         if option == "--upload":
             bucket.prove_writable(f"{prefix}/{transfer.OWNER}")
-        elif not any(True for _ in transfer.stored(bucket, prefix, said.append)):
+        elif not any(True for _ in transfer.stored(bucket, prefix, problems.append)):
             raise UsageError(
-                f"--resume-from {url}: a prefix with a whole checkpoint is expected; it has none"
-                + f" ({'; '.join(said)})" * bool(said),
-                hint="the prefix is what `harness train --upload` was given; a manifest.json comes last",
+                f"--resume-from {url}: expected a prefix with a complete checkpoint, but it has none"
+                + f" ({'; '.join(problems)})" * bool(problems),
+                hint="use the prefix of `harness train --upload`, which writes each manifest.json last",
             )
     except Failed as error:
         raise UsageError(f"{option} {url}: {_reason(error, bucket)}", hint=_hint(error)) from None
@@ -112,40 +112,40 @@ def _reason(error: Failed, bucket: Bucket) -> str:
     if error.status in (401, 403):
         return f"{bucket.endpoint} refuses these keys with HTTP {error.status} {error.code}"
     if error.status:
-        return f"{bucket.endpoint} answers with HTTP {error.status} {error.code}"
+        return f"{bucket.endpoint} responds with HTTP {error.status} {error.code}"
     return f"{bucket.endpoint} cannot be reached from here: {error}"
 
 
 def _hint(error: Failed) -> str:
     if error.status in (401, 403):
-        return "the keys need to list the bucket, and to read and write below the prefix"
-    return "AWS_ENDPOINT_URL and AWS_REGION say where the bucket is"
+        return "the keys need the rights to list the bucket, and to read and write below the prefix"
+    return "AWS_ENDPOINT_URL and AWS_REGION determine where the bucket is"
 
 
 def upload(run: str, url: str, keys: Keys, volumes: Volumes, at: Surroundings, progress: Progress) -> str:
-    """Send the run of a training that has ended. Return the pod's document, with `error` where it failed."""
+    """Upload the run of an ended training. Return the pod's JSON document, with `error` after a failure."""
     progress(f"uploading the run to {url}")
     document = _transferred("up", run, url, keys, volumes, at, progress)
-    found = json.loads(document)
-    if why := found.get("error"):
+    result = json.loads(document)
+    if why := result.get("error"):
         progress(f"the run was not uploaded: {why}")
     else:
-        names = [one["name"] for one in found["checkpoints"]]
-        progress(f"uploaded and verified at {url}: {', '.join(names)}; best is {found['best']}")
+        names = [one["name"] for one in result["checkpoints"]]
+        progress(f"uploaded and verified at {url}: {', '.join(names)}; best is {result['best']}")
     return document
 
 
 def bring_back(run: str, url: str, keys: Keys, volumes: Volumes, at: Surroundings, progress: Progress) -> str:
-    """Bring a run back before its training. Return the pod's document.
+    """Restore a run before its training. Return the pod's JSON document.
 
     Raises HarnessError, cause training.resume_from_failed.
     """
-    progress(f"bringing the run back from {url}")
+    progress(f"restoring the run from {url}")
     document = _transferred("down", run, url, keys, volumes, at, progress)
-    found = json.loads(document)
-    if why := found.get("error"):
+    result = json.loads(document)
+    if why := result.get("error"):
         raise HarnessError(f"--resume-from {url}: {why}", cause="training.resume_from_failed")
-    for text in found["torn"]:
+    for text in result["torn"]:
         progress(f"{url}: {text}: it is not used")
     return document
 
@@ -161,7 +161,7 @@ def _transferred(
 ) -> str:
     name = "training-upload" if direction == "up" else "training-resume"
     words = ("python3", "-m", "training.transfer", direction, "--run-dir", f"/out/{run}", "--url", url)
-    awaited = "the upload of the run" if direction == "up" else "the run that is brought back"
+    awaited = "the upload of the run" if direction == "up" else "the restored run"
     program = Program(name, words, awaited, START_SECONDS, SECONDS, direction == "down", TRANSFER_SECRET)
     try:
         apply(at.kube, UserSecret(TRANSFER_SECRET, _encoded(keys)).copy(at.namespace))
@@ -177,7 +177,7 @@ def _encoded(keys: Keys) -> dict[str, str]:
 
 
 def _forget(kube: Kube, pod: str, namespace: str) -> None:
-    """Delete the keys and the pod. Both go with the namespace at the latest."""
+    """Delete the Secret with the keys and the pod. If that fails, they are deleted with the namespace."""
     for kind, name in (("Secret", TRANSFER_SECRET), ("Pod", pod)):
         with suppress(ApiException, HTTPError, HarnessError):
             kube.delete("v1", kind, name, namespace)

@@ -1,1 +1,1 @@
-"""The CRDs: the types of their fields, names, labels and conditions. Pure."""
+"""The CRDs: field types, names, labels and conditions. These modules do no I/O."""

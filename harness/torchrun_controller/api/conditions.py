@@ -1,4 +1,4 @@
-"""Conditions: what is true of an object, since when, and why, in Kubernetes' standard form."""
+"""Status conditions in Kubernetes' standard form: a type, its status, since when, and the reason."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Truth = Literal["True", "False", "Unknown"]
 
 
 class Condition(Status):
-    """One condition. `lastTransitionTime` changes with the status alone."""
+    """A status condition. `lastTransitionTime` changes only when `status` changes."""
 
     type: Word
     status: Truth
@@ -24,28 +24,28 @@ class Condition(Status):
 
 
 def stamp(now: datetime) -> str:
-    """Return a time as Kubernetes writes it, e.g. 2026-11-23T14:00:00Z."""
+    """Return a time in the format of Kubernetes, e.g. 2026-11-23T14:00:00Z."""
     return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parsed(time: str) -> datetime:
-    """Return the time of a stamp."""
+    """Return the datetime that a Kubernetes timestamp denotes."""
     return datetime.fromisoformat(time.replace("Z", "+00:00"))
 
 
 def found(conditions: list[Condition], kind: str) -> Condition | None:
-    """Return the condition of this type."""
+    """Return the condition of this type, or None."""
     return next((condition for condition in conditions if condition.type == kind), None)
 
 
 def true(conditions: list[Condition], kind: str) -> bool:
-    """Return whether the condition of this type is there and True."""
+    """Return whether the condition of this type exists and is True."""
     condition = found(conditions, kind)
     return condition is not None and condition.status == "True"
 
 
 def with_condition(old: list[Condition], new: Condition, now: datetime) -> list[Condition]:
-    """Return `old` with `new` in place of the condition of its type. The others keep their places."""
+    """Return `old` with the condition of `new`'s type replaced by `new`, in the same order."""
     before = found(old, new.type)
     since = before.last_transition_time if before and before.status == new.status else stamp(now)
     changed = new.model_copy(update={"last_transition_time": since})

@@ -1,4 +1,4 @@
-"""CustomResourceDefinitions out of the models: structural schemas, defaults, CEL rules, printer columns.
+"""Generate the CustomResourceDefinitions from the models: schemas, defaults, CEL rules, printer columns.
 
 `python -m harness.torchrun_controller.api.crd` prints manifests/torchrun-controller/crds.yaml.
 """
@@ -22,7 +22,7 @@ HEADER = (
 
 
 def structural(model: type[BaseModel]) -> Json:
-    """Return the schema of a model as the API server wants it: no references, no null, no titles."""
+    """Return the structural schema of a model: without references, null and titles."""
     schema = model.model_json_schema(by_alias=True)
     return _structural(schema, schema.get("$defs", {}))
 
@@ -46,7 +46,8 @@ def _structural(schema: Json, parts: Json) -> Json:
     if "const" in schema:
         result["enum"] = [schema["const"]]
     if "properties" in schema:
-        result.pop("additionalProperties", None)  # it is either that or properties; others are pruned
+        # A structural schema has properties or additionalProperties, not both. Unknown fields are pruned.
+        result.pop("additionalProperties", None)
         required = schema.get("required", [])
         result["properties"] = {
             name: _with_defaults(_structural(found, parts), found, name in required)
@@ -64,8 +65,8 @@ def _structural(schema: Json, parts: Json) -> Json:
 
 
 def _with_defaults(result: Json, asked: Json, required: bool) -> Json:
-    """Give an object an empty default where something in it has one: it counts also when this one is left
-    out. An optional object stays absent, and so do its parts.
+    """Return `result` with an empty default if a field in it has a default, so that the field's default
+    also applies when the object is omitted. An optional object has no default.
     """
     optional = {"type": "null"} in asked.get("anyOf", [])
     if result.get("type") == "object" and not required and not optional and _has_default(result):
@@ -116,19 +117,20 @@ SCALE = [
         f"{_SCALED} || (self.spec.suspend && has(oldSelf.status) && has(oldSelf.status.conditions) && "
         "oldSelf.status.conditions.exists(c, c.type == 'Suspended' && c.status == 'True' && "
         "c.reason == 'Suspended'))",
-        "torchrun's --nnodes=MIN:MAX is fixed when it starts; within it an elastic job grows and shrinks by "
-        "itself. To change maxNodes, suspend the job, scale it once it has no pods, and resume it",
+        "torchrun's --nnodes=MIN:MAX is fixed when it starts; an elastic job grows and shrinks within these "
+        "limits by itself. To change maxNodes, suspend the job, scale it once it has no pods, and resume it",
     ),
     rule(
         f"{_SCALED} || !has(self.spec.numGPUs) || self.spec.numGPUs == 0",
-        "numGPUs are split over maxNodes, so this job cannot be scaled: make a new one",
+        "numGPUs are split over maxNodes, so this job cannot be scaled: create a new one",
     ),
     rule(
         f"{_SCALED} || (self.spec.maxNodes > 1 && oldSelf.spec.maxNodes > 1)",
-        "a job of one node has other volumes than a larger one: expected at least 2 nodes, before and after",
+        "a job with one node has different volumes than a larger one: expected at least 2 nodes before and "
+        "after scaling",
     ),
 ]
-"""`kubectl scale` changes maxNodes. A job without pods gets a new JobSet when it is resumed."""
+"""Rules for `kubectl scale`, which changes maxNodes. A suspended job gets a new JobSet when it is resumed."""
 
 
 def _definition(
@@ -192,7 +194,7 @@ def definitions() -> list[Object]:
 
 
 def text() -> str:
-    """Return them as one file."""
+    """Return the content of crds.yaml."""
     return HEADER + yaml.safe_dump_all(definitions(), sort_keys=False, width=110)
 
 

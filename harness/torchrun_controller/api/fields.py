@@ -1,4 +1,4 @@
-"""What all models share: names in camelCase, kinds of fields that a CRD knows, CEL rules as data."""
+"""Base classes, field types and CEL rules that all models share. Field names are camelCase in the API."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Json = dict[str, Any]
 
 
 class Spec(BaseModel):
-    """Part of a spec. A field that is not known is refused: the API server has removed those that are not
-    in the CRD, so another one means that CRD and controller are of different versions.
+    """Base class of the parts of a spec. An unknown field is an error: the API server prunes fields that are
+    not in the CRD, so an unknown field means that the CRD and the controller have different versions.
     """
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
 
 
 class Status(BaseModel):
-    """Part of a status. It may have been written by another version, whose fields are left out."""
+    """Base class of the parts of a status. Unknown fields, written by another version, are ignored."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
@@ -37,9 +37,9 @@ MAX_QUANTITY = 64
 
 
 def _quantity(value: str | int) -> str | int:
-    """Return the quantity. Raises ValueError for one that the CRD refuses too."""
+    """Return the quantity. Raises ValueError for a value that the CRD rejects too."""
     if len(str(value)) > MAX_QUANTITY or not re.fullmatch(QUANTITY, str(value)):
-        raise ValueError("expected a quantity that is not negative, e.g. 2, 500m or 64Gi")
+        raise ValueError("expected a non-negative quantity, e.g. 2, 500m or 64Gi")
     return value
 
 
@@ -56,18 +56,18 @@ Quantity = Annotated[
         }
     ),
 ]
-"""A Kubernetes quantity that is not negative."""
+"""A non-negative Kubernetes quantity."""
 Count = Annotated[int, Field(ge=1, le=10000)]
 Gpus = Annotated[int, Field(ge=0, le=100000)]
 Seconds = Annotated[int, Field(ge=0, le=2**31 - 1)]
 Anything = Annotated[Object, WithJsonSchema(Free)]
-"""An object of Kubernetes, e.g. a pod's spec: the API server checks it when the pod is made."""
+"""Any Kubernetes object, e.g. a pod's affinity. The API server validates it when the pod is created."""
 Labels = Annotated[dict[str, str], Field(max_length=256)]
 
 
 def _named(value: Object) -> Object:
     if not isinstance(value.get("name"), str):
-        raise ValueError("expected a name, which is text")
+        raise ValueError("expected a name of type string")
     return value
 
 
@@ -82,7 +82,7 @@ Named = Annotated[
         }
     ),
 ]
-"""An object of Kubernetes in a list that is keyed by name: a variable, a volume."""
+"""An element of a Kubernetes list that is keyed by name: an environment variable or a volume."""
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 
 
@@ -92,14 +92,16 @@ def rule(expression: str, message: str) -> Json:
 
 
 def first(expression: str, message: str) -> Json:
-    """Return a rule for a new object alone. It is for fields that cannot change: with a rule that came after
-    an object, nobody could suspend or cancel it.
+    """Return a CEL rule that applies only when an object is created.
+
+    Use it for fields that cannot change: an object that is older than the rule and violates it can then
+    still be suspended or cancelled.
     """
     return {**rule(f"oldSelf.hasValue() || ({expression})", message), "optionalOldSelf": True}
 
 
 def positive(*fields: str) -> list[Json]:
-    """Return rules by which these quantities are more than nothing."""
+    """Return CEL rules that require these quantities to be greater than 0."""
     return [
         rule(
             f"!has(self.{name}) || (type(self.{name}) == int ? self.{name} > 0 : "
@@ -111,19 +113,19 @@ def positive(*fields: str) -> list[Json]:
 
 
 def immutable(*fields: str) -> list[Json]:
-    """Return rules by which these fields of an object keep what they had when it was created."""
+    """Return CEL rules that make these fields immutable."""
     return [
         rule(
             f"has(self.{name}) == has(oldSelf.{name}) && "
             f"(!has(self.{name}) || self.{name} == oldSelf.{name})",
-            f"{name} cannot be changed: make a new object",
+            f"{name} cannot be changed: create a new object",
         )
         for name in fields
     ]
 
 
 def validations(*found: Json) -> Json:
-    """Return these CEL rules as part of a schema."""
+    """Return these CEL rules as a schema fragment."""
     return {"x-kubernetes-validations": list(found)}
 
 

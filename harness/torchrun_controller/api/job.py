@@ -55,7 +55,7 @@ FINISHED: frozenset[Phase] = frozenset({"Succeeded", "Failed", "TimedOut", "Canc
 
 
 class WorkspaceStorage(Spec):
-    """Where the code comes from: synced from the user's folder (zip), git, S3, or a claim that has it."""
+    """The source of the job's code: the user's folder (zip), git, S3, or an existing claim."""
 
     model_config = rules(
         rule(
@@ -64,9 +64,9 @@ class WorkspaceStorage(Spec):
         ),
         rule(
             "self.source != 'existing' || has(self.claimName)",
-            "a workspace of source existing needs the claimName that holds it",
+            "a workspace of source existing needs the claimName of its claim",
         ),
-        rule("!has(self.ref) || self.source == 'git'", "ref is for source git alone"),
+        rule("!has(self.ref) || self.source == 'git'", "ref applies only to source git"),
         rule(
             "self.source != 's3' || !has(self.url) || self.url.matches('^s3://[^/]+')",
             "a workspace of source s3 needs a url of the form s3://bucket/prefix",
@@ -77,23 +77,23 @@ class WorkspaceStorage(Spec):
     source: Literal["zip", "git", "s3", "existing"] = "zip"
     url: Annotated[str, Field(max_length=2048)] | None = None
     ref: Annotated[str, Field(max_length=256)] | None = None
-    """A branch, a tag or a commit. Without one, the repository's default branch."""
+    """A branch, tag or commit. The default is the repository's default branch."""
     claim_name: Name | None = None
     secret_name: Name | None = None
-    """A Secret whose keys are the environment of the download: AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
-    AWS_REGION, AWS_ENDPOINT_URL; GIT_USERNAME, GIT_PASSWORD."""
+    """A Secret whose keys become environment variables of the download: AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL; GIT_USERNAME, GIT_PASSWORD."""
     size: Quantity = "10Gi"
-    """Size for each GPU, or of all for a job without GPUs."""
+    """Size per GPU, or the whole size for a job without GPUs."""
     storage_class: Word | None = None
     access_mode: AccessMode | None = None
     mount_path: Annotated[str, Field(max_length=1024, pattern="^/.+")] = "/app"
     image: Word | None = None
-    """The image that fetches the workspace. Without one, the job's own."""
+    """The image that fetches the workspace. The default is the job's image."""
     image_pull_policy: PullPolicy = "IfNotPresent"
 
 
 class Reliability(Spec):
-    """How often a job may fail, how long it may take, and how long it is kept."""
+    """How often a job is restarted, how long it may run, and how long its objects are kept afterwards."""
 
     max_restarts: Annotated[int, Field(ge=0, le=1000)] = 3
     restart_policy: Literal["OnFailure", "Never"] = "OnFailure"
@@ -129,7 +129,7 @@ class JobSpec(Spec):
         ),
         rule(
             "!has(self.numGPUs) || self.numGPUs == 0 || !has(self.processesPerNode)",
-            "a job with GPUs has a process for each: leave processesPerNode out",
+            "a job with GPUs runs one process per GPU: leave processesPerNode out",
         ),
         *(
             first(
@@ -151,9 +151,9 @@ class JobSpec(Spec):
         ),
         rule(
             "has(self.maxNodes) == has(oldSelf.maxNodes)",
-            "a job cannot become elastic, or stop being so: make a new one",
+            "a job cannot change between elastic and fixed size: create a new one",
         ),
-        rule("!oldSelf.cancel || self.cancel", "a cancelled job stays cancelled: make a new one"),
+        rule("!oldSelf.cancel || self.cancel", "a cancelled job stays cancelled: create a new one"),
         *immutable(
             "queue",
             "jobQueue",
@@ -192,12 +192,12 @@ class JobSpec(Spec):
 
     @property
     def queue_name(self) -> str:
-        """Return the name of its TorchrunQueue, whichever field has it. The CRD asks for one of them."""
+        """Return the name of the TorchrunQueue, from jobQueue or queue. The CRD requires exactly one."""
         return self.job_queue or self.queue or ""
 
 
 class Workers(Status):
-    """Pods of the attempt that runs now."""
+    """The numbers of pods of the current attempt, by phase."""
 
     pending: int = 0
     ready: int = 0
@@ -207,7 +207,7 @@ class Workers(Status):
 
 
 class Waiting(Status):
-    """What was free when a job that asks for GPUs waited."""
+    """The free GPUs at the given time, reported while a job waits for GPUs."""
 
     time: Time
     message: Annotated[str, Field(max_length=32768)]
@@ -220,7 +220,7 @@ class JobStatus(Status):
     queue: Word | None = None
     job_name: Word | None = None
     job_id: Annotated[Word | None, Field(alias="jobID")] = None
-    """UID of its JobSet."""
+    """UID of the job's JobSet."""
     num_nodes: int | None = None
     processes_per_node: int | None = None
     torchrun_command: Annotated[str, Field(max_length=131072)] | None = None
@@ -230,5 +230,6 @@ class JobStatus(Status):
     start_time: Time | None = None
     completion_time: Time | None = None
     waiting: Waiting | None = None
-    """It is renewed at twice its age, from a minute on: a job that waits for hours writes it a few times."""
+    """Updated after at least a minute, and then whenever the time waited has doubled: even a job that waits
+    for hours writes it only a few times."""
     message: Annotated[str, Field(max_length=32768)] | None = None

@@ -1,8 +1,8 @@
-"""TorchrunQueue and TorchrunJob as typed models. The CRDs are generated from them (crd.py).
+"""The typed models of TorchrunQueue and TorchrunJob, from which crd.py generates the CRDs.
 
-They have the fields of the original's README (`jobQueue`, `numGPUs`, `kaiQueue`, `nodeResources`, `storage`)
-and of its code (`queue`, `numNodes`, `podTemplate`, `resources`). What an object leaves out has the same
-default in the CRD and here, also where the object around it is left out.
+The models accept the fields of the original operator's README (`jobQueue`, `numGPUs`, `kaiQueue`,
+`nodeResources`, `storage`) and those of its code (`queue`, `numNodes`, `podTemplate`, `resources`). A field
+that is omitted has the same default in the CRD and in the model, even if its parent is omitted too.
 """
 
 from __future__ import annotations

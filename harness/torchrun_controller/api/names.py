@@ -1,4 +1,4 @@
-"""Names that the controller, the command line and the tests agree on."""
+"""Names that the controller, the command line and the tests share."""
 
 from __future__ import annotations
 
@@ -12,42 +12,43 @@ KUEUE_API = "kueue.x-k8s.io/v1beta2"
 KAI_API = "scheduling.run.ai/v2"
 
 TRAINER = "trainer"
-"""The container that torchrun runs in. It is the first one of a pod template."""
+"""The container in which torchrun runs. It is the first container of a pod template."""
 NODES = "node"
-"""The name of the replicated job: pod 0 has the host name `<job>-node-0-0.<job>`."""
+"""The name of the JobSet's replicated job. Pod 0 has the host name `<job>-node-0-0.<job>`."""
 LONGEST_JOB_NAME = 50
 """Pod 9999 has the host name `<job>-node-0-9999`, which is a DNS label of at most 63 characters."""
 
 JOB_LABEL = "torchrun-job-name"
-"""On pods, JobSets and claims, as the original has it: `kubectl get pods -l torchrun-job-name=NAME`."""
+"""Label of pods, JobSets and claims, as in the original operator:
+`kubectl get pods -l torchrun-job-name=NAME`."""
 QUEUE_LABEL = "torchrun-queue-name"
 GPU_TYPE_LABEL = f"{GROUP}/gpu-type"
 TEMPLATE_ANNOTATION = f"{GROUP}/template"
-"""On a JobSet: the digest of what it was made from."""
+"""On a JobSet: the digest of its spec."""
 WORKSPACE_ANNOTATION = f"{GROUP}/workspace"
-"""On a TorchrunJob: the digest of the workspace that the command line uploads. Its pods wait for it."""
+"""On a TorchrunJob: the digest of the workspace that the command line uploads. The pods wait for it."""
 PARTS_ANNOTATION = f"{GROUP}/workspace-parts"
-"""On a TorchrunJob: how many Secrets keep its code; 0 when none does, empty while they are being made."""
+"""On a TorchrunJob: the number of Secrets that store its code, 0 for none. Empty during the upload."""
 KEPT_ANNOTATION = f"{GROUP}/workspace-kept"
-"""On a TorchrunJob: true when the cluster keeps its code, in Secrets or in the pod that holds it."""
+"""On a TorchrunJob: true when the cluster stores its code, in Secrets or in the pod `<job>-sync-0`."""
 GENERATION_ANNOTATION = f"{GROUP}/workspace-generation"
-"""On a TorchrunJob: the generation of the code that was kept last."""
+"""On a TorchrunJob: the generation of the code that was stored last."""
 PART_LABEL = f"{GROUP}/workspace-of"
-"""On these Secrets: the UID of their job."""
+"""Label of the Secrets and the pod that store a job's code. Its value is the UID of the job."""
 PART_KEY = "part"
 MAX_PARTS = 8
-"""Secrets of 1 MB for the code of one job: etcd has 2 GiB for all that is in a cluster."""
+"""The maximum number of Secrets, of 1 MB each, for a job's code. etcd has 2 GiB for the whole cluster."""
 UPLOADING, UPLOADING_TO_POD = "Uploading", "UploadingToPod"
-"""Reasons of the condition WorkspaceReady: a job without and with a pod that holds its code."""
+"""Reasons of the condition WorkspaceReady: for a job without and with a pod that stores its code."""
 HOLDER_PORT = 29400
 SPARE_PARTS = 2
-"""Parts that pods look for besides: the code of a later sync may be larger."""
+"""The number of additional Secrets that pods mount if they exist: a later sync may need more."""
 FINALIZER = f"{GROUP}/kai-queue"
-"""On a TorchrunQueue: its kai-scheduler Queue is cluster-scoped, so no owner reference deletes it."""
+"""Finalizer of a TorchrunQueue. Its kai-scheduler Queue is cluster-scoped and cannot have it as an owner."""
 RESERVED = r"PET_\w+|TORCHRUN_\w+|JOB_COMPLETION_INDEX"
-"""Variables that torchrun reads as its options, or that the controller sets."""
+"""Pattern of the environment variables that torchrun reads as options or that the controller sets."""
 PERMITTED = {"PersistentVolumeClaim": "v1", "ConfigMap": "v1"}
-"""Kinds of a queue's resource templates. The controller's role allows it no others."""
+"""The kinds that a queue's resource templates may have. The controller's role permits no others."""
 FIELD_MANAGER = "torchrun-controller"
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 ATTEMPT_LABEL = "jobset.sigs.k8s.io/restart-attempt"
@@ -62,21 +63,21 @@ def workspace_claim(job: str) -> str:
 
 
 def holder(job: str) -> str:
-    """Return the name of the StatefulSet and Service of the pod that holds a job's code: `<job>-sync-0`."""
+    """Return the name of the StatefulSet and Service of the pod `<job>-sync-0`, which stores a job's code."""
     return f"{job}-sync"
 
 
 def workspace_part(job: str, index: int) -> str:
-    """Return the name of a Secret that keeps a part of a job's code."""
+    """Return the name of the Secret that stores this part of a job's code."""
     return f"{job}-workspace-{index}"
 
 
 def host(job: str, rank: int) -> str:
-    """Return the name by which the pods of a job reach the one of this node rank."""
+    """Return the host name of the pod with this node rank, as the other pods of the job resolve it."""
     return f"{job}-{NODES}-0-{rank}.{job}"
 
 
 PLUGIN = "kubectl-torchrun"
-"""The program that kubectl runs for `kubectl torchrun`."""
+"""The kubectl plugin behind `kubectl torchrun`."""
 SETUP_FAILED = "setupCommand ended with exit code"
-"""The line by which a trainer says that its setup failed, before the code."""
+"""The start of the line, before the exit code, that a trainer writes when its setup failed."""

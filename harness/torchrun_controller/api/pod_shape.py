@@ -1,7 +1,7 @@
-"""The parts of a pod template that the controller itself reads, with their types.
+"""Types of the parts of a pod template that the controller itself reads.
 
-The API server checks everything else, in a dry run of the pod (reconcile.py). The CRD has the same types, so
-that `kubectl apply` refuses another one by its field. All other fields are kept as they are.
+The CRD has the same types, so that `kubectl apply` names the field of a wrong value. All other fields stay
+unchanged; the API server validates them in a dry run of the pod (reconcile.py).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Container(TypedDict, total=False):
 
 
 class PodSpec(TypedDict, total=False):
-    """A pod's spec. Its first container is `trainer`."""
+    """A pod's spec. The first container is `trainer`."""
 
     __pydantic_config__ = ConfigDict(  # type: ignore[misc]
         extra="allow",
@@ -89,7 +89,7 @@ class ResourceMetadata(TypedDict, total=False):
 
 
 class Permitted(TypedDict, total=False):
-    """An object of a kind that the controller may create."""
+    """A further object of a kind that the controller may create."""
 
     __pydantic_config__ = ConfigDict(extra="allow", json_schema_extra=_OPEN)  # type: ignore[misc]
 

@@ -32,7 +32,7 @@ Override = Literal["image", "distributed", "scheduling", "storage", "env", "volu
 
 
 class Share(Spec):
-    """What kai-scheduler gives a queue of one resource. -1 means no limit."""
+    """A queue's share of one resource in kai-scheduler. -1 means no limit."""
 
     quota: int = -1
     limit: int = -1
@@ -46,7 +46,7 @@ class Shares(Spec):
 
 
 class KaiQueue(Spec):
-    """A queue of kai-scheduler, as the original's code names it (`kaiQueue` in its README)."""
+    """A kai-scheduler queue, in the form of the original operator's code (`kaiQueue` in its README)."""
 
     name: Name
     parent_queue: Name = "default"
@@ -54,7 +54,7 @@ class KaiQueue(Spec):
 
 
 class NodeResources(Spec):
-    """What a whole node has. A job that takes half of its GPUs gets half of the rest."""
+    """The resources of a whole node. A pod with half of the GPUs also gets half of the CPUs and memory."""
 
     gpus: Gpus = 0
     cpus: Quantity | None = None
@@ -68,14 +68,14 @@ class PodMetadata(Spec):
 
 
 class PodTemplate(Spec):
-    """The pod of every job of a queue. Its first container is `trainer`."""
+    """The pod template of all jobs of a queue. The first container is `trainer`."""
 
     metadata: PodMetadata = Field(default_factory=PodMetadata)
     spec: PodSpec = Field(default_factory=PodSpec)
 
 
 class ResourceTemplate(Spec):
-    """A further object that comes with a queue, e.g. the claim of its datasets."""
+    """A further object that is created for a queue, e.g. the claim of its datasets."""
 
     name: Name
     name_mode: Literal["exact", "prefix"] = "exact"
@@ -84,7 +84,7 @@ class ResourceTemplate(Spec):
 
 
 class Overrides(Spec):
-    """What the jobs of a queue may say otherwise than the queue."""
+    """The fields of a queue that its jobs may override."""
 
     allowed: Annotated[list[Override], Field(max_length=6)] = Field(
         default=["image", "distributed", "scheduling", "storage", "env", "volumes"]
@@ -119,7 +119,7 @@ class QueueSpec(Spec):
     pod_template: PodTemplate = Field(default_factory=PodTemplate)
     service_account_name: Name = "default"
     distribution: Literal["Packed", "BestFit"] = "Packed"
-    """Packed is the fewest nodes that take equal shares; BestFit the fewest pods that fit on nodes now."""
+    """Packed uses the fewest nodes with equal shares, BestFit the fewest pods that fit on nodes now."""
     env: Annotated[list[Named], Field(max_length=512)] = Field(default_factory=list)
     resources: Annotated[list[ResourceTemplate], Field(max_length=64)] = Field(default_factory=list)
     overrides: Overrides = Field(default_factory=Overrides)

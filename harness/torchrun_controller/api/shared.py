@@ -1,4 +1,4 @@
-"""What queues and jobs share: how nodes meet, where pods run, volumes."""
+"""Fields that queues and jobs share: rendezvous, scheduling, volumes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Port = Annotated[int, Field(ge=1024, le=65535)]
 
 
 class Distributed(Spec):
-    """How the nodes of a job meet. What a job leaves out is its queue's."""
+    """The rendezvous of a job's nodes. A job inherits the fields that it omits from its queue."""
 
     backend: Backend | None = None
     rdzv_backend: Rendezvous | None = None
@@ -35,7 +35,7 @@ class Distributed(Spec):
 
 
 class Scheduling(Spec):
-    """Where pods may run, and before whom."""
+    """The nodes on which pods may run, and their priority."""
 
     scheduler: Word | None = None
     priority_class_name: Word | None = None
@@ -45,7 +45,7 @@ class Scheduling(Spec):
 
 
 class Claim(Spec):
-    """A volume for a job. `claimName` names a claim that is there already."""
+    """A volume for a job. `claimName` names an existing claim."""
 
     model_config = rules(*positive("size", "sizePerGPU"))
 
@@ -59,7 +59,7 @@ class Claim(Spec):
 
 
 class Storage(Spec):
-    """The volumes of a job. The workspace goes with the job; datasets and checkpoints outlive it."""
+    """The volumes of a job. The workspace is deleted with the job; datasets and checkpoints are kept."""
 
     shm_size_per_gpu: Annotated[Quantity | None, Field(alias="shmSizePerGPU")] = None
     workspace: Claim | None = None
@@ -68,7 +68,7 @@ class Storage(Spec):
 
 
 class Mount(Spec):
-    """A further mount in the container `trainer`."""
+    """An additional mount in the container `trainer`."""
 
     name: Name
     mount_path: Word
@@ -77,7 +77,7 @@ class Mount(Spec):
 
 
 class Volumes(Spec):
-    """Further volumes of a job."""
+    """Additional volumes of a job."""
 
     additional_mounts: Annotated[list[Mount], Field(max_length=64)] = Field(default_factory=list)
     additional_volumes: Annotated[list[Named], Field(max_length=64)] = Field(default_factory=list)

@@ -1,1 +1,1 @@
-"""What is to be done about a job or a queue, from what the cluster shows. Pure."""
+"""Decide the status of a job or queue, and the actions to take, from a snapshot. These modules do no I/O."""

@@ -1,4 +1,4 @@
-"""What a cluster has of a job or a queue, and what to do about it, as data."""
+"""The data types of decisions: the snapshot of a job or queue, the actions, and helpers that read pods."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from harness.torchrun_controller.decide.last_lines import explained
 from harness.torchrun_controller.plan.capacity import Capacity
 
 RUNS_STEP = timedelta(seconds=30)
-"""The step in which a status counts how long an init container has run."""
+"""The resolution with which a status reports how long an init container has run."""
 
 
 @dataclass(frozen=True)
 class Create:
-    """Make an object where there is none of its name."""
+    """Create an object unless one with its name exists."""
 
     document: Object
 
 
 @dataclass(frozen=True)
 class Check:
-    """Have the API server check an object in a strict dry run. What it refuses ends the actions.
+    """Have the API server validate an object in a strict dry run. If it rejects the object, the remaining
+    actions are skipped.
 
-    `alike`: the same object of a job with another name. One that was accepted a moment ago stands for all.
+    `alike` is the same object under a common name. If an equal one was accepted recently, nothing is checked.
     """
 
     document: Object
@@ -37,8 +38,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete this very object with what it owns: not one of the same name that came after, and not one that
-    changed since it was seen."""
+    """Delete the object with this UID and everything that it owns.
+
+    With a resource version, an object that has changed since is not deleted.
+    """
 
     api_version: str
     kind: str
@@ -49,14 +52,14 @@ class Delete:
 
 @dataclass(frozen=True)
 class Finalizers:
-    """Set the finalizers of the queue itself."""
+    """Set the finalizers of the TorchrunQueue."""
 
     found: list[str]
 
 
 @dataclass(frozen=True)
 class DeleteParts:
-    """Delete what keeps the code of the job of this UID: its Secrets, and the pod that holds it."""
+    """Delete the objects that store the code of the job with this UID: Secrets and the StatefulSet."""
 
     uid: str
 
@@ -66,13 +69,13 @@ Action = Check | Create | Delete | DeleteParts | Finalizers
 
 @dataclass(frozen=True)
 class Decision:
-    """What the status is to say, then what is to be done, and when to look again without an event."""
+    """The new status, the actions that follow, and when to reconcile again without an event."""
 
     status: JobStatus
     actions: list[Action] = field(default_factory=list)
     wake: datetime | None = None
     unexplained: bool = False
-    """Whether pods are late and nothing that is watched says why: Events may."""
+    """Whether pods are late and no watched object gives the reason. Then the Events are read."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +86,7 @@ class QueueDecision:
 
 @dataclass(frozen=True)
 class Seen:
-    """The objects of one job, read at once."""
+    """A snapshot of the objects of one job."""
 
     queue: Object | None = None
     jobset: Object | None = None
@@ -92,35 +95,37 @@ class Seen:
     pods: list[Object] = field(default_factory=list)
     claims: list[Object] = field(default_factory=list)
     capacity: Capacity | None = None
-    """None where it is not known."""
+    """None if it is unknown."""
     waits_in: Object | None = None
-    """The queue of a job that has a JobSet, for what is said while it waits."""
+    """The TorchrunQueue of a job that has a JobSet, for the message while the job waits."""
     priority_classes: frozenset[str] | None = None
-    """None where the controller may not read them."""
+    """None if the controller may not read them."""
     rejected: Rejected | None = None
-    """What the API server has just refused."""
+    """The object that the API server has just rejected."""
     no_etcd: bool = False
-    """Whether the etcd of jobs that name no endpoint was looked for, and is not there."""
+    """Whether the job needs the default etcd, and its Service does not exist."""
     silent: tuple[datetime | None, datetime] | None = None
-    """Since when no rank has written, or None, and when to look again. None where it was not asked."""
+    """Since when no rank has written (None if one has), and when to check again. None if not checked."""
     warnings: list[Object] | None = None
-    """Events of the namespace, oldest first. None where they were not read."""
+    """Events of the namespace, oldest first. None if they were not read."""
 
 
 @dataclass(frozen=True)
 class SeenQueue:
+    """A snapshot of the objects of one queue."""
+
     local_queue: Object | None = None
     resources: dict[tuple[str, str], Object] = field(default_factory=dict)
-    """(kind, name) → object, of the queue's resource templates."""
+    """The existing objects of the queue's resource templates, by (kind, name)."""
     kai_queue: Object | None = None
     template: str | None = None
-    """What a check of its pod template found: "" when it is accepted, None where it was not checked now."""
+    """The error of the pod template's check, "" if it is accepted, None if it was not checked now."""
     rejected: Rejected | None = None
-    """What the API server has just refused."""
+    """The object that the API server has just rejected."""
 
 
 def owned(found: Object, uid: str) -> bool:
-    """Return whether an object belongs to the one of this UID."""
+    """Return whether an object has an owner with this UID."""
     return any(owner.get("uid") == uid for owner in found["metadata"].get("ownerReferences") or [])
 
 
@@ -129,7 +134,7 @@ def ending(found: Object) -> bool:
 
 
 def attempt(pods: list[Object], jobset: Object) -> list[Object]:
-    """Return the pods of the attempt that runs now. Those of the one before may still be ending."""
+    """Return the pods of the current attempt. Pods of the previous attempt may still be terminating."""
     number = str((jobset.get("status") or {}).get("restarts") or 0)
     return [
         pod
@@ -139,7 +144,7 @@ def attempt(pods: list[Object], jobset: Object) -> list[Object]:
 
 
 def counted(pods: list[Object]) -> Workers:
-    """Return how many pods are in which phase. A pod that is scheduled, or pulls its image, is pending."""
+    """Return the number of pods per phase. A pod that is scheduled or pulls its image is pending."""
     phases = [(pod.get("status") or {}).get("phase") for pod in pods]
     return Workers(
         pending=sum(phase in (None, "Pending", "Unknown") for phase in phases),
@@ -154,7 +159,7 @@ def counted(pods: list[Object]) -> Workers:
 
 
 def syncing(pods: list[Object]) -> bool:
-    """Return whether a pod is bringing its workspace."""
+    """Return whether a pod is fetching its workspace."""
     return any(
         initial["name"] == "workspace" and "running" in (initial.get("state") or {})
         for pod in pods
@@ -163,7 +168,7 @@ def syncing(pods: list[Object]) -> bool:
 
 
 def workspaces(pods: list[Object]) -> dict[str, str]:
-    """Return pod → what it fetched as its workspace: a commit or a digest."""
+    """Return the commit or digest of the workspace that each pod fetched, by pod name."""
     return {
         pod["metadata"]["name"]: str(ended["message"]).strip()
         for pod in pods
@@ -175,9 +180,10 @@ def workspaces(pods: list[Object]) -> dict[str, str]:
 
 
 def hindrance(pods: list[Object], now: datetime) -> tuple[str, datetime | None]:
-    """Return why a pod does not run yet, in the kubelet's or the scheduler's words, or "" without a reason.
+    """Return why a pod does not run yet, in the words of the kubelet or scheduler, or "" without a reason.
 
-    An init container that runs is a reason too. Then also return when the text will have another duration.
+    A running init container is a reason too. The second value is the time at which its duration in the text
+    changes, otherwise None.
     """
     for pod in pods:
         status, name = pod.get("status") or {}, pod["metadata"]["name"]
@@ -196,9 +202,9 @@ def hindrance(pods: list[Object], now: datetime) -> tuple[str, datetime | None]:
 
 
 def _initialising(pods: list[Object], now: datetime) -> tuple[str, datetime | None]:
-    """Return which init container still runs, and for how long in steps of RUNS_STEP.
+    """Return which init container still runs, and for how long, in steps of RUNS_STEP.
 
-    A text with every second would make each look write the status, and each write asks for a look.
+    With a resolution of seconds, each reconcile would write the status, and each write triggers a reconcile.
     """
     for pod in pods:
         for container in (pod.get("status") or {}).get("initContainerStatuses") or []:
@@ -215,8 +221,8 @@ def _initialising(pods: list[Object], now: datetime) -> tuple[str, datetime | No
 
 
 def lingering(pods: list[Object]) -> str:
-    """Return which helper containers run on although every pod's trainer has ended with 0, or ""."""
-    found: dict[str, list[str]] = {}
+    """Return which helper containers still run although the trainer of each pod ended with 0, or ""."""
+    pods_of: dict[str, list[str]] = {}
     for pod in pods:
         statuses = (pod.get("status") or {}).get("containerStatuses") or []
         states = {each["name"]: each.get("state") or {} for each in statuses}
@@ -224,12 +230,12 @@ def lingering(pods: list[Object]) -> str:
             return ""
         for name, state in states.items():
             if "running" in state:
-                found.setdefault(name, []).append(pod["metadata"]["name"])
-    if not found:
+                pods_of.setdefault(name, []).append(pod["metadata"]["name"])
+    if not pods_of:
         return ""
     of = [
         f"container {name} of {where[0]}" + (f" and {len(where) - 1} more" if where[1:] else "")
-        for name, where in sorted(found.items())
+        for name, where in sorted(pods_of.items())
     ]
     return (
         f"every trainer has ended with exit code 0, and the pods wait for {', '.join(of)}: make it a native "
@@ -238,7 +244,7 @@ def lingering(pods: list[Object]) -> str:
 
 
 def failure(pods: list[Object]) -> str:
-    """Return which pod failed first, and how; "" when none did. Others may have failed because of it."""
+    """Return which pod failed first, and how, or "". Later failures may be consequences of the first."""
     for pod in sorted(pods, key=_trainer_ended):
         status, name = pod.get("status") or {}, pod["metadata"]["name"]
         if status.get("phase") != "Failed":
@@ -255,7 +261,7 @@ def failure(pods: list[Object]) -> str:
 
 
 def _trainer_ended(pod: Object) -> str:
-    """Return when a pod's trainer ended, as text that sorts by time; "" where it never ran."""
+    """Return when a pod's trainer ended, as text that sorts by time, or "" if it has not ended."""
     for container in (pod.get("status") or {}).get("containerStatuses") or []:
         if container["name"] == names.TRAINER:
             ended = (container.get("state") or {}).get("terminated") or {}
@@ -264,7 +270,7 @@ def _trainer_ended(pod: Object) -> str:
 
 
 def _which(pod: Object, container: Object) -> str:
-    """Return the beginning of a text about a container: "" for the trainer and what brings its workspace."""
+    """Return the prefix of a text about a container: "" for the trainer and the workspace's container."""
     name = container["name"]
     if name in (names.TRAINER, "workspace"):
         return ""
@@ -273,16 +279,16 @@ def _which(pod: Object, container: Object) -> str:
 
 
 def _endless(pod: Object, name: str) -> bool:
-    """Return whether a container is a native sidecar: Kubernetes ends it with its pod."""
+    """Return whether a container is a native sidecar, which Kubernetes ends with the pod."""
     initial = (pod.get("spec") or {}).get("initContainers") or []
     return any(each["name"] == name and each.get("restartPolicy") == "Always" for each in initial)
 
 
 def _exit(container: str, ended: Object) -> str:
     code = f"{ended.get('reason', 'Error')}, exit code {ended['exitCode']}"
-    said = str(ended.get("message") or "").strip()
+    message = str(ended.get("message") or "").strip()
     if container == names.TRAINER:
-        return explained(code, said)
-    if said and container != "workspace":  # What brings the workspace leaves a text of its own there.
-        said = said.splitlines()[-1].strip()
-    return f"{code}: {said}" if said else code
+        return explained(code, message)
+    if message and container != "workspace":  # The workspace's container writes its own termination message.
+        message = message.splitlines()[-1].strip()
+    return f"{code}: {message}" if message else code

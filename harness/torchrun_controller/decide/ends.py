@@ -1,4 +1,4 @@
-"""How a job ends, and what is done after its end."""
+"""Decide whether a job has ended and how, and clean up after its end."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from harness.torchrun_controller.decide.look import Look, delete
 
 
 class Ends(Look):
-    """The ends of a job: what its ranks did, what was asked, what is impossible."""
+    """Decides the end of a job: by its ranks, by cancellation, by its deadline, or by an invalid spec."""
 
     def _ended(self) -> Decision | None:
-        """Return the end that the job has come to, or None. What the ranks did comes before what is asked."""
+        """Return the job's end, or None. The end of the ranks takes precedence over cancel and deadline."""
         if self.ours is not None and not ending(self.ours):
             over = self._over(self.ours)
             if over is not None:
@@ -40,7 +40,7 @@ class Ends(Look):
         return None
 
     def _over(self, jobset: Object) -> Decision | None:
-        """Return the end that the JobSet has come to. Pods alone decide nothing: one rank is not the job."""
+        """Return the end of the JobSet, or None. A failed pod alone does not end the job."""
         pods = attempt(self.seen.pods, jobset)
         self.status.restarts = int((jobset.get("status") or {}).get("restarts") or 0)
         if condition(jobset, "Completed").get("status") == "True":
@@ -57,7 +57,7 @@ class Ends(Look):
         return self._finish("Failed", "RankFailed" if why else reason, f"{why or message}")
 
     def _finish(self, phase: Phase, reason: str, message: str) -> Decision:
-        """Write the end down. What is done about it is decided by the next look, which reads it there."""
+        """Record the end in the status. The next reconcile reads it there and decides the cleanup."""
         self.status.completion_time = stamp(self.now)
         succeeded = phase == "Succeeded"
         self._condition("Complete", succeeded, reason, message)
@@ -71,7 +71,7 @@ class Ends(Look):
         return self._finish("Failed", reason, message)
 
     def _after_the_end(self) -> Decision:
-        """Never start again. Stop what still runs at once, and delete what is left after the TTL, once."""
+        """Stop running pods at once, and delete the remaining objects once after the TTL. Never restart."""
         self.status.message = self.old.message
         ended = parsed(self.old.completion_time) if self.old.completion_time else self.now
         reliability = (self.job["spec"].get("reliability")) or {}
@@ -81,7 +81,7 @@ class Ends(Look):
         actions: list[Action] = []
         at_work = jobset is not None and self._runs(jobset)
         if jobset is not None and (expired or at_work) and not ending(jobset):
-            # One that completes just now has changed: it stays until the TTL.
+            # A JobSet that completes now has a new resource version: it is kept until the TTL.
             actions.append(delete(jobset, unchanged=not expired))
         if expired:
             left = [claim for claim in self.seen.claims if owned(claim, self.uid)]

@@ -1,7 +1,7 @@
-"""Which Kubernetes Events a status stands for: a pure function of the status before and after a look.
+"""Derive Kubernetes Events from a status before and after a reconcile. These functions do no I/O.
 
-What a condition says is derived from the condition alone, with its time: a controller that died between its
-write and its Event has the next one post it. An Event has a fixed name, so it is never there twice.
+Events about conditions depend only on the condition and its time. So if a controller ends between writing a
+status and posting its Event, the next controller posts it. Fixed names prevent duplicate Events.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from harness.torchrun_controller.api.conditions import Condition, found, parsed
 from harness.torchrun_controller.api.models import JobStatus, QueueStatus
 
 LONGEST = 1024
-"""Characters of a message, as the API server takes them."""
+"""The API server's limit for the length of an Event's message, in characters."""
 ANCIENT = "1970-01-01T00:00:00Z"
 OWN_WORK = ("its LocalQueue is being made", "Kueue has not seen its LocalQueue yet")
-"""A queue is not ready for a moment: that is no warning."""
+"""Messages of a queue that is not ready for a moment. They cause no warning."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """`order` grows with each transition of the same name. One that is not above the last was posted."""
+    """An Event. `order` grows with each transition of the same name; an order that was posted is skipped."""
 
     reason: str
     message: str
     order: int
     since: datetime | None = None
-    """When it came to be. None is now."""
+    """The time of the transition. None means now."""
     warning: bool = False
     scope: str = ""
-    """Transitions are counted within it, e.g. the JobSet whose restarts are meant."""
+    """The scope in which `order` counts, e.g. the JobSet for its restarts."""
 
     def name(self, object_name: str, uid: str) -> str:
         """Return the fixed name of the Event object."""
@@ -46,18 +46,19 @@ TOLD: dict[tuple[str, str, str], tuple[str, str]] = {
     ("WorkspaceReady", "False", ""): ("WorkspaceSyncing", ""),
     ("WorkspaceReady", "True", ""): ("WorkspaceReady", ""),
     ("Suspended", "True", "Suspended"): ("Suspended", ""),
-    ("Suspended", "False", "Resumed"): ("Resumed", "suspend was taken back: its pods are made anew"),
+    ("Suspended", "False", "Resumed"): ("Resumed", "suspend was unset: new pods are created"),
     ("Complete", "True", ""): ("Completed", ""),
     ("CleanedUp", "True", ""): ("CleanedUp", ""),
 }
-"""(condition, status, reason or any) → reason and message of the Event; without one, the condition's."""
+"""Reason and message of the Event, by condition, status and reason ("" matches any reason). An empty message
+means the condition's message."""
 
 
 def of_job(before: JobStatus, status: JobStatus) -> list[Event]:
     """Return the Events of a job's status, oldest first."""
-    made = [_of_condition(condition, status) for condition in status.conditions]
-    at = sorted((event for event in made if event), key=lambda event: event.since or parsed(ANCIENT))
-    return [*at, *_of_attempts(before, status)]
+    of_conditions = [_of_condition(condition, status) for condition in status.conditions]
+    sorted_events = sorted(filter(None, of_conditions), key=lambda event: event.since or parsed(ANCIENT))
+    return [*sorted_events, *_of_attempts(before, status)]
 
 
 def _of_condition(now: Condition, status: JobStatus) -> Event | None:
@@ -67,14 +68,14 @@ def _of_condition(now: Condition, status: JobStatus) -> Event | None:
     reason, message, warning = words
     since = parsed(now.last_transition_time)
     if reason == "Started":
-        # Pods that end are not ready for a moment: an attempt starts once in each admission.
+        # Pods that end are briefly not ready, so an attempt is reported once per admission.
         scope = f"{status.job_id} {status.start_time}"
         return Event(reason, message, status.restarts + 1, since, scope=scope)
     return Event(reason, message[:LONGEST], int(since.timestamp()), since, warning)
 
 
 def _words(now: Condition, status: JobStatus) -> tuple[str, str, bool] | None:
-    """Return reason, message and whether it warns; None for what a user need not hear."""
+    """Return reason, message and whether it is a warning; None for a condition without an Event."""
     match now.type, now.status:
         case "QueueReady", "False" if now.reason != "QueueChecking":
             return now.reason, now.message, True
@@ -85,8 +86,8 @@ def _words(now: Condition, status: JobStatus) -> tuple[str, str, bool] | None:
         case "PodsReady", "True":
             size = f"{status.num_nodes} nodes × {status.processes_per_node} processes"
             return "Started", f"{size}: {status.workers_status}", False
-    told = TOLD.get((now.type, now.status, now.reason)) or TOLD.get((now.type, now.status, ""))
-    return (told[0], told[1] or now.message, False) if told else None
+    row = TOLD.get((now.type, now.status, now.reason)) or TOLD.get((now.type, now.status, ""))
+    return (row[0], row[1] or now.message, False) if row else None
 
 
 def _end(now: Condition, status: JobStatus) -> tuple[str, str, bool]:
@@ -99,23 +100,23 @@ def _end(now: Condition, status: JobStatus) -> tuple[str, str, bool]:
 
 
 def _of_attempts(before: JobStatus, status: JobStatus) -> list[Event]:
-    """Return what happened to an attempt at this look. Its number is the order, within one JobSet."""
-    made, scope = [], status.job_id or ""
+    """Return the Events of a failed or restarted attempt. The attempt's number in its JobSet is the order."""
+    events, scope = [], status.job_id or ""
     same = before.job_id == status.job_id
     pods, was = found(status.conditions, "PodsReady"), found(before.conditions, "PodsReady")
     if pods is not None and pods.reason == "RankFailed" and pods.message:
-        told = same and was is not None and was.reason == "RankFailed" and before.restarts == status.restarts
-        if not told:
+        known = same and was is not None and was.reason == "RankFailed" and before.restarts == status.restarts
+        if not known:
             message = pods.message[:LONGEST]
-            made.append(Event("RankFailed", message, status.restarts + 1, warning=True, scope=scope))
+            events.append(Event("RankFailed", message, status.restarts + 1, warning=True, scope=scope))
     if same and status.restarts > before.restarts:
         message = f"all ranks start again: restart {status.restarts}"
-        made.append(Event("Restarted", message, status.restarts, scope=scope))
-    return made
+        events.append(Event("Restarted", message, status.restarts, scope=scope))
+    return events
 
 
 def of_error(reconciled: Condition, now: datetime) -> Event:
-    """Return the Event of a look that failed."""
+    """Return the Event of a failed reconcile."""
     return Event("ReconcileError", reconciled.message[:LONGEST], int(now.timestamp()), now, warning=True)
 
 

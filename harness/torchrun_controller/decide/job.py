@@ -1,8 +1,9 @@
-"""What is to become of a TorchrunJob: a pure function of the job, what the cluster has of it, and the time.
+"""Decide the status and actions of a TorchrunJob: a pure function of the job, its snapshot and the time.
 
-Level-based: it asks what is, never what changed. So a missed event, a restart of the controller and a second
-look at the same state decide the same. The status is written before the actions are done: it holds what must
-not be forgotten (that the job is over; that its JobSet is to go), and the actions can be repeated.
+The decision is level-based: it depends on the state, never on what changed. So a missed event, a restart of
+the controller and a second reconcile lead to the same decision. The status is written before the actions are
+executed: it records facts that must not be lost (that the job has ended, that its JobSet must be deleted),
+and the actions can be repeated.
 """
 
 from __future__ import annotations
@@ -45,21 +46,21 @@ from harness.torchrun_controller.plan.capacity import Capacity, explained
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 RENEW = timedelta(seconds=60)
-"""The shortest time between two texts about what is free, in the message of a waiting job."""
+"""The minimum time between two updates of the free GPUs in the message of a waiting job."""
 
 ETCD_AGAIN = timedelta(seconds=10)
-"""When to look again for a Service that is not watched."""
+"""When to check again for the Service of etcd, which is not watched."""
 
 STARTS = "the job starts when the API server accepts it"
 
 
 def desired(job: Object, seen: Seen, now: datetime, *, kai: bool = False) -> Decision:
-    """Return the job's status, what is to be done, and when to look again."""
+    """Return the job's status, the actions, and when to reconcile again."""
     return _Job(job, seen, now, kai).decide()
 
 
 class _Job(Ends):
-    """What is decided at one look."""
+    """One reconcile of a job."""
 
     def decide(self) -> Decision:
         if ending(self.job):
@@ -79,13 +80,16 @@ class _Job(Ends):
 
     # -- not yet, and not now ----------------------------------------------------------------------------
     def _suspend(self) -> Decision:
-        """Delete the JobSet; claims and place in history stay. A JobSet that ended meanwhile has changed, so
-        that its deletion is refused and the next look finds the end."""
+        """Delete the JobSet and keep the claims and the job's history.
+
+        A JobSet that has just ended has a new resource version. Its deletion fails, and the next reconcile
+        finds the end.
+        """
         self.status.job_id, self.status.start_time = None, None
         self.status.workers, self.status.workers_status = Workers(), None
         self._condition("PodsReady", False, "Suspended")
         gone = self.ours is None
-        message = "no pod runs; set suspend: false to go on" if gone else "its pods are ending"
+        message = "no pod runs; set suspend: false to resume" if gone else "its pods are terminating"
         self._condition("Suspended", True, "Suspended" if gone else "Suspending", message)
         actions: list[Action] = []
         if self.ours is not None and not ending(self.ours):
@@ -97,12 +101,12 @@ class _Job(Ends):
         if self.ours is not None:
             if self.old.job_id == self.ours["metadata"]["uid"]:
                 return self._finish(
-                    "Failed", "JobSetDeleted", "its JobSet was deleted: make a new TorchrunJob"
+                    "Failed", "JobSetDeleted", "its JobSet was deleted: create a new TorchrunJob"
                 )
-            return self._say("Pending", "the pods of the time before are ending")
+            return self._say("Pending", "the pods of the previous JobSet are terminating")
         if self.old.job_id is not None:
-            # Made again it might train twice into the same checkpoints.
-            return self._finish("Failed", "JobSetDeleted", "its JobSet was deleted: make a new TorchrunJob")
+            # A second JobSet might train twice into the same checkpoints.
+            return self._finish("Failed", "JobSetDeleted", "its JobSet was deleted: create a new TorchrunJob")
         if self.seen.jobset is not None:
             message = f"there is another JobSet {self.job['metadata']['name']}: delete it, or rename the job"
             return self._say("Pending", message)
@@ -156,7 +160,8 @@ class _Job(Ends):
         actions: list[Action] = [self._check(asked, resolved), *creates, Create(document)]
         before = found(self.old.conditions, "Accepted")
         if before is not None and before.status == "False":
-            return self._say("Pending", f"{before.message}; {STARTS}", actions)  # until something is created
+            # Keep the message until something is created.
+            return self._say("Pending", f"{before.message}; {STARTS}", actions)
         return self._say("Pending", "its pods are being made", actions)
 
     def _check(self, asked: QueueSpec, resolved: Resolved) -> Check:
@@ -164,10 +169,12 @@ class _Job(Ends):
         return Check(*(probe.of_job(self.job, each, kai=self.kai) for each in (resolved, any_name)))
 
     def _missing(self, resolved: Resolved) -> Decision | None:
-        """Wait for what the job needs of the cluster, and the API server does not ask for."""
+        """Return a waiting decision if the cluster lacks something that the job needs and that the API server
+        does not validate; otherwise None.
+        """
         priority = resolved.scheduling.priority_class_name
         if priority and self.seen.priority_classes is not None and priority not in self.seen.priority_classes:
-            # Without it the API server refuses every pod, and only an event of the Job says so.
+            # Without it, the API server rejects every pod, and only an Event of the Job reports that.
             message = f"PriorityClass {priority} is not there: the job starts when it comes"
             self._condition("QueueReady", False, "PriorityClassNotFound", message)
             return self._say("Pending", message)
@@ -183,7 +190,7 @@ class _Job(Ends):
         return None
 
     def _rejected(self, rejected: Rejected) -> Decision:
-        """Decide what a refusal by the API server means: the end, or another try as the cluster changes."""
+        """Fail the job if the rejection is final; otherwise wait until the API server accepts the object."""
         if rejected.final:
             return self._refuse("Rejected", f"{rejected}; change the job, and create it again")
         self._condition("Accepted", False, rejected.reason, str(rejected))
@@ -195,9 +202,9 @@ class _Job(Ends):
         return self._say("Pending", message)
 
     def _resolved(self, queue: QueueSpec, name: str | None = None) -> Resolved:
-        """Return the job as it will run, by its own name or another one. Raises Refused.
+        """Return the job merged with its queue, under its own name or `name`. Raises Refused.
 
-        Where the best fit is refused, such as by a claim of one node, the fewest nodes count.
+        If the best fit is refused, e.g. because of a claim of one node, the job gets the fewest nodes.
         """
         metadata = self.job["metadata"]
         given = (name or metadata["name"], self.spec, metadata.get("annotations") or {}, queue)
@@ -232,10 +239,10 @@ class _Job(Ends):
         return self._admitted(pods)
 
     def _admitted(self, pods: list[Object]) -> Decision:
-        brought = workspaces(pods)
-        if len(set(brought.values())) > 1:
-            each = ", ".join(f"{pod} has {what}" for pod, what in sorted(brought.items()))
-            message = f"the pods brought different code: {each}; name a tag or a commit, which do not move"
+        versions = workspaces(pods)
+        if len(set(versions.values())) > 1:
+            each = ", ".join(f"{pod} has {version}" for pod, version in sorted(versions.items()))
+            message = f"the pods fetched different code: {each}; use a tag or a commit, which does not move"
             return self._refuse("WorkspaceDiffers", message)
         counts, need = self.status.workers, self._least()
         if counts.failed:
@@ -244,17 +251,17 @@ class _Job(Ends):
             elastic = self._least() != self.status.num_nodes
             if counts.running + counts.succeeded < need or not elastic:
                 then = (
-                    "its pod is made again, and the ranks meet anew"
+                    "its pod is created again, and the ranks rejoin the rendezvous"
                     if elastic
                     else "the JobSet ends this attempt"
                 )
                 return self._say("Pending", f"{why}; {then}", wake=self._deadline())
         if counts.running + counts.succeeded >= need:
             if found(self.status.conditions, "WorkspaceReady"):
-                self._condition("WorkspaceReady", True, "Synced", _brought(brought))
+                self._condition("WorkspaceReady", True, "Synced", _version(versions))
             ready = counts.ready + counts.succeeded >= need
             self._condition("PodsReady", ready, "PodsReady" if ready else "PodsNotReady")
-            # All may have succeeded: it is over when the JobSet says so.
+            # Even if all pods have succeeded, the job ends only with its JobSet.
             return self._running(pods)
         self._condition("PodsReady", False, "PodsNotReady")
         if syncing(pods):
@@ -264,10 +271,10 @@ class _Job(Ends):
         why, again = hindrance(pods, self.now)
         if not why or stalled.waits_for_claims(pods) or stalled.without_image(pods):
             return self._explain(up, why, pods, again)
-        said = f"{up}: {why}"
+        message = f"{up}: {why}"
         if "Unschedulable" in why:
-            said = self._with_capacity(said, self.status.start_time)
-        return self._say("Pending", said, wake=self._first(again))
+            message = self._with_capacity(message, self.status.start_time)
+        return self._say("Pending", message, wake=self._first(again))
 
     def _running(self, pods: list[Object]) -> Decision:
         since, again = self.seen.silent or (None, None)
@@ -275,21 +282,21 @@ class _Job(Ends):
         return self._say("Running", lingering(pods) or silent, wake=self._first(again))
 
     def _explain(self, up: str, why: str, pods: list[Object], again: datetime | None) -> Decision:
-        """Say why pods are late, by what Events report where `why` is not enough."""
+        """Return a pending decision whose message explains late pods by `why` and, if needed, by Events."""
         since = self._late_since()
-        told = self.seen.warnings
-        if told is not None:
+        warnings = self.seen.warnings
+        if warnings is not None:
             nodes = self.status.num_nodes or 1
-            secret = stalled.pull_secret(pods, told)
+            secret = stalled.pull_secret(pods, warnings)
             event = stalled.explanation(self.seen, pods, nodes, since, self.now) if not secret else ""
             why = f"{why}; {secret}" if secret else event or why
         late = self.now >= since + stalled.LATE
         wake = self._first(again, self.now + stalled.AGAIN if late else since + stalled.LATE)
         decision = self._say("Pending", f"{up}: {why}" if why else up, wake=wake)
-        return replace(decision, unexplained=late and told is None)
+        return replace(decision, unexplained=late and warnings is None)
 
     def _late_since(self) -> datetime:
-        """Return when the pods that are not ready now began: at the admission, or when they were lost."""
+        """Return since when pods are not ready: since the admission, or since they were lost."""
         pods = found(self.status.conditions, "PodsReady")
         times = [self.status.start_time, pods.last_transition_time if pods else None]
         return max((parsed(time) for time in times if time), default=self.now)
@@ -298,7 +305,7 @@ class _Job(Ends):
         return min(filter(None, (*times, self._deadline())), default=None)
 
     def _with_capacity(self, message: str, since: str | None) -> str:
-        """Return the message of a job that waits, with what is free for its GPUs on nodes now."""
+        """Return the message of a waiting job, extended by the GPUs that are free now."""
         pods, share = self.status.num_nodes, self.status.processes_per_node
         capacity, queue = self.seen.capacity, self.seen.waits_in
         self.status.waiting = self.old.waiting
@@ -314,7 +321,7 @@ class _Job(Ends):
         return f"{message}; at {waiting.time}: {waiting.message}" if waiting else message
 
     def _capacity(self, capacity: Capacity, queue: Object, pods: int, share: int) -> str:
-        """Return what is free for pods with `share` ranks; "" for a job without GPUs."""
+        """Return a sentence about the free GPUs for pods with `share` ranks; "" for a job without GPUs."""
         try:
             asked = QueueSpec.model_validate(queue["spec"])
             whole = capacity_of(asked)
@@ -325,12 +332,12 @@ class _Job(Ends):
         return explained(capacity, asked, self.spec.scheduling, whole=whole, pods=pods, share=share)
 
     def _queued(self) -> Decision:
-        """Say what Kueue says. It sets the JobSet's suspend, also when it takes admitted pods back."""
+        """Report Kueue's conditions. Kueue suspends the JobSet before admission and on eviction."""
         self.status.start_time = None
         workload = self.seen.workload or {}
         evicted = condition(workload, "Evicted")
         if evicted.get("status") == "True" and evicted.get("reason") == "Preempted":
-            message = str(evicted.get("message", "")) or "a workload before it took its place"
+            message = str(evicted.get("message", "")) or "another workload preempted it"
             self._condition("Admitted", False, "Preempted", message)
             return self._say("Preempted", message)
         reserved = condition(workload, "QuotaReserved")
@@ -343,15 +350,15 @@ class _Job(Ends):
         return self._say("Queued", message)
 
     def _unseen_by_kueue(self, jobset: Object, message: str) -> Decision:
-        """Say why Kueue has no Workload for the JobSet, by an Event of it."""
+        """Report why Kueue has no Workload for the JobSet, from the JobSet's Events."""
         created = jobset["metadata"].get("creationTimestamp")
         since = parsed(created) if created else self.now
-        late, told = self.now >= since + stalled.LATE, self.seen.warnings
-        if told is not None:
+        late, warnings = self.now >= since + stalled.LATE, self.seen.warnings
+        if warnings is not None:
             message = stalled.of_jobset(self.seen, since) or message
         wake = self.now + stalled.AGAIN if late else since + stalled.LATE
-        return replace(self._say("Queued", message, wake=wake), unexplained=late and told is None)
+        return replace(self._say("Queued", message, wake=wake), unexplained=late and warnings is None)
 
 
-def _brought(found: dict[str, str]) -> str:
-    return next(iter(found.values()), "the workspace is in every pod")
+def _version(versions: dict[str, str]) -> str:
+    return next(iter(versions.values()), "the workspace is in every pod")

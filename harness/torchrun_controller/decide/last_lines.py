@@ -1,9 +1,9 @@
-"""What the last lines of a trainer's log say about its end: the rank that failed, or the setup.
+"""Explain a trainer's end from the last lines of its log: the failed rank, or the failed setup.
 
-torchrun ends with exit code 1 whatever its ranks end with, and has no other place for their codes than the
-table it prints last ("Root Cause", torch.distributed.elastic.multiprocessing.errors.ChildFailedError; seen
-with torch 2.6). The kubelet puts the last 2048 bytes of a log into the status of a container that failed
-(terminationMessagePolicy FallbackToLogsOnError), so that no log has to be asked for.
+torchrun ends with exit code 1 for any exit code of its ranks, and reports theirs only in the table that it
+prints last ("Root Cause", torch.distributed.elastic.multiprocessing.errors.ChildFailedError, observed with
+torch 2.6). With terminationMessagePolicy FallbackToLogsOnError, the kubelet copies the last 2048 bytes of the
+log into the status of a failed container, so no log has to be fetched.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ _RULE = re.compile(r"^[=\-*]+$")
 
 
 def explained(code: str, message: str) -> str:
-    """Return how a trainer ended: `code` ("Error, exit code 1"), and what `message` says about its cause.
+    """Return how a trainer ended: `code` (e.g. "Error, exit code 1"), and the cause according to `message`.
 
-    `message` is the termination message of its container, which may be empty or a text of the user's own.
+    `message` is the termination message of the container. It may be empty, or any text of the user's program.
     """
     setup = _SETUP.search(message)
     if setup:

@@ -1,4 +1,4 @@
-"""One look at one job: its status is built step by step, and nothing else changes."""
+"""The state of one reconcile of a job: the snapshot, and the status that is built from it."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from harness.torchrun_controller.api.models import JobSpec, JobStatus, Phase
 from harness.torchrun_controller.decide.decisions import Action, Decision, Delete, Seen, counted, owned
 
 MAX_SHOWN = 200
-"""Characters of a wrong value in a message."""
+"""The maximum length of an invalid value in a message, in characters."""
 
 
 class Look:
-    """What was seen, and the status that is to be written. `spec` is there once it was read."""
+    """A job's snapshot, and the status that will be written. `spec` is set once it has been validated."""
 
     spec: JobSpec
 
@@ -43,7 +43,7 @@ class Look:
         return self.spec.min_nodes or self.status.num_nodes or 1
 
     def _deadline(self) -> datetime | None:
-        """Return when its time is over. It counts from the admission after the last suspension."""
+        """Return the job's deadline, or None. It counts from the admission after the last suspension."""
         seconds = self.spec.reliability.active_deadline_seconds
         if seconds is None or self.status.start_time is None:
             return None
@@ -81,14 +81,14 @@ class Look:
 
 
 def delete(item: Object, *, unchanged: bool = False) -> Delete:
-    """Return the deletion of this very object; `unchanged`: if it is as it was seen."""
+    """Return a Delete for this object. With `unchanged`, it applies only to this resource version."""
     metadata = item["metadata"]
     version = metadata.get("resourceVersion") if unchanged else None
     return Delete(item["apiVersion"], item["kind"], metadata["name"], metadata["uid"], version)
 
 
 def first_error(error: ValidationError) -> str:
-    """Return where a spec is wrong, and how."""
+    """Return the first error of a spec: its field, the error and the value."""
     first = error.errors()[0]
     value = repr(first["input"])
     shown = value if len(value) <= MAX_SHOWN else f"{value[:MAX_SHOWN]}…"

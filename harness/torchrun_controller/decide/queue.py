@@ -1,8 +1,8 @@
-"""What is to become of a TorchrunQueue: its LocalQueue or kai-scheduler Queue, and the objects beside it.
+"""Decide the status and actions of a TorchrunQueue: its LocalQueue or kai-scheduler Queue, and other objects.
 
-Claims and ConfigMaps of a queue have no owner: data outlives the queue. A kai-scheduler Queue has no
-namespace, so it cannot be owned by an object in one (the garbage collector would delete it); a finalizer
-deletes it.
+Claims and ConfigMaps of a queue have no owner, so that data outlives the queue. A kai-scheduler Queue is
+cluster-scoped and cannot have a namespaced owner (the garbage collector would delete it); the controller
+deletes it before it removes the TorchrunQueue's finalizer.
 """
 
 from __future__ import annotations
@@ -33,9 +33,7 @@ from harness.torchrun_controller.objects.template import kai_queue
 def desired(
     queue: Object, seen: SeenQueue, now: datetime, cluster_queue: str, *, kai: bool = False
 ) -> QueueDecision:
-    """Return the queue's status and what is to be done. `cluster_queue` is the one of LocalQueues that say
-    nothing else.
-    """
+    """Return the queue's status and actions. `cluster_queue` is the default ClusterQueue of LocalQueues."""
     old = QueueStatus.model_validate(queue.get("status") or {})
     status = old.model_copy(update={"observed_generation": queue["metadata"].get("generation")})
     if found(old.conditions, "Reconciled"):
@@ -65,7 +63,7 @@ def _open(
     *,
     kai: bool,
 ) -> QueueDecision:
-    """Return what is missing of a valid queue: where its jobs queue, and the objects that come with it."""
+    """Return the status of a valid queue, and actions that create its missing objects."""
     actions: list[Action] = []
     reason, message = "Ready", ""
     if kai:
@@ -88,12 +86,12 @@ def _open(
         reason, message = "Rejected", f"{seen.rejected}; change the queue, or what the API server asks for"
         actions = []
     elif actions and (before := found(status.conditions, "Ready")) and before.reason == "Rejected":
-        reason, message = before.reason, before.message  # the same until something is created
+        reason, message = before.reason, before.message  # Keep the message until something is created.
     return _say(queue, status, now, *_of_template(queue, status, reason, message), actions)
 
 
 def _of_template(queue: Object, status: QueueStatus, reason: str, message: str) -> tuple[str, str]:
-    """Return reason and message of Ready: a pod template that is not valid comes before all else."""
+    """Return reason and message of the condition Ready. An invalid pod template takes precedence."""
     checked = _current(status, queue)
     if checked is None:
         return ("PodTemplateUnknown", UNCHECKED) if reason == "Ready" else (reason, message)
@@ -101,7 +99,7 @@ def _of_template(queue: Object, status: QueueStatus, reason: str, message: str) 
 
 
 def kai_document(queue: Object, spec: QueueSpec) -> Object:
-    """Return the kai-scheduler Queue, with its parent. Its shares are its own scheduler's matter."""
+    """Return the kai-scheduler Queue of a TorchrunQueue. Without shares in the spec, it has no limits."""
     given = spec.queue
     shares = given.resources.model_dump(by_alias=True) if given else {}
     return {
@@ -122,12 +120,12 @@ def kai_document(queue: Object, spec: QueueSpec) -> Object:
 
 
 TEMPLATE = "PodTemplateValid"
-"""The condition of a queue whose pod the API server has checked. It is of one generation."""
+"""The condition with the result of the API server's check of the queue's pod, for one generation."""
 UNCHECKED = "its pod template is being checked"
 
 
 def template_condition(queue: Object) -> Condition | None:
-    """Return the condition PodTemplateValid of a queue as it is now. None: it was not checked yet."""
+    """Return the condition PodTemplateValid of the queue's current generation, or None before its check."""
     return _current(QueueStatus.model_validate(queue.get("status") or {}), queue)
 
 
@@ -137,8 +135,8 @@ def _current(status: QueueStatus, queue: Object) -> Condition | None:
 
 
 def needs_check(queue: Object) -> bool:
-    """Return whether the API server is to be asked about the queue's pod: a new or changed queue, or one
-    whose pod it refused.
+    """Return whether the queue's pod needs a check: the queue is new or has changed, or its pod was
+    rejected.
     """
     checked = template_condition(queue)
     return not ending(queue) and (checked is None or checked.status != "True")
@@ -201,7 +199,7 @@ def _local_document(queue: Object, cluster_queue: str) -> Object:
 
 
 def resource_name(queue: str, template: ResourceTemplate) -> str:
-    """Return the name of a queue's further object: as it is (`exact`), or with the queue's before it."""
+    """Return the name of a resource template's object. With nameMode prefix, the queue's name comes first."""
     name = str((template.template.get("metadata") or {}).get("name") or template.name)
     return f"{queue}-{name}" if template.name_mode == "prefix" else name
 
@@ -218,7 +216,7 @@ def _resource_document(queue: Object, template: ResourceTemplate) -> Object:
 def _resource(template: ResourceTemplate, seen: SeenQueue) -> ResourceStatus:
     kind = str(template.template.get("kind", "?"))
     version = template.template.get("apiVersion")
-    made = next(
+    existing = next(
         (item for (of, key), item in seen.resources.items() if (of, key) == (kind, template.name)), None
     )
     if PERMITTED.get(kind) != version:
@@ -227,7 +225,10 @@ def _resource(template: ResourceTemplate, seen: SeenQueue) -> ResourceStatus:
             name=template.name, kind=kind, ready=False, message=f"expected one of {allowed}, of version v1"
         )
     return ResourceStatus(
-        name=template.name, kind=kind, ready=made is not None, message="" if made is not None else MISSING
+        name=template.name,
+        kind=kind,
+        ready=existing is not None,
+        message="" if existing is not None else MISSING,
     )
 
 

@@ -1,7 +1,7 @@
-"""How long the ranks of a job have written nothing, while all its pods are ready.
+"""Detect how long the ranks of a job have written nothing to their logs while all pods run.
 
-Kubernetes cannot tell a job that trains from one whose ranks wait for each other: its containers run in both
-cases. Their logs can. They are asked seldom: one request for a job each QUIET while its first pod writes.
+Kubernetes cannot distinguish a job that trains from a job whose ranks wait for each other: the containers run
+in both cases, and only the logs differ. While a job's first pod writes, its log is read once per QUIET.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.conditions import parsed
 
 QUIET = timedelta(minutes=5)
-"""A job whose ranks write nothing for so long says so. Training programs log a line a minute or more."""
+"""The silence after which a job's message reports it. Training programs log at least about once a minute."""
 ASK = timedelta(minutes=1)
-"""How often the logs of such a job are asked."""
+"""How often the logs of a silent job are read."""
 LastLine = Callable[[str, str], datetime | None]
-"""(namespace, pod) → when the trainer wrote its last line; None where it has not, or where nobody may ask."""
+"""Returns when the trainer of (namespace, pod) wrote its last line; None without a line or a response."""
 
 
 @dataclass(frozen=True)
@@ -30,16 +30,16 @@ class _Known:
 
 
 class Silence:
-    """What was last known of the logs of each job. All of it may be lost."""
+    """A cache of the last log activity of each job. Its loss costs only additional requests."""
 
     def __init__(self, last_line: LastLine) -> None:
         self._last_line = last_line
         self._known: dict[str, _Known] = {}
 
     def since(self, uid: str, pods: Sequence[Object], now: datetime) -> tuple[datetime | None, datetime]:
-        """Return since when no rank of these pods has written, or None; and when to look again.
+        """Return since when no rank of these pods has written (None if one has), and when to check again.
 
-        `uid`: of their job. What is known of it is not older than QUIET, unless nobody wrote.
+        `uid` is the job's UID.
         """
         started = [begun for pod in pods if (begun := _started(pod)) is not None]
         if len(started) < len(pods) or not pods:
@@ -66,7 +66,7 @@ class Silence:
 
 
 def _started(pod: Object) -> datetime | None:
-    """Return when the trainer of a pod started; None where it does not run."""
+    """Return when the trainer of a pod started, or None if it does not run."""
     for each in (pod.get("status") or {}).get("containerStatuses") or []:
         if each["name"] == names.TRAINER:
             began = ((each.get("state") or {}).get("running") or {}).get("startedAt")
@@ -75,7 +75,7 @@ def _started(pod: Object) -> datetime | None:
 
 
 def sentence(since: datetime, ready: str) -> str:
-    """Return what a job says whose ranks have written nothing since then. `ready`: "3/3 ready"."""
+    """Return the message of a job that is silent since `since`. `ready` is, for example, "3/3 ready"."""
     return (
         f"no rank has written to its log since {since:%Y-%m-%dT%H:%M:%SZ}, with {ready}: they may wait for "
         "each other or for a node that is lost; `kubectl torchrun logs` shows what they wrote last"

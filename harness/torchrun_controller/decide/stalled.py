@@ -1,7 +1,7 @@
-"""Why pods are late, where no status says it: Events of the JobSet, its Job, the pods and their claims.
+"""Explain late pods by the Events of the JobSet, its Job, the pods and their claims.
 
-A pod that an admission plugin refuses, a volume that cannot be mounted, a claim that no storage class serves:
-Kubernetes reports each in an Event alone.
+Kubernetes reports some problems only in Events: a pod that an admission plugin rejects, a volume that cannot
+be mounted, a claim for which no storage class provisions a volume.
 """
 
 from __future__ import annotations
@@ -14,46 +14,46 @@ from harness.torchrun_controller.api.conditions import parsed
 from harness.torchrun_controller.decide.decisions import Seen
 
 LATE = timedelta(seconds=5)
-"""Pods that do not run for longer than this are late: Events are read."""
+"""Pods that have not started after this time are late, and the controller reads their Events."""
 AGAIN = timedelta(seconds=10)
 CLOCKS = timedelta(seconds=5)
-"""By how much the clocks of the control plane and of this process may differ."""
+"""The permitted difference between the clocks of the control plane and of this process."""
 UNSCHEDULED = timedelta(seconds=30)
-"""A scheduler that is there has reported on each pod by then."""
+"""The time within which an installed scheduler reports on each pod."""
 USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
-"""Events of a claim that is on its way."""
+"""Reasons of Events of a claim that is being provisioned normally."""
 PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event
 WITHOUT_IMAGE = ("ErrImagePull", "ImagePullBackOff")
 
 
 def time_of(event: Object) -> str:
-    """Return when an Event was last seen, in whole seconds as Kubernetes writes them."""
+    """Return when an Event last occurred, in the format of Kubernetes, in whole seconds and without Z."""
     series = event.get("series") or {}
     last = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return str(last or event["metadata"].get("creationTimestamp") or "")[:19]
 
 
 def explanation(seen: Seen, pods: list[Object], nodes: int, since: datetime, now: datetime) -> str:
-    """Return why pods of a job are late, or "" where nothing explains it.
+    """Return why pods of a job are late, or "" if no Event explains it.
 
-    `pods` are those of the attempt that runs now, `nodes` how many there should be, `since` when they began.
+    `pods` are the pods of the current attempt, `nodes` is their expected number, `since` is their start.
     """
-    told = [event for event in seen.warnings or [] if not older(event, since)]
+    events = [event for event in seen.warnings or [] if not older(event, since)]
     return (
-        _of_claims(seen, pods, told)
-        or _missing(seen, nodes - len(pods), nodes, told)
-        or _of_pods(pods, told)
+        _of_claims(seen, pods, events)
+        or _missing(seen, nodes - len(pods), nodes, events)
+        or _of_pods(pods, events)
         or _no_scheduler(pods, now)
     )
 
 
 def older(event: Object, since: datetime) -> bool:
-    """Return whether an Event is of a time before, e.g. of an attempt that has ended."""
+    """Return whether an Event is older than `since`, e.g. because it is about a previous attempt."""
     last = time_of(event)
     return not last or parsed(f"{last}Z") < since - CLOCKS
 
 
-def _of_claims(seen: Seen, pods: list[Object], told: list[Object]) -> str:
+def _of_claims(seen: Seen, pods: list[Object], events: list[Object]) -> str:
     bound = {
         claim["metadata"]["name"]
         for claim in seen.claims
@@ -61,7 +61,7 @@ def _of_claims(seen: Seen, pods: list[Object], told: list[Object]) -> str:
     }
     waiting = [pod for pod in pods if not _scheduled(pod)]
     wanted = {claim for pod in waiting for claim in (pod.get("spec") or {}).get("claims") or []} - bound
-    for event in reversed(told):
+    for event in reversed(events):
         of = event["involvedObject"]
         if (
             of.get("kind") == "PersistentVolumeClaim"
@@ -72,9 +72,9 @@ def _of_claims(seen: Seen, pods: list[Object], told: list[Object]) -> str:
     return ""
 
 
-def _missing(seen: Seen, missing: int, nodes: int, told: list[Object]) -> str:
-    """Return why the JobSet has no Job, or the Job not all of its pods."""
-    text = _of_jobset(seen, told) if missing > 0 else ""
+def _missing(seen: Seen, missing: int, nodes: int, events: list[Object]) -> str:
+    """Return why the JobSet has no Job, or why the Job lacks pods; "" if unknown."""
+    text = _of_jobset(seen, events) if missing > 0 else ""
     return f"{missing} of {nodes} pods cannot be created: {text}" if text else ""
 
 
@@ -83,25 +83,25 @@ def of_jobset(seen: Seen, since: datetime) -> str:
     return _of_jobset(seen, [event for event in seen.warnings or [] if not older(event, since)])
 
 
-def _of_jobset(seen: Seen, told: list[Object]) -> str:
+def _of_jobset(seen: Seen, events: list[Object]) -> str:
     assert seen.jobset is not None
     name = seen.jobset["metadata"]["name"]
     for kind, of_name in (("Job", f"{name}-{names.NODES}-0"), ("JobSet", name)):
-        for event in reversed(told):
+        for event in reversed(events):
             of = event["involvedObject"]
             if (of.get("kind"), of.get("name")) == (kind, of_name):
                 return _text(event)
     return ""
 
 
-def _of_pods(pods: list[Object], told: list[Object]) -> str:
-    """Return the last Event of a pod that waits. One that is scheduled no longer waits for a node."""
+def _of_pods(pods: list[Object], events: list[Object]) -> str:
+    """Return the last Event of a waiting pod, or "". FailedScheduling of a scheduled pod is ignored."""
     late = {
         pod["metadata"]["name"]: pod
         for pod in pods
         if (pod.get("status") or {}).get("phase") in (None, "Pending")
     }
-    for event in reversed(told):
+    for event in reversed(events):
         of, reason = event["involvedObject"], event.get("reason")
         pod = late.get(str(of.get("name"))) if of.get("kind") == "Pod" else None
         if pod is None or reason == PULL_SECRET or (reason == "FailedScheduling" and _scheduled(pod)):
@@ -110,9 +110,9 @@ def _of_pods(pods: list[Object], told: list[Object]) -> str:
     return ""
 
 
-def pull_secret(pods: list[Object], told: list[Object]) -> str:
-    """Return which image pull Secret a pod without its image lacks, or ""."""
-    for event in reversed(told):
+def pull_secret(pods: list[Object], events: list[Object]) -> str:
+    """Return the message about a missing image pull Secret of a pod that cannot pull its image, or ""."""
+    for event in reversed(events):
         if event.get("reason") == PULL_SECRET and any(
             event["involvedObject"].get("name") == pod["metadata"]["name"] for pod in without_image(pods)
         ):
@@ -121,7 +121,7 @@ def pull_secret(pods: list[Object], told: list[Object]) -> str:
 
 
 def without_image(pods: list[Object]) -> list[Object]:
-    """Return pods that name image pull Secrets and cannot pull an image."""
+    """Return the pods that name image pull Secrets and cannot pull an image."""
     return [
         pod
         for pod in pods
@@ -135,7 +135,7 @@ def without_image(pods: list[Object]) -> list[Object]:
 
 
 def waits_for_claims(pods: list[Object]) -> bool:
-    """Return whether a pod with claims is not scheduled."""
+    """Return whether an unscheduled pod has claims."""
     return any(not _scheduled(pod) and (pod.get("spec") or {}).get("claims") for pod in pods)
 
 
@@ -144,7 +144,7 @@ def _scheduled(pod: Object) -> bool:
 
 
 def _no_scheduler(pods: list[Object], now: datetime) -> str:
-    """Return which scheduler has not reported on a pod for UNSCHEDULED."""
+    """Return which scheduler has not reported on a pod for UNSCHEDULED, or ""."""
     for pod in pods:
         created = pod["metadata"].get("creationTimestamp")
         if created and not condition(pod, "PodScheduled") and now - parsed(created) >= UNSCHEDULED:

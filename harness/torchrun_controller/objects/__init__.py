@@ -1,1 +1,1 @@
-"""The objects that are created for a job. Pure."""
+"""Build the Kubernetes objects of a job, a queue and the controller. These modules do no I/O."""

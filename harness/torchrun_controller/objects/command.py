@@ -1,6 +1,6 @@
-"""The command of the container `trainer`: set up, wait for names, torchrun. Assembled here alone.
+"""Build the command of the container `trainer`: run the setup, wait for DNS names, run torchrun.
 
-It is shown in the job's status as it runs. The variables in it are those of each pod.
+The job's status shows the torchrun command. Its variables are expanded in each pod.
 """
 
 from __future__ import annotations
@@ -16,14 +16,15 @@ from harness.torchrun_controller.plan.gpu_layout import Plan, Refused
 
 PORT = 29500
 RUN_ID = "TORCHRUN_RUN_ID"
-"""The UID of the Kubernetes Job: the same in all pods of an attempt, another one after a restart. So an
-attempt never meets what the one before left in etcd."""
+"""The variable with the UID of the Kubernetes Job: the same in all pods of an attempt, and new after a
+restart. So an attempt never uses the state that the previous attempt left in etcd."""
 POD_IP = "TORCHRUN_POD_IP"
-"""Ranks meet at rank 0's address: its name may still lead to the pod before it."""
+"""The variable with the pod's IP. Ranks use the address of rank 0, because its name may still resolve to the
+previous pod."""
 NAMES_SECONDS = 300
 JOIN_SECONDS = 600
 ASK_SECONDS, SILENT_SECONDS = 15, 90
-"""How often each pod asks the store of a c10d rendezvous, and how long that may go unanswered."""
+"""How often each pod pings the store of a c10d rendezvous, and how long the store may not respond."""
 SHELL = re.compile(r"[;&|<>$`\n()*?\[\]{}~#!]")
 RESERVED = re.compile(names.RESERVED)
 
@@ -32,16 +33,16 @@ PYTHON = """if ! command -v python >/dev/null && command -v python3 >/dev/null; 
   mkdir -p "${TMPDIR:-/tmp}/torchrun" && ln -sf "$(command -v python3)" "${TMPDIR:-/tmp}/torchrun/python"
   export PATH="$PATH:${TMPDIR:-/tmp}/torchrun"
 fi"""
-"""Debian's Python is python3 alone."""
+"""Provide `python` where the image, such as Debian's, has only `python3`."""
 
 
 OWN_STORE = 'export TORCH_DISABLE_SHARE_RDZV_TCP_STORE="${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-1}"'
-"""Since 2.4 torchrun's ranks share a store which the node of global rank 0 starts once, and keep its address.
-When that node was lost, the others met anew and asked a store that was gone, without end (torch 2.6,
-DynamicRendezvousHandler.next_rendezvous: _bootstrap_store_info)."""
+"""Since torch 2.4, ranks share a store that the node of global rank 0 starts once, and keep the address.
+If that node is lost, the other nodes meet again and then wait for the lost store without end (in torch 2.6:
+DynamicRendezvousHandler.next_rendezvous, _bootstrap_store_info)."""
 EXIT_AT_SIGTERM = "trap 'exit 143' TERM INT"
-"""As process 1 a shell does not hear SIGTERM without a trap. It has one from its first command on, so that a
-pod which waits for others ends when it is told to. A command of the setup ends first."""
+"""As process 1, a shell ignores SIGTERM without a trap. The trap is set first, so that a pod that waits for
+others ends at SIGTERM. A running command of the setup ends before the shell."""
 SETUP_BEGINS = f"""torchrun_setup=begun
 setup_told() {{
   code=$?
@@ -53,8 +54,8 @@ trap setup_told EXIT
 # setupCommand"""
 SETUP_ENDED = """
 torchrun_setup=ended"""
-"""A setup that ends the shell, also with `exit 0` or a text that never closes, must not look like a job that
-has run. The empty line ends a last line that goes on."""
+"""A setup that ends the shell, even with `exit 0` or an unclosed quote, must not look like a finished job.
+The empty line ends a last line with a line continuation."""
 FORWARD_SIGTERM = """child= stopped= told=
 tell() { stopped=1; [ -z "$child" ] || [ -n "$told" ] || { told=1; forward; }; }
 trap tell TERM INT"""
@@ -64,10 +65,10 @@ code=0; wait "$child" || code=$?
 while [ -n "$stopped" ]; do stopped=; code=0; wait "$child" || code=$?; done
 exit $code
 """
-"""As process 1 torchrun would not hear SIGTERM while it still imports torch: the pod took all of its grace
-period to end. A signal interrupts `wait`, so it is asked again, and the exit code is torchrun's. Only the
-first signal is passed on: the kubelet sends two to a pod that is deleted by force. By then torchrun may have
-ended: to signal it must not fail, or `set -e` would end the script with another exit code."""
+"""As process 1, torchrun would ignore SIGTERM while it still imports torch, and the pod would use its whole
+grace period. A signal interrupts `wait`, so the script waits again and exits with torchrun's exit code. Only
+the first signal is passed on: the kubelet sends two to a pod that is deleted by force. torchrun may have
+ended by then, and a failing `kill` would end the script through `set -e` with another exit code."""
 FORWARD = """forward() { kill -TERM "$child" 2>/dev/null || true; }"""
 FORWARD_ELASTIC = (
     OWN_PROCESSES
@@ -93,13 +94,14 @@ ANSWERS = f"""answers() {{
     IFS= read -r -N 4 got <&3
     [ "$got" = "$(printf "\\1\\1\\1\\1")" ]' "$1" "$2" 2>/dev/null
 }}"""
-"""A store's VALIDATE and PING (torch/csrc/distributed/c10d/TCPStoreBackend.hpp). 124: no answer in time."""
+"""Send VALIDATE and PING to a store (torch/csrc/distributed/c10d/TCPStoreBackend.hpp). Status 124 means no
+response in time."""
 ALIVE = """alive="${TMPDIR:-/tmp}/torchrun/alive-until"
 alive_for() {
   [ "$JOB_COMPLETION_INDEX" != 0 ] || printf '%s\\n' $(($(printf '%(%s)T') + $1)) >"$alive" || true
 } 2>/dev/null
 mkdir -p "${alive%/*}" 2>/dev/null || true"""
-"""Define `alive_for SECONDS`. In node 0 it writes the time until which node 0 counts as alive (Unix time)."""
+"""Define `alive_for SECONDS`. In node 0 it writes the Unix time until which node 0 counts as alive."""
 ALIVE_AT_FIRST = f"""{ALIVE}
 alive_for {NAMES_SECONDS}"""
 """The other nodes wait for the store of node 0 for the same time."""
@@ -124,9 +126,9 @@ store_lost() {{
   exit 1
 }}
 trap store_lost USR1"""
-"""torchrun waits without end for a store that takes its request and does not answer: when node 0 hangs, or is
-cut off, no other node would ever train again (torch 2.6, TCPStore::doWait). A store that has never answered
-this way is of another version, and is not judged. Until the store listens, watch_store does not extend the
+"""torchrun waits without end for a store that accepts its request and does not respond: if node 0 hangs or is
+cut off, no other node continues (torch 2.6, TCPStore::doWait). A store that has never responded to PING has
+another version, and watch_store ignores its silence. Until the store listens, watch_store does not extend the
 time for which node 0 counts as alive."""
 LIVES = """[ "$JOB_COMPLETION_INDEX" = 0 ] &&
   read -r until 2>/dev/null <"${TMPDIR:-/tmp}/torchrun/alive-until" || exit 0
@@ -135,9 +137,9 @@ LIVES = """[ "$JOB_COMPLETION_INDEX" = 0 ] &&
 
 
 def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
-    """Return the torchrun command as a line of shell. Raises Refused."""
+    """Return the torchrun command as a shell command line. Raises Refused."""
     parts = ["torchrun", *_group(job, plan, distributed), f"--nproc-per-node={plan.processes}"]
-    # The JobSet restarts a job of fixed size as a whole; an elastic one goes on in the pods that are left.
+    # The JobSet restarts a job of fixed size as a whole. An elastic job continues in the remaining pods.
     if plan.elastic and spec.reliability.restart_policy != "Never":
         parts.append(f"--max-restarts={spec.reliability.max_restarts}")
     return " ".join([*parts, *_program(spec.command)])
@@ -170,7 +172,7 @@ def _group(job: str, plan: Plan, distributed: Distributed) -> list[str]:
         return [*shared, "--rdzv-backend=c10d", f"--rdzv-endpoint={shlex.quote(endpoint)}"]
     if plan.nodes == 1:
         return ["--standalone", "--nnodes=1"]
-    # torchrun guesses from names whether it is the host of the store; the index knows.
+    # Without is_host, torchrun guesses from host names whether it hosts the store. The index is reliable.
     first = '$([ "$JOB_COMPLETION_INDEX" = 0 ] && echo true || echo false)'
     return [
         *shared,
@@ -181,8 +183,10 @@ def _group(job: str, plan: Plan, distributed: Distributed) -> list[str]:
 
 
 def _program(command: str) -> list[str]:
-    """Return the user's command after torchrun's options. torchrun starts Python itself, and other programs
-    with --no-python. What needs a shell gets one, in each rank.
+    """Return the part of the torchrun command after torchrun's options: the user's command.
+
+    torchrun starts Python itself, and other programs with --no-python. A command that needs a shell runs in
+    `bash -c` in each rank. Raises Refused.
     """
     text = command.strip()
     try:
@@ -206,7 +210,7 @@ def _program(command: str) -> list[str]:
 
 
 def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
-    """Return the script of `bash -c`. The setup runs in the same shell, so that its `cd` counts."""
+    """Return the trainer's script for `bash -c`. The setup runs in the same shell, so its `cd` applies."""
     lines = ["set -e", EXIT_AT_SIGTERM, PYTHON]
     if spec.setup_command:
         lines += [SETUP_BEGINS, spec.setup_command.rstrip("\n"), SETUP_ENDED]
@@ -232,9 +236,9 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
 
 
 def liveness(job: str, plan: Plan, distributed: Distributed) -> dict[str, object] | None:
-    """Return the liveness probe of a trainer, where node 0 has the store in which the nodes meet; else None.
+    """Return the liveness probe of a trainer, or None if node 0 does not host the store of the rendezvous.
 
-    The kubelet asks from outside the processes of the container: also where all of them hang.
+    The kubelet runs the probe even if all processes of the container hang.
     """
     if distributed.rdzv_endpoint or _store(job, plan, distributed) is None:
         return None
@@ -243,7 +247,7 @@ def liveness(job: str, plan: Plan, distributed: Distributed) -> dict[str, object
 
 
 def _store(job: str, plan: Plan, distributed: Distributed) -> tuple[str, str] | None:
-    """Return the host and port of the store in which the nodes of a job meet; None without one."""
+    """Return the host and port of the c10d rendezvous store, or None without one."""
     if plan.nodes == 1 or distributed.rdzv_backend not in (None, "c10d"):
         return None
     host, _, port = (distributed.rdzv_endpoint or names.host(job, 0)).partition(":")
@@ -251,10 +255,11 @@ def _store(job: str, plan: Plan, distributed: Distributed) -> tuple[str, str] | 
 
 
 def _wait_for(host: str, port: int) -> list[str]:
-    """Return lines that wait for the first pod: it for its own address in DNS, the others until it listens.
+    """Return shell lines that wait for node 0: until DNS has its new address (in node 0), or until it listens
+    (in the other nodes).
 
-    After a restart DNS may have the address of the pod before for half a minute, and torchrun ends when it
-    does not find its host.
+    After a restart, DNS may return the address of the previous pod for half a minute, and torchrun ends if
+    it does not find its host.
     """
     return [
         "found() {",
@@ -276,5 +281,5 @@ def _wait_for(host: str, port: int) -> list[str]:
 
 
 def verbatim(words: list[str]) -> list[str]:
-    """Return a command for the kubelet, which takes $(NAME) for a variable, and $$ for one dollar."""
+    """Return the command with each $ doubled, because the kubelet expands $(NAME) and turns $$ into $."""
     return [word.replace("$", "$$") for word in words]

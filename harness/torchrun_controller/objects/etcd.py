@@ -1,4 +1,6 @@
-"""The etcd of rdzvBackend etcd-v2: the one that jobs without an endpoint use, and what a pod checks first.
+"""The etcd for rdzvBackend etcd-v2: its manifests, and the check that a pod runs before torchrun.
+
+Jobs without an rdzvEndpoint use this etcd.
 
 `python -m harness.torchrun_controller.objects.etcd` prints manifests/torchrun-etcd/etcd.yaml.
 """
@@ -15,7 +17,7 @@ NAMESPACE, NAME, PORT = "etcd-system", "etcd", 2379
 ENDPOINT = f"{NAME}.{NAMESPACE}.svc.cluster.local:{PORT}"
 INSTALL = "kubectl apply -k manifests/torchrun-etcd"
 IMAGE = "quay.io/coreos/etcd:v3.5.35"
-"""The newest line of etcd that has the API v2."""
+"""The last minor version of etcd with the API v2."""
 SECONDS = 60
 """How long a pod waits for its etcd to answer."""
 HEADER = (
@@ -68,9 +70,9 @@ while True:
 
 
 def check(endpoint: str) -> list[str]:
-    """Return lines of shell that end the pod with a sentence where ranks could not meet at this endpoint.
+    """Return shell lines that end the pod with an error message if ranks cannot meet at this endpoint.
 
-    The sentence is the container's termination message, which is the job's.
+    The message is written to the container's termination log, from which the job's status takes it.
     """
     return [
         f"python - {shlex.quote(endpoint)} {SECONDS} <<'TORCHRUN_ETCD'",
@@ -80,7 +82,7 @@ def check(endpoint: str) -> list[str]:
 
 
 def documents(image: str = IMAGE) -> list[Object]:
-    """Return namespace, Service and Deployment of the etcd."""
+    """Return the namespace, Service and Deployment of the etcd."""
     labels = {"app.kubernetes.io/name": NAME}
     metadata = {"name": NAME, "namespace": NAMESPACE}
     container = {
@@ -138,7 +140,7 @@ def documents(image: str = IMAGE) -> list[Object]:
 
 
 def text() -> str:
-    """Return etcd.yaml."""
+    """Return the content of etcd.yaml."""
 
     class Plain(yaml.SafeDumper):
         def ignore_aliases(self, data: object) -> bool:

@@ -1,7 +1,7 @@
-"""The pod `<job>-sync-0`, which holds the code of a job of several nodes on the claim `<job>-workspace`.
+"""The pod `<job>-sync-0`, which stores the code of a multi-node job on the claim `<job>-workspace`.
 
-The pods of the job have folders of their own, because one claim would hold them on one node. Those that come
-later get the code from Secrets while it is small, and from this pod when it is not (pod/kept.py).
+The pods of the job use emptyDir volumes, because one ReadWriteOnce claim would force them onto one node. Pods
+that start later get the code from Secrets if it is small, otherwise from this pod (pod/kept.py).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from harness.torchrun_sync.bundle import held
 from harness.torchrun_sync.pods import STORE, WAITING
 
 TAKEN_OVER = ("imagePullSecrets", "nodeSelector", "securityContext", "serviceAccountName", "tolerations")
-"""Fields of the queue's pod template that say where a pod of this queue may run, and as whom."""
+"""Fields of the queue's pod template that determine where a pod of the queue may run, and as which user."""
 
 
 def documents(job: Object, resolved: Resolved) -> list[Object]:
-    """Return the Service and the StatefulSet; none for a job whose code is not held."""
+    """Return the Service and the StatefulSet, or [] for a job that does not need this pod."""
     code = next((volume for volume in resolved.volumes if volume.name == "workspace"), None)
     if code is None or not code.held or resolved.workspace_digest is None:
         return []

@@ -1,4 +1,4 @@
-"""Queue + job → JobSet and claims."""
+"""Build the JobSet and the claims of a job."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from harness.torchrun_controller.objects import template
 from harness.torchrun_controller.objects.template import Resolved
 
 DEADLINE_MARGIN = 60
-"""Seconds that the cluster's own deadline lies behind the controller's, which says more."""
+"""Seconds by which the Job's own deadline is later than the controller's, whose message has more details."""
 
 
 def owner(job: Object) -> Object:
-    """Return the owner reference by which an object goes with its TorchrunJob or TorchrunQueue."""
+    """Return an owner reference to a TorchrunJob or TorchrunQueue."""
     return {
         "apiVersion": names.API,
         "kind": job["kind"],
@@ -27,7 +27,7 @@ def owner(job: Object) -> Object:
 
 
 def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: bool = False) -> Object:
-    """Return the JobSet of a job. With a LocalQueue it is made suspended, and Kueue starts it."""
+    """Return the JobSet of a job. With a LocalQueue, the JobSet is created suspended and Kueue starts it."""
     plan, reliability = resolved.plan, resolved.spec.reliability
     restarts = 0 if reliability.restart_policy == "Never" else reliability.max_restarts
     inner: Object = {
@@ -38,7 +38,7 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
         "template": template.pod(resolved, kai=kai),
     }
     if plan.elastic:
-        # A lost pod comes back alone, and the others go on. Those that are left decide the end.
+        # Only the lost pod is replaced, and the others continue. `least` successful pods end the job.
         inner["backoffLimit"] = restarts * plan.nodes
         inner["successPolicy"] = {"rules": [{"succeededCount": plan.least}]}
         restarts = 0
@@ -47,7 +47,7 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
     deadline = {"name": "deadline", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]}
     spec: Object = {
         "suspend": local_queue is not None,
-        # A headless Service, with names also of pods that are not ready: ranks meet before they are.
+        # A headless Service that also resolves pods that are not ready: ranks meet before pods are ready.
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
         "failurePolicy": {"maxRestarts": restarts, "rules": [deadline]},
         "successPolicy": {"operator": "All"},
@@ -71,8 +71,8 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
 
 
 def claims(job: Object, resolved: Resolved) -> list[Object]:
-    """Return the claims of a job. The workspace goes with it; datasets and checkpoints stay."""
-    made = []
+    """Return the claims of a job. Only the workspace claim is owned by the job and deleted with it."""
+    documents = []
     for volume in resolved.volumes:
         if volume.claim is not None:
             metadata = {
@@ -81,8 +81,8 @@ def claims(job: Object, resolved: Resolved) -> list[Object]:
                 "labels": template.labels_of(resolved),
                 **({"ownerReferences": [owner(job)]} if volume.ours else {}),
             }
-            made.append({**volume.claim, "metadata": metadata})
-    return made
+            documents.append({**volume.claim, "metadata": metadata})
+    return documents
 
 
 def _digest(spec: Object) -> str:

@@ -1,4 +1,4 @@
-"""The pods that the API server checks in a dry run: of a job before it starts, and of a queue's template."""
+"""The pods that the API server validates in a dry run: a job's, before it starts, and a queue's."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from harness.torchrun_controller.objects import template
 from harness.torchrun_controller.objects.template import Resolved, resolve
 
 ANY_NAME = "job"
-"""Of a job whose pod stands for those of jobs that differ in their names alone."""
+"""The name in a pod that is the same for all jobs that differ only in their names."""
 COMMAND = "python train.py"
 IMAGE = "image-of-the-job"
-"""Of a queue without an image, whose jobs name theirs."""
+"""The image in the pod of a queue without an image, whose jobs name their own."""
 
 
 def of_job(job: Object, resolved: Resolved, *, kai: bool) -> Object:
-    """Return the pod of node 0 of a job."""
+    """Return the pod of a job's node 0."""
     name = f"{resolved.name}-{NODES}-0-0"
     return _pod(name, job["metadata"]["namespace"], template.pod(resolved, kai=kai))
 
 
 def of_queue(queue: Object, spec: QueueSpec, *, kai: bool) -> Object:
-    """Return a pod of a queue: that of a job on one whole node, which overrides nothing.
+    """Return the pod of a job on one whole node of the queue that overrides nothing.
 
-    Raises Refused for a queue of which no job can run. What each job may say for itself is left out.
+    The pod leaves out volumes if jobs may override them. Raises Refused if no job of the queue can run.
     """
     allowed = spec.overrides.allowed
     if "storage" in allowed:
@@ -51,7 +51,7 @@ def _pod(name: str, namespace: str, of: Object) -> Object:
 
 
 def storage_classes(spec: QueueSpec) -> list[tuple[str, str]]:
-    """Return (field, name) of the storage classes that a queue names."""
+    """Return a (field, name) pair for each storage class that a queue names."""
     claims = {
         "workspace": spec.storage.workspace,
         "datasets": spec.storage.datasets,

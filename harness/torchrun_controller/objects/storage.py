@@ -1,4 +1,4 @@
-"""Volumes of a job: workspace, datasets, checkpoints, shared memory."""
+"""The volumes of a job: workspace, datasets, checkpoints, shared memory."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ WORKSPACE_SIZE = "10Gi"
 
 @dataclass(frozen=True)
 class Volume:
-    """A volume of the pods, where it is mounted, and the claim to make for it, if any."""
+    """A volume of a job's pods, its mount path, and the claim to create for it, if any."""
 
     name: str
     source: Object
@@ -25,11 +25,11 @@ class Volume:
     read_only: bool = False
     claim: Object | None = None
     ours: bool = False
-    """Whether the claim goes with the job."""
+    """Whether the claim is deleted with the job."""
 
     @property
     def held(self) -> bool:
-        """Whether the claim is that of a pod which holds the code for the others, and these have a folder."""
+        """Whether the claim belongs to the pod `<job>-sync-0`, and the job's pods have emptyDirs instead."""
         return self.claim is not None and "emptyDir" in self.source
 
 
@@ -38,9 +38,10 @@ def workspace(
 ) -> Volume | None:
     """Return the volume of the code, or None for a job without one.
 
-    One pod: a claim of its own. Several: that claim if it can be mounted everywhere, else a folder in each
-    pod, because a ReadWriteOnce claim would hold the pods on one node. `wanted`: the code is uploaded; then
-    a claim that is asked for is that of the pod which holds it.
+    A job with one pod gets a claim. A job with several pods gets the claim only if it is ReadWriteMany;
+    otherwise each pod gets an emptyDir, because a ReadWriteOnce claim would force the pods onto one node.
+    `wanted` means that the code is uploaded: in that case a requested ReadWriteOnce claim belongs to the pod
+    `<job>-sync-0`.
     """
     enabled = claim is not None and claim.enabled
     if asked is None and not enabled and not wanted:
@@ -68,8 +69,11 @@ def workspace(
 
 
 def lasting(job: str, queue: str, storage: Storage, plan: Plan) -> list[Volume]:
-    """Return datasets (of the queue, read only) and checkpoints (of the job's name). Both outlive the job."""
-    found = []
+    """Return the volumes of datasets (read-only, one claim per queue) and checkpoints (one per job name).
+
+    Both claims are kept after the job.
+    """
+    volumes = []
     for kind, claim, default, read_only in (
         ("datasets", storage.datasets, f"{queue}-datasets", True),
         ("checkpoints", storage.checkpoints, f"{job}-checkpoints", False),
@@ -77,13 +81,13 @@ def lasting(job: str, queue: str, storage: Storage, plan: Plan) -> list[Volume]:
         if claim is None or not (claim.enabled or claim.claim_name):
             continue
         name = claim.claim_name or default
-        made = None if claim.claim_name else _claim(name, claim, plan)
-        found.append(Volume(kind, _claimed(name), claim.mount_path or f"/{kind}", read_only, made))
-    return found
+        document = None if claim.claim_name else _claim(name, claim, plan)
+        volumes.append(Volume(kind, _claimed(name), claim.mount_path or f"/{kind}", read_only, document))
+    return volumes
 
 
 def shared_memory(storage: Storage, plan: Plan) -> Volume | None:
-    """Return /dev/shm, as large as the pod's GPUs (or the node, without GPUs) want."""
+    """Return the volume for /dev/shm: the size per GPU times the pod's GPUs, or once without GPUs."""
     if storage.shm_size_per_gpu is None:
         return None
     size = bytes_of(storage.shm_size_per_gpu, max(plan.gpus, 1))
@@ -91,7 +95,7 @@ def shared_memory(storage: Storage, plan: Plan) -> Volume | None:
 
 
 def bytes_of(quantity: str | int, times: int) -> str:
-    """Return a quantity many times over, in whole bytes or mebibytes."""
+    """Return a quantity multiplied by `times`, in whole bytes or mebibytes."""
     amount = parse_quantity(quantity) * times
     return f"{int(amount / 2**20)}Mi" if amount % 2**20 == 0 else str(int(amount.to_integral_value()))
 
@@ -101,7 +105,7 @@ def _claimed(name: str) -> Object:
 
 
 def _claim(name: str, claim: Claim, plan: Plan, alone: str | None = None) -> Object:
-    """Return a claim that the job's pods mount, or, with the access mode `alone`, one other pod."""
+    """Return a claim for the job's pods, or, with the access mode `alone`, for the one pod `<job>-sync-0`."""
     mode = alone or claim.access_mode or ("ReadWriteMany" if plan.nodes > 1 else "ReadWriteOnce")
     if alone is None and plan.nodes > 1 and mode in ("ReadWriteOnce", "ReadWriteOncePod"):
         raise Refused(

@@ -1,4 +1,4 @@
-"""The pod of a job: its queue's template, with what the job says otherwise."""
+"""Build the pod template of a job from its queue's pod template and the job's overrides."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WHOLE = re.compile("[0-9]{1,6}")
 
 @dataclass(frozen=True)
 class Resolved:
-    """A job with what it takes from its queue."""
+    """A job merged with the settings of its queue."""
 
     name: str
     spec: JobSpec
@@ -41,7 +41,10 @@ class Resolved:
 
 
 def capacity(queue: QueueSpec) -> int:
-    """Return the GPUs of a whole node: the queue's, or what its template's trainer asks for."""
+    """Return the GPUs of a whole node: nodeResources.gpus, or the GPUs of the pod template's trainer.
+
+    Raises Refused if the template's number is not whole.
+    """
     resources = trainer_of(queue).get("resources") or {}
     asked = (resources.get("limits") or {}).get(GPU) or (resources.get("requests") or {}).get(GPU) or 0
     if not WHOLE.fullmatch(str(asked)):
@@ -54,9 +57,9 @@ def capacity(queue: QueueSpec) -> int:
 def resolve(
     name: str, spec: JobSpec, annotations: Object, queue: QueueSpec, now: Capacity | None = None
 ) -> Resolved:
-    """Return the job as it will run, with what is free `now` for a queue of distribution BestFit.
+    """Return the job merged with its queue. A queue with distribution BestFit uses the capacity `now`.
 
-    Raises Refused where it cannot run.
+    Raises Refused if the job cannot run.
     """
     _permitted(spec, queue)
     whole = capacity(queue)
@@ -95,7 +98,7 @@ def resolve(
 
 
 def _permitted(spec: JobSpec, queue: QueueSpec) -> None:
-    said = {
+    overridden = {
         "image": bool(spec.image),
         "distributed": bool(_said(spec.distributed)),
         "scheduling": bool(_said(spec.scheduling)),
@@ -103,7 +106,7 @@ def _permitted(spec: JobSpec, queue: QueueSpec) -> None:
         "env": bool(spec.env),
         "volumes": bool(_said(spec.volumes)),
     }
-    refused = [name for name, is_said in said.items() if is_said and name not in queue.overrides.allowed]
+    refused = [name for name, is_set in overridden.items() if is_set and name not in queue.overrides.allowed]
     if refused:
         raise Refused(
             "OverrideNotAllowed",
@@ -123,7 +126,7 @@ def _said(part: Distributed | Scheduling | Storage | object) -> Object:
 
 
 def _over(queue: Distributed | Scheduling | Storage, job: Distributed | Scheduling | Storage) -> Object:
-    """Return the queue's part with what the job's says; maps are merged."""
+    """Return the queue's settings, overridden by the job's. Maps are merged."""
     result = queue.model_dump(exclude_none=True)
     for name, value in _said(job).items():
         before = result.get(name)
@@ -132,13 +135,13 @@ def _over(queue: Distributed | Scheduling | Storage, job: Distributed | Scheduli
 
 
 def trainer_of(queue: QueueSpec) -> Object:
-    """Return the container `trainer` of a queue's pod template, {} where it has none."""
+    """Return the container `trainer` of a queue's pod template, or {} without one."""
     containers = queue.pod_template.spec.get("containers")
     return dict(containers[0]) if containers else {}
 
 
 def pod(job: Resolved, *, kai: bool) -> Object:
-    """Return the pod template."""
+    """Return the pod template of the JobSet."""
     spec: Object = copy.deepcopy(dict(job.queue.pod_template.spec))
     sidecars = (spec.get("containers") or [{}])[1:]
     trainer = _container(job)
@@ -146,9 +149,9 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     if spec.get("initContainers"):
         spec["initContainers"] = [*map(_with_last_lines, spec["initContainers"])]
     if spec.get("hostNetwork"):
-        # With the default policy a pod on its node's network asks the node's DNS, which knows no Service.
+        # With the default policy, a pod on the host network uses the node's DNS, which resolves no Services.
         spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
-    spec["restartPolicy"] = "Never"  # the JobSet restarts all ranks together; a container alone meets nobody
+    spec["restartPolicy"] = "Never"  # A restarted rank cannot rejoin alone: the JobSet restarts all ranks.
     spec.setdefault("serviceAccountName", job.queue.service_account_name)
     added = [{"name": volume.name, **volume.source} for volume in job.volumes]
     spec["volumes"] = _named([*(spec.get("volumes") or []), *added, *job.spec.volumes.additional_volumes])
@@ -171,12 +174,12 @@ def pod(job: Resolved, *, kai: bool) -> Object:
 
 
 def _with_last_lines(container: Object) -> Object:
-    """Return a container of the template whose pod's status has its last lines when it fails."""
+    """Return the container, set to report the last lines of its log in the pod's status when it fails."""
     return {"terminationMessagePolicy": "FallbackToLogsOnError", **container}
 
 
 def labels_of(job: Resolved) -> dict[str, str]:
-    """Return the labels of everything that is made for a job."""
+    """Return the labels of all objects that are created for a job."""
     gpu_type = job.queue.node_resources.gpu_type
     return {
         names.JOB_LABEL: job.name,
@@ -186,13 +189,13 @@ def labels_of(job: Resolved) -> dict[str, str]:
 
 
 def kai_queue(queue: QueueSpec) -> str | None:
-    """Return the name of its kai-scheduler queue, whichever field has it."""
+    """Return the name of the kai-scheduler queue, from either field, or None."""
     return queue.kai_queue or (queue.queue.name if queue.queue else None)
 
 
 def _container(job: Resolved) -> Object:
     trainer = trainer_of(job.queue)
-    # What wants /dev/shm twice is refused by the API server: the template's own mount stays.
+    # The API server rejects two mounts of one path, e.g. /dev/shm. The template's mount wins.
     taken = {mount["mountPath"] for mount in trainer.get("volumeMounts") or []}
     mounts = [
         {"name": volume.name, "mountPath": volume.path, **({"readOnly": True} if volume.read_only else {})}
@@ -231,16 +234,16 @@ def _container(job: Resolved) -> Object:
 
 
 def _command(job: Resolved, code: storage.Volume | None) -> list[str]:
-    """Return the trainer's command. With a synced workspace it runs again when new code is switched in."""
+    """Return the trainer's command. With a synced workspace, a supervisor restarts it for new code."""
     words = ["bash", "-c", command.script(job.name, job.spec, job.plan, job.distributed)]
     if code is not None and job.workspace_digest:
         words = supervised(words, f"{code.path.rstrip('/')}/{STORE}", CONTROL)
     return command.verbatim(words)
 
 
-def _named(found: Iterable[Object]) -> list[Object]:
-    """Return objects by their name; a later one replaces an earlier one."""
-    return list({item["name"]: item for item in found}.values())
+def _named(items: Iterable[Object]) -> list[Object]:
+    """Return the items with unique names. A later item replaces an earlier item of the same name."""
+    return list({item["name"]: item for item in items}.values())
 
 
 def _resources(template: Object, job: Resolved) -> Object:
@@ -276,5 +279,5 @@ def _schedule(spec: Object, job: Resolved, *, kai: bool) -> None:
     if kai:
         spec["schedulerName"] = "kai-scheduler"
     elif asked.scheduler and asked.scheduler != "kai-scheduler":
-        # Kueue stands in for kai-scheduler: a pod for a scheduler that is not there waits for ever.
+        # With Kueue, kai-scheduler may not be installed, and a pod for a missing scheduler waits for ever.
         spec["schedulerName"] = asked.scheduler

@@ -1,4 +1,4 @@
-"""The container that brings a job's code before the ranks start, or waits until it is there."""
+"""The init container that fetches a job's code, or waits for its upload, before the ranks start."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from harness.torchrun_sync.bundle import kept, s3_fetch
 from harness.torchrun_sync.pods import CONTROL, STORE, WAITING
 
 READY = ".torchrun/ready"
-"""In the workspace: the commit or the digest of what is there, written last."""
+"""A file in the workspace with the commit or digest of its content. It is written last."""
 WORKSPACE_SECONDS = 600
 KEPT = "workspace-kept"
 KEPT_FOLDER = "/torchrun-kept"
-"""The volume of the Secrets that keep a job's code, and where the container that brings it sees them."""
+"""The volume of the Secrets that store a job's code, and its mount path in the init container."""
 
 SHARED = f"""
 if [ "$SHARED" = true ] && [ "$JOB_COMPLETION_INDEX" != 0 ]; then
@@ -27,7 +27,7 @@ if [ "$SHARED" = true ] && [ "$JOB_COMPLETION_INDEX" != 0 ]; then
   done
 fi
 """
-"""All pods have one volume: one of them brings the code, lest they write over each other."""
+"""All pods share one volume, so only node 0 fetches the code. The others wait for it."""
 GIT = f"""set -e
 if ! command -v git >/dev/null; then
   echo "workspace: this image has no git; name one that has in workspaceStorage.image" >&2; exit 1
@@ -60,21 +60,21 @@ tee /dev/termination-log </tmp/s3
 
 
 def parts_of(annotations: Object) -> int | None:
-    """Return how many Secrets keep a job's code; None while the command line is making them."""
-    said = str(annotations.get(names.PARTS_ANNOTATION, "0"))
-    return min(int(said), names.MAX_PARTS) if said.isdecimal() else None
+    """Return how many Secrets store a job's code, or None while the command line creates them."""
+    count = str(annotations.get(names.PARTS_ANNOTATION, "0"))
+    return min(int(count), names.MAX_PARTS) if count.isdecimal() else None
 
 
 def kept_volume(job: str, parts: int) -> Object:
-    """Return the volume of the Secrets that keep a job's code. One that is not there yet stops no pod."""
-    looked_for = min(parts + names.SPARE_PARTS, names.MAX_PARTS)
+    """Return the volume of the Secrets that store a job's code. Pods start even if some do not exist yet."""
+    mounted = min(parts + names.SPARE_PARTS, names.MAX_PARTS)
     secrets = [
         {
             "name": names.workspace_part(job, index),
             "optional": True,
             "items": [{"key": names.PART_KEY, "path": str(index)}],
         }
-        for index in range(looked_for)
+        for index in range(mounted)
     ]
     return {"name": KEPT, "projected": {"sources": [{"secret": each} for each in secrets]}}
 
@@ -87,11 +87,10 @@ def container(
     code: storage.Volume | None,
     trainer: Object,
 ) -> Object | None:
-    """Return the init container that brings the code, or waits for the sync; None where it is there already.
+    """Return the init container that fetches the code or waits for the sync; None if it is not needed.
 
-    `parts`: how many Secrets keep the code that the command line uploaded.
-
-    Its termination message is the commit or digest of what it brought: all pods must have the same.
+    `parts` is the number of Secrets that store the uploaded code. The container's termination message is the
+    commit or digest of the fetched code, which must be the same in all pods.
     """
     if code is None:
         return None

@@ -1,1 +1,1 @@
-"""How the GPUs of a job are divided over nodes. Pure."""
+"""Divide the GPUs of a job over nodes. These modules do no I/O."""

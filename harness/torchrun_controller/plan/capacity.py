@@ -1,7 +1,7 @@
-"""The GPUs that are free on nodes now: which split of a job fits, and who holds the rest.
+"""The free GPUs on nodes: which split of a job fits now, and which jobs and pods use the other GPUs.
 
-A snapshot of what watches keep. The scheduler decides by what is there when it looks, so a split that fits
-here may not fit there: it is an answer for now, never a reservation.
+The data is a snapshot of the watch caches and reserves nothing. The scheduler may find another state, so a
+split that fits here may not fit when the pods are scheduled.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from harness.torchrun_controller.api.models import QueueSpec, Scheduling
 
 GPU = "nvidia.com/gpu"
 _ALL = Decimal(2**62)
-"""More than any node has."""
+"""More CPUs or bytes than any node has."""
 MAX_NODES = 64
-"""Splits into more pods are not looked for."""
+"""The largest number of pods that `best_fit` considers."""
 
 
 @dataclass(frozen=True)
 class Free:
-    """What pods may still request on one node."""
+    """The unrequested resources of a node."""
 
     node: str
     gpus: int
@@ -35,32 +35,38 @@ class Free:
 
 @dataclass(frozen=True)
 class Capacity:
-    """Nodes, and the pods that have one and have not ended."""
+    """All nodes, and the pods that are scheduled and have not ended."""
 
     nodes: list[Object]
     pods: list[Object]
 
     def free(self, queue: QueueSpec, scheduling: Scheduling) -> list[Free]:
-        """Return what is free on each node whose labels and taints let a job of the queue onto it."""
+        """Return the free resources of each node that labels and taints permit for jobs of the queue.
+
+        The node with the most free GPUs comes first.
+        """
         used: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
         for pod in self.pods:
             for name, amount in requests(pod).items():
                 used[pod["spec"]["nodeName"]][name] += amount
-        found = []
+        nodes = []
         for node in _eligible(self.nodes, queue, scheduling):
-            name, has = node["metadata"]["name"], node["status"].get("allocatable") or {}
-            left = {kind: quantity(has.get(kind, 0)) - used[name][kind] for kind in (GPU, "cpu", "memory")}
-            found.append(Free(name, max(int(left[GPU]), 0), left["cpu"], left["memory"]))
-        return sorted(found, key=lambda free: (-free.gpus, free.node))
+            name, total = node["metadata"]["name"], node["status"].get("allocatable") or {}
+            left = {kind: quantity(total.get(kind, 0)) - used[name][kind] for kind in (GPU, "cpu", "memory")}
+            nodes.append(Free(name, max(int(left[GPU]), 0), left["cpu"], left["memory"]))
+        return sorted(nodes, key=lambda free: (-free.gpus, free.node))
 
     def holders(self, nodes: list[str]) -> list[tuple[str, int]]:
-        """Return who holds GPUs of these nodes, and how many: a job, or a pod of none. The largest first."""
-        held: dict[str, int] = defaultdict(int)
+        """Return the jobs, and pods without a job, that use GPUs of these nodes, with their numbers of GPUs.
+
+        The largest comes first.
+        """
+        gpus_of: dict[str, int] = defaultdict(int)
         for pod in self.pods:
             gpus = int(requests(pod).get(GPU, 0))
             if gpus and pod["spec"]["nodeName"] in nodes:
-                held[_owner(pod)] += gpus
-        return sorted(held.items(), key=lambda item: (-item[1], item[0]))
+                gpus_of[_owner(pod)] += gpus
+        return sorted(gpus_of.items(), key=lambda item: (-item[1], item[0]))
 
 
 def _eligible(nodes: list[Object], queue: QueueSpec, scheduling: Scheduling) -> list[Object]:
@@ -97,7 +103,7 @@ def _owner(pod: Object) -> str:
 
 
 def fitting(free: list[Free], queue: QueueSpec, whole: int, share: int) -> int:
-    """Return how many pods of `share` GPUs fit now. `whole`: the GPUs of a whole node of the queue."""
+    """Return how many pods with `share` GPUs fit now. `whole` is the number of GPUs of a whole node."""
     part = Decimal(share) / Decimal(whole)
     cpus = quantity(queue.node_resources.cpus or 0) * part
     memory = quantity(queue.node_resources.memory or 0) * part
@@ -111,7 +117,7 @@ def fitting(free: list[Free], queue: QueueSpec, whole: int, share: int) -> int:
 
 
 def best_fit(gpus: int, free: list[Free], queue: QueueSpec, whole: int) -> int | None:
-    """Return the smallest number of equal pods that fit now with `gpus` GPUs together, or None."""
+    """Return the smallest number of equal pods with `gpus` GPUs in total that fit now, or None."""
     for pods in range(-(-gpus // whole), min(gpus, MAX_NODES) + 1):
         if gpus % pods == 0 and fitting(free, queue, whole, gpus // pods) >= pods:
             return pods
@@ -121,26 +127,26 @@ def best_fit(gpus: int, free: list[Free], queue: QueueSpec, whole: int) -> int |
 def explained(
     capacity: Capacity, queue: QueueSpec, scheduling: Scheduling, *, whole: int, pods: int, share: int
 ) -> str:
-    """Return what is free for a waiting job of `pods` times `share` GPUs, what would fit, and who holds the
-    rest.
+    """Return a sentence for a job that waits for `pods` times `share` GPUs: the free GPUs, a split that would
+    fit, and the holders of the other GPUs.
     """
     free = capacity.free(queue, scheduling)
     total = sum(node.gpus for node in free)
     some = [f"{node.gpus} on {node.node}" for node in free if node.gpus]
-    said = f"{total} GPUs are free on this queue's nodes now" + (f" ({in_words(some)})" if some else "")
+    text = f"{total} GPUs are free on this queue's nodes now" + (f" ({in_words(some)})" if some else "")
     if fitting(free, queue, whole, share) >= pods:
-        said += f", and its {pods} x {share} would fit"
+        text += f", and its {pods} x {share} would fit"
     elif (split := best_fit(pods * share, free, queue, whole)) is not None:
-        said += (
+        text += (
             f"; {split} x {pods * share // split} would fit: submit a job with numNodes {split}, or set the "
             "queue's distribution to BestFit"
         )
     else:
-        said += f"; no equal split of {pods * share} GPUs fits"
+        text += f"; no equal split of {pods * share} GPUs fits"
         if best_fit(pods * share, [replace(node, cpus=_ALL, memory=_ALL) for node in free], queue, whole):
-            said += ", because the CPUs or the memory that its pods ask for are not free beside them"
+            text += ", because the CPUs or the memory that its pods ask for are not free beside them"
     holders = capacity.holders([node.node for node in free])
     if holders:
-        held = [f"{who} ({count})" for who, count in holders]
-        said += f"; {sum(count for _, count in holders)} are held by {in_words(held, 'holders')}"
-    return said
+        names_of_holders = [f"{who} ({count})" for who, count in holders]
+        text += f"; {sum(count for _, count in holders)} are held by {in_words(names_of_holders, 'holders')}"
+    return text

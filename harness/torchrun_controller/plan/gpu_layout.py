@@ -1,4 +1,4 @@
-"""GPUs → nodes × processes: how many pods a job has, and how many ranks in each."""
+"""Compute a job's layout from its GPUs: the number of pods, and of ranks in each pod."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.torchrun_controller.api.models import JobSpec
 
 
 class Refused(Exception):
-    """A job that cannot run as it is written. `reason` is the condition's."""
+    """Raised for a job that cannot run with its spec. `reason` becomes the reason of the condition."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -18,14 +18,14 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """Equal pods, one for each node. `least` is below `nodes` for an elastic job alone."""
+    """The layout of a job: equal pods, one per node. Only in an elastic job is `least` below `nodes`."""
 
     nodes: int
     least: int
     gpus: int
-    """For each node. 0 is a job on CPUs."""
+    """GPUs per node. 0 means a job on CPUs."""
     processes: int
-    """For each node."""
+    """Processes per node."""
 
     @property
     def elastic(self) -> bool:
@@ -37,25 +37,25 @@ class Plan:
 
 
 BestFit = Callable[[int], int | None]
-"""GPUs → the number of equal pods that fit now; None where none does."""
+"""A function from a number of GPUs to the number of equal pods that fit now, or None if none do."""
 
 
 def distribute(job: JobSpec, capacity: int, best_fit: BestFit = lambda _: None) -> Plan:
-    """Return where the ranks go, with `capacity` GPUs on a whole node of the queue.
+    """Return the layout of a job on nodes with `capacity` GPUs each.
 
-    What `best_fit` returns; else one node when the GPUs fit on it, or as few nodes as take equal shares.
-    Raises Refused.
+    Without a number of nodes in the spec, the job has as many pods as `best_fit` returns. If that is None, it
+    has the fewest nodes that take equal shares. Raises Refused.
     """
     fixed = job.max_nodes or job.num_nodes
     gpus = job.num_gpus
     if gpus is None and capacity:
-        gpus = capacity * (fixed or 1)  # numNodes, or nothing, asks for whole nodes
+        gpus = capacity * (fixed or 1)  # Without numGPUs, the job gets whole nodes.
     if not gpus:
         nodes, share = fixed or 1, 0
     elif job.processes_per_node is not None:
         raise Refused(
             "ProcessesPerNode",
-            f"processesPerNode is {job.processes_per_node}, but a job with GPUs has a process for each: "
+            f"processesPerNode is {job.processes_per_node}, but a job with GPUs runs one process per GPU: "
             "leave it out, or set numGPUs: 0 for a job on CPUs",
         )
     elif not capacity:

@@ -1,1 +1,1 @@
-"""Watches, leases, writes: the controller at work."""
+"""The running controller: watches, the work queue, reconciles, writes to the API server, the Lease."""

@@ -1,4 +1,4 @@
-"""Copies of all kinds that the controller watches. Reading them asks the API server nothing."""
+"""Caches of all kinds that the controller watches. Reading them sends no request to the API server."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from harness.torchrun_controller.runtime.store import Change, Store
 
 STOP_SECONDS = 0.1
 CAPACITY_SECONDS = 10.0
-"""How long the first list of nodes and pods is waited for. Without the right to it, everything else works."""
+"""How long to wait for the first list of nodes and pods. Without the right to list them, the rest works."""
 
 
 class Caches:
-    """A store for each kind. They may be behind, each by itself; none goes back (store.py)."""
+    """One store per kind. Each store may be behind the API server, but never goes back in time (store.py)."""
 
     def __init__(self, *, kai: bool = False) -> None:
         self.parts = PARTS if kai else (*PARTS, *KUEUES)
@@ -41,24 +41,24 @@ class Caches:
         return self.stores[kind].all(namespace)
 
     def capacity(self) -> Capacity | None:
-        """Return the nodes and who uses them; None while that is not known."""
+        """Return the nodes and the pods on them, or None until both are listed."""
         if not self._capacity_synced or not all(synced.is_set() for synced in self._capacity_synced):
             return None
         return Capacity(*(self._capacity[kind].all() for kind in (NODES, REQUESTS)))
 
     # -- write -----------------------------------------------------------------------------------------
     def wrote(self, item: Object) -> None:
-        """Keep the API server's answer to a write, where it is of a kind that is watched."""
+        """Store the object from the API server's response to a write, if its kind is watched."""
         kind = self._kinds.get((item.get("apiVersion", ""), item.get("kind", "")))
         if kind is not None:
             self.stores[kind].wrote(kind.kept(item))
 
     # -- watch -----------------------------------------------------------------------------------------
     def follow(self, kube: Kube, namespace: str | None, told: Told, stop: threading.Event) -> bool:
-        """Start to watch, and return when everything is there once; False when stopped before.
+        """Start the watches. Return True once all caches are synced, False if stopped before.
 
-        Jobs and queues come first. What is made for them is listed after that, so no job names a JobSet that
-        is not there yet.
+        Jobs and queues are listed before the objects that are created for them, so that no cached job names a
+        JobSet that is missing from the cache.
         """
         for kinds in (OWN, self.parts):
             started = [Informer(kube, kind, namespace, self.stores[kind], told) for kind in kinds]
@@ -70,7 +70,7 @@ class Caches:
         return True
 
     def _follow_capacity(self, kube: Kube) -> None:
-        """Watch nodes and the pods on them. A change wakes no job: waiting jobs are looked at each round."""
+        """Watch nodes and the pods on them. Changes enqueue no job: each round reconciles waiting jobs."""
         started = [Informer(kube, kind, None, store, _unheard) for kind, store in self._capacity.items()]
         for informer in started:
             informer.start()

@@ -1,6 +1,6 @@
-"""Posts Events. One object for each reason of a job or queue: what happens again counts up.
+"""Posts Events: one object per reason of a job or queue, whose count grows with each repetition.
 
-An Event is a courtesy: whatever goes wrong here fails no look.
+A failure to post an Event never fails a reconcile.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from harness.torchrun_controller.runtime.metrics import Metrics
 log = logging.getLogger(__name__)
 FORBIDDEN, GONE, CONFLICT = 403, 404, 409
 ORDER = f"{names.GROUP}/transition"
-"""Annotation: which transition an Event has told last."""
+"""Annotation of an Event: the order of the last transition that it reports."""
 LATEST = timedelta(minutes=15)
-"""What happened before is not told any more. The API server keeps Events for an hour: none comes twice."""
+"""Older transitions are not posted. The API server keeps Events for an hour, so none is posted twice."""
 SILENCE_SECONDS = 300.0
-"""How long not to try again where Events are forbidden."""
+"""How long to post no Events after the API server has forbidden one."""
 
 
 class Recorder:
-    """Posts the Events of objects, each once, also beside another controller."""
+    """Posts the Events of objects, each once, even if another controller runs."""
 
     def __init__(self, kube: Kube, metrics: Metrics, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.kube, self.metrics, self.monotonic = kube, metrics, monotonic
@@ -43,12 +43,12 @@ class Recorder:
         self._lock = threading.Lock()
 
     def forget(self, kind: str, namespace: str, name: str) -> None:
-        """Drop what was told of an object that is gone."""
+        """Drop the state of a deleted object."""
         with self._lock:
             self._told.pop((kind, namespace, name), None)
 
     def record(self, found: Object, events: list[Event], now: datetime) -> None:
-        """Post those that are not posted yet. Raises nothing."""
+        """Post the Events that are not posted yet. Log API errors instead of raising them."""
         if self.monotonic() < self._silent_until:
             return
         metadata = found["metadata"]
@@ -74,7 +74,7 @@ class Recorder:
         return told
 
     def _post(self, found: Object, name: str, event: Event, at: str, *, known: bool) -> int:
-        """Return the order of the last transition that the Event has told."""
+        """Create or update the Event. Return the order of the last transition that it reports."""
         resource, namespace = self.kube.resource("v1", "Event"), found["metadata"]["namespace"]
         for create in (not known, True, True):
             if create:
@@ -96,7 +96,7 @@ class Recorder:
             except (ApiException, DynamicApiError) as error:
                 if error.status not in (CONFLICT, GONE):
                     raise
-        return -1  # somebody else writes it all the time: the next look tries again
+        return -1  # Another writer interfered each time: the next reconcile tries again.
 
     def _failed(self, found: Object, event: Event, error: ApiException | DynamicApiError | HTTPError) -> None:
         self.metrics.events_failed.inc()
@@ -108,7 +108,10 @@ class Recorder:
         metadata, kind = found["metadata"], "job" if found["kind"] == names.JOB_KIND else "queue"
         why = reason_of(error) if isinstance(error, ApiException | HTTPError) else str(error)[:200]
         log.warning(
-            "no Event %s: %s", event.reason, why, extra=about(kind, metadata["namespace"], metadata["name"])
+            "cannot post Event %s: %s",
+            event.reason,
+            why,
+            extra=about(kind, metadata["namespace"], metadata["name"]),
         )
 
 

@@ -1,8 +1,8 @@
-"""Reads a cluster as it is at this moment, and carries out what was decided.
+"""Reads the current state from the API server, and executes actions.
 
-Every write is safe to repeat: an object is made under a fixed name and deleted by its UID, and a status is
-written only over the version that was read. So two controllers make nothing twice, and the one that read old
-state loses. What the API server answers to a write is told on (`wrote`): the next look is to see it.
+Every write is safe to repeat: an object is created under a fixed name and deleted by its UID, and a status
+replaces only the version that was read. So two controllers create nothing twice, and the controller that read
+old state fails. `wrote` receives the API server's response to each write, so that the next reconcile sees it.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ from harness.torchrun_controller.runtime.kinds import Kind
 GONE, CONFLICT = 404, 409
 LOG_SECONDS = 5.0
 ACCEPTED_SECONDS = 5.0
-"""How long an accepted pod stands for those that are alike: a burst of jobs is checked once."""
+"""How long an accepted pod is valid for equal pods, so that a burst of jobs is checked once."""
 STRICT = ("fieldValidation", "Strict")
-"""A query parameter: an unknown or duplicate field is refused, not dropped."""
+"""A query parameter: the API server rejects unknown and duplicate fields instead of dropping them."""
 CHANGES = (GONE, CONFLICT)
 
 
@@ -46,38 +46,40 @@ MAX_EVENTS = 1000
 
 @dataclass
 class Cluster:
+    """The cluster, read and written through the API server."""
+
     kube: Kube
     kai: bool = False
     wrote: Callable[[Object], None] = lambda _: None
     made: set[str] = field(default_factory=set)
-    """UIDs of JobSets that this process made, and whose job does not name them yet."""
+    """UIDs of JobSets that this process created and that their job's status does not name yet."""
     monotonic: Callable[[], float] = time.monotonic
     _accepted: dict[str, float] = field(default_factory=dict)
-    """When pods that are alike were last accepted."""
+    """When a pod was last accepted, by the pod's content under a common name."""
 
     # -- read ------------------------------------------------------------------------------------------
     def one(self, kind: Kind, namespace: str, name: str) -> Object | None:
-        """Return an object as it is now."""
+        """Return the current object, or None."""
         item = self.kube.get(kind.api, kind.kind, name, namespace)
         return kind.kept(item) if item is not None else None
 
     def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
-        """Return the objects whose label has this value, as they are now."""
+        """Return the current objects whose label has this value."""
         found = self.kube.objects(kind.api, kind.kind, namespace, f"{kind.label}={value}")
         return [kind.kept(item) for item in found]
 
     def names(self, kind: Kind) -> frozenset[str]:
-        """Return the names of all objects of a kind without namespaces, as they are now."""
+        """Return the current names of all objects of a cluster-scoped kind."""
         return frozenset(item["metadata"]["name"] for item in self.kube.objects(kind.api, kind.kind))
 
     def events(self, namespace: str, selector: str) -> list[Object]:
-        """Return the Events of a namespace that a field selector picks, oldest first, at most MAX_EVENTS."""
+        """Return at most MAX_EVENTS Events of a namespace that match a field selector, oldest first."""
         path = f"/api/v1/namespaces/{namespace}/events"
         query = {"fieldSelector": selector, "limit": str(MAX_EVENTS)}
         return sorted(self.kube.fetch(path, query).json()["items"], key=time_of)
 
     def last_line(self, namespace: str, pod: str) -> datetime | None:
-        """Return when a trainer wrote its last line; None where it has not, or the kubelet does not say."""
+        """Return when a trainer wrote its last line; None without a line or without a valid response."""
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
         query = {"container": names.TRAINER, "tailLines": "1", "timestamps": "true"}
         try:
@@ -88,10 +90,10 @@ class Cluster:
 
     # -- write -----------------------------------------------------------------------------------------
     def write_status(self, found: Object, status: BaseModel | Object, *, acting: bool) -> bool:
-        """Write a status that differs from the one in `found`. Return whether `found` is still the newest.
+        """Write a status that differs from the one in `found`. Return whether `found` was the newest version.
 
-        False means that it changed meanwhile: look again. An object that is gone needs no status. Before an
-        action (`acting`) the same status is written too: that asks whether `found` is old.
+        After False, reconcile again: the object has changed or is deleted. With `acting`, an equal status is
+        written too, to verify before an action that `found` is the newest version.
         """
         document = (
             status
@@ -125,16 +127,16 @@ class Cluster:
         return True
 
     def _renew(self, found: Object) -> None:
-        """Read an object again that is older than was believed. One that is gone the watch tells of."""
+        """Read an outdated object again. The watch reports a deleted object."""
         metadata = found["metadata"]
         newer = self.kube.get(names.API, found["kind"], metadata["name"], metadata["namespace"])
         if newer is not None:
             self.wrote(newer)
 
     def do(self, found: Object, action: Action) -> None:
-        """Carry out an action for a job or a queue. One that was done already is no error.
+        """Execute an action for a job or a queue. Repeating an action is no error.
 
-        Raises Rejected for an object that the API server does not take.
+        Raises Rejected if the API server rejects an object.
         """
         namespace = found["metadata"]["namespace"]
         match action:
@@ -152,7 +154,7 @@ class Cluster:
                 self._finalizers(found, wanted)
 
     def _check_one_of(self, document: Object, alike: str) -> None:
-        """Check an object, unless one that is alike has just been accepted. Raises Rejected."""
+        """Check an object unless an equal one was accepted recently. Raises Rejected."""
         now = self.monotonic()
         if now - self._accepted.get(alike, -ACCEPTED_SECONDS) < ACCEPTED_SECONDS:
             return
@@ -161,9 +163,9 @@ class Cluster:
         self._accepted = {**kept, alike: now}
 
     def check(self, document: Object) -> None:
-        """Have the API server check an object that is to be created. Nothing is stored.
+        """Have the API server validate an object in a dry run, without storing it.
 
-        Raises Rejected with its sentence. Where a webhook does not support dry runs, nothing is checked.
+        Raises Rejected with the server's message. If a webhook does not support dry runs, nothing is checked.
         """
         try:
             self.kube.resource(document["apiVersion"], document["kind"]).create(
@@ -205,7 +207,8 @@ class Cluster:
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "preconditions": only,
-            # It stays, with a deletion time, until its pods are gone: so the next one does not meet them.
+            # The object stays, with a deletion time, until its pods are gone, so that its successor's pods
+            # do not meet them.
             "propagationPolicy": "Foreground",
         }
         resource = self.kube.resource(action.api_version, action.kind)
@@ -217,7 +220,7 @@ class Cluster:
             if error.status not in CHANGES:
                 raise
             return
-        if answer.get("kind") == action.kind:  # it stays for a while: with its deletion time
+        if answer.get("kind") == action.kind:  # The object still exists, now with a deletion time.
             self.wrote(answer)
 
     def _finalizers(self, found: Object, wanted: list[str]) -> None:

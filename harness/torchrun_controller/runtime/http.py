@@ -1,4 +1,4 @@
-"""What others ask of the controller by HTTP: /metrics, /healthz (does it move?), /readyz (is it of use?)."""
+"""The controller's HTTP server: /metrics, /healthz (is no part stuck?) and /readyz."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
 LATE_SECONDS = 120.0
-"""A part that has not moved for so long is stuck. A request to an API server that does not answer, and its
-repetition, take less."""
+"""A part without progress for this time is stuck. A request to an API server that does not respond, and its
+retry, take less."""
 
 
 class Health:
-    """Parts of the process say that they move. A part counts from its first word on."""
+    """Records the progress of parts of the process. A part is watched from its first report on."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.monotonic = monotonic
@@ -25,20 +25,21 @@ class Health:
         self._last: dict[str, float] = {}
 
     def moves(self, part: str) -> None:
+        """Record that a part makes progress."""
         self._last[part] = self.monotonic()
 
     def ends(self, part: str) -> None:
-        """Await nothing more of this part."""
+        """Stop watching a part."""
         self._last.pop(part, None)
 
     def stuck(self) -> list[str]:
-        """Return parts that have not moved for LATE_SECONDS."""
+        """Return the parts without progress for LATE_SECONDS."""
         now = self.monotonic()
         return [part for part, last in list(self._last.items()) if now - last > LATE_SECONDS]
 
 
 class Server(ThreadingHTTPServer):
-    """Listens on all addresses, IPv6 too, in threads of its own."""
+    """An HTTP server on all addresses, including IPv6, with its own threads."""
 
     daemon_threads = True
 
@@ -63,7 +64,7 @@ class Server(ThreadingHTTPServer):
 
 class Handler(BaseHTTPRequestHandler):
     server: Server
-    timeout = 10  # one that asks for nothing keeps no thread
+    timeout = 10  # An idle connection must not occupy a thread.
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0]
@@ -88,4 +89,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing: a probe each few seconds is no news."""
+        """Log nothing: probes come every few seconds."""

@@ -1,7 +1,7 @@
-"""Keeps a Store as a kind's objects are: one list, then a watch from its version on.
+"""Keeps a Store in sync with the objects of a kind: one list, then a watch from the list's version.
 
-A watch ends by itself, after a time that the server is told, and the next one goes on from there. A version
-that is too old (410), or a watch that fails again and again, leads to a new list; what is not in it is gone.
+A watch ends after the requested timeout, and the next watch continues from the last version. An expired
+version (410), or a watch that fails repeatedly, leads to a new list. Objects that are not in it are deleted.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from harness.torchrun_controller.runtime.store import Change, Store
 
 log = logging.getLogger(__name__)
 SERVER_SECONDS = 600
-"""How long a watch lasts."""
+"""The requested duration of a watch."""
 SILENCE_SECONDS = 120.0
-"""The API server sends a bookmark about once a minute. A connection that is silent for longer is given up:
-without a limit a frozen one is never noticed."""
+"""The API server sends a bookmark about once a minute. The informer closes a connection that is silent for
+longer than this; without a limit, a frozen connection is never detected."""
 LIST_SECONDS = 60.0
 PAGE = 500
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 EXPIRED = 410
 PATIENCE = 4
-"""So many watches that fail one after the other lead to a new list."""
+"""The number of consecutive failed watches that leads to a new list."""
 Told = Callable[[Kind, Change], None]
 
 
 class Expired(Exception):
-    """The API server does not know this version any more."""
+    """Raised when the API server no longer has the requested version."""
 
 
 class Informer(threading.Thread):
-    """A thread for one kind. `told` is called for each change, in their order, when the store has it."""
+    """A thread that watches one kind. It calls `told` for each change, in order, after updating the store."""
 
     def __init__(self, kube: Kube, kind: Kind, namespace: str | None, store: Store, told: Told) -> None:
         super().__init__(name=f"watch {kind.plural}", daemon=True)
@@ -62,15 +62,15 @@ class Informer(threading.Thread):
                 failures, pause = 0, FIRST_PAUSE
             except Expired:
                 listed, pause = False, FIRST_PAUSE
-            except Exception as error:  # a thread that ended would leave the copy as it is, for ever
+            except Exception as error:  # If the thread ended, the store would never be updated again.
                 failures += 1
                 listed = listed and failures < PATIENCE
                 pause = min(FIRST_PAUSE * 2**failures, LONGEST_PAUSE)
-                log.warning("watch of %s: %s; again in %.1f s", self.kind.plural, _short(error), pause)
+                log.warning("watch of %s: %s; retrying in %.1f s", self.kind.plural, _short(error), pause)
             self.stopped.wait(pause)
 
     def _list(self) -> None:
-        """Read all objects, from the API server's store and not from its own cache, which may be behind."""
+        """List all objects from etcd. The API server's own cache may be behind."""
         items: list[Object] = []
         query = {"limit": str(PAGE), **self._selected()}
         while True:
@@ -85,7 +85,7 @@ class Informer(threading.Thread):
         self.synced.set()
 
     def _watch(self) -> None:
-        """Follow the changes until the watch ends, or is silent for too long."""
+        """Apply changes until the watch ends or is silent for too long."""
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -100,7 +100,7 @@ class Informer(threading.Thread):
                 if self.stopped.is_set():
                     break
         except ReadTimeoutError:
-            return  # nothing may have happened: the next watch goes on where this one was
+            return  # Perhaps nothing has changed: the next watch continues from the same version.
         finally:
             response.close()
 
@@ -114,7 +114,7 @@ class Informer(threading.Thread):
             case "BOOKMARK":
                 self.store.reached(int(item["metadata"]["resourceVersion"]))
                 return
-            case _:  # ERROR: whatever it is, the watch is over, and a list tells the truth
+            case _:  # Any ERROR ends the watch, and a new list restores the state.
                 raise Expired(str(item)[:200])
         if change is not None:
             self.told(self.kind, change)
@@ -133,7 +133,7 @@ class Informer(threading.Thread):
 
 
 def _lines(response: HTTPResponse) -> Iterator[dict[str, Any]]:
-    """Yield the events of a watch. The last line is dropped when it was cut: it comes again."""
+    """Yield the events of a watch. An incomplete last line is dropped, because the next watch repeats it."""
     rest = b""
     for chunk in response.stream(None, decode_content=True):
         *lines, rest = (rest + chunk).split(b"\n")

@@ -1,6 +1,6 @@
-"""The kinds that the controller watches, and what of each object a decision reads.
+"""The kinds that the controller watches, and the fields of each object that decisions read.
 
-Only that is kept: it takes less memory, and a change elsewhere in an object wakes nobody.
+Only these fields are cached: that saves memory, and changes of other fields enqueue nothing.
 """
 
 from __future__ import annotations
@@ -14,31 +14,33 @@ from harness.torchrun_controller.api import names
 METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences", "deletionTimestamp")
 CONTAINERS = ("initContainerStatuses", "containerStatuses")
 WORKLOAD_LABEL = "kueue.x-k8s.io/job-uid"
-"""On a Workload: the UID of the JobSet that it is of."""
+"""Label of a Workload: the UID of its JobSet."""
 
 
 @dataclass(frozen=True)
 class Kind:
+    """A watched kind: its resource, the objects to watch, and the fields to cache."""
+
     api: str
     kind: str
     plural: str
     keep: Callable[[Object], Object]
     label: str | None = None
-    """Objects are asked for by the value of this label."""
+    """The label by whose value `of` looks up objects."""
     selector: str = ""
-    """Only these are watched."""
+    """The label selector of the watched objects."""
     fields: str = ""
-    """Only these, by a field selector."""
+    """The field selector of the watched objects."""
     namespaced: bool = True
 
     def path(self, namespace: str | None) -> str:
-        """Return where the API server lists them."""
+        """Return the URL path at which the API server lists the kind."""
         root = "/api" if "/" not in self.api else "/apis"
         within = f"/namespaces/{namespace}" if namespace and self.namespaced else ""
         return f"{root}/{self.api}{within}/{self.plural}"
 
     def kept(self, item: Mapping[str, object]) -> Object:
-        """Return what is kept of an object. Objects of a list do not say their kind themselves."""
+        """Return the cached fields of an object, with its kind, which list items lack."""
         return {"apiVersion": self.api, "kind": self.kind, **self.keep(dict(item))}
 
 
@@ -127,7 +129,7 @@ def _requesting(item: Object) -> Object:
 
 
 def _judged(*kinds: str) -> Callable[[Object], Object]:
-    """Return what keeps an object's metadata, and these of its conditions."""
+    """Return a function that keeps an object's metadata and its conditions of these types."""
 
     def keep(item: Object) -> Object:
         status = item.get("status") or {}
@@ -146,7 +148,7 @@ def _local_queue(item: Object) -> Object:
 JOBS = Kind(names.API, names.JOB_KIND, "torchrunjobs", _whole)
 QUEUES = Kind(names.API, names.QUEUE_KIND, "torchrunqueues", _whole)
 JOBSETS = Kind(names.JOBSET_API, "JobSet", "jobsets", _jobset)
-"""All of them: one of somebody else's may have a job's name."""
+"""All JobSets are watched, because a foreign JobSet may have the name of a job."""
 PODS = Kind("v1", "Pod", "pods", _pod, names.JOBSET_LABEL, names.JOB_LABEL)
 CLAIMS = Kind(
     "v1", "PersistentVolumeClaim", "persistentvolumeclaims", _claim, names.JOB_LABEL, names.JOB_LABEL
@@ -164,7 +166,7 @@ PRIORITY_CLASSES = Kind(
     "scheduling.k8s.io/v1", "PriorityClass", "priorityclasses", _judged(), namespaced=False
 )
 SERVICES = Kind("v1", "Service", "services", _judged())
-"""Not watched: the one of etcd is asked for by jobs that want it, when they start."""
+"""Services are not watched. The Service of etcd is read when a job that needs it starts."""
 NODES = Kind("v1", "Node", "nodes", _node, namespaced=False)
 REQUESTS = Kind(
     "v1",
@@ -173,8 +175,8 @@ REQUESTS = Kind(
     _requesting,
     fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
 )
-"""Pods of anybody that hold a part of a node."""
+"""All pods, of any owner, that use resources of a node."""
 OWN = (JOBS, QUEUES)
-"""Listed first: what is made for them is then known at least as late as they are."""
+"""Listed first, so that the cache of created objects is never older than the cache of their owners."""
 PARTS = (JOBSETS, PODS, CLAIMS, PRIORITY_CLASSES)
 KUEUES = (WORKLOADS, LOCAL_QUEUES)

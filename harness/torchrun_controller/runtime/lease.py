@@ -1,4 +1,7 @@
-"""Leadership: one controller acts at a time. It is a courtesy, not what correctness rests on (cluster.py)."""
+"""Leader election with a Lease, so that one controller acts at a time.
+
+Correctness does not depend on it, because every write is safe to repeat (executor.py).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ from harness.core.retries import reason_of
 log = logging.getLogger(__name__)
 API = "coordination.k8s.io/v1"
 LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15, 10, 2
-"""As client-go has them: others wait so long, the leader gives up after, and asks every so often."""
+"""As in client-go: the lease duration, the renew deadline and the retry period."""
 
 
 def _now() -> str:
@@ -28,8 +31,10 @@ def _now() -> str:
 
 @dataclass
 class Lease:
-    """A Lease object, held by `identity`. Another's time counts from when its change was seen here:
-    the clocks of two machines may differ.
+    """A Lease that `identity` acquires and renews.
+
+    The lease of another holder expires relative to the time at which this process observed its last change,
+    because the clocks of two machines may differ.
     """
 
     kube: Kube
@@ -38,11 +43,11 @@ class Lease:
     identity: str
     monotonic: Callable[[], float] = time.monotonic
     tried: Callable[[bool], None] = lambda _: None
-    """Called after each try: whether the API server answered."""
+    """Called after each attempt with whether the API server responded."""
     _seen: tuple[str, float] = field(default=("", 0.0), init=False)
 
     def acquire(self, stop: threading.Event) -> bool:
-        """Wait until it is ours. Return False when stopped before."""
+        """Wait until this process holds the Lease. Return False if stopped before."""
         while not stop.is_set():
             if self.take():
                 log.info("%s leads", self.identity)
@@ -51,7 +56,7 @@ class Lease:
         return False
 
     def keep(self, stop: threading.Event) -> None:
-        """Renew it until stopped, or until it is lost. The caller acts no longer than this runs."""
+        """Renew the Lease until stopped or until it is lost. The caller must not act after this returns."""
         last = self.monotonic()
         while not stop.wait(RETRY_SECONDS):
             if self.take():
@@ -62,7 +67,7 @@ class Lease:
         self.release()
 
     def take(self) -> bool:
-        """Take or renew it. Return whether it is ours now; an API server that does not answer says no."""
+        """Take or renew the Lease. Return whether this process holds it; False if the API server fails."""
         try:
             ours = self._take()
         except (ApiException, DynamicApiError, HTTPError) as error:
@@ -89,7 +94,7 @@ class Lease:
         return True
 
     def release(self) -> None:
-        """Give it back, so that the next one need not wait."""
+        """Release the Lease, so that the next leader need not wait for its expiry."""
         try:
             found = self.kube.get(API, "Lease", self.name, self.namespace)
             if found is not None and found["spec"].get("holderIdentity") == self.identity:

@@ -1,4 +1,4 @@
-"""The log: text for people, or a JSON object on each line, with the object that the line is about."""
+"""Log formats: text, or one JSON object per line. Each line names the object it is about."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Format = Literal["text", "json"]
 
 
 def about(kind: str, namespace: str, name: str, uid: str | None = None) -> dict[str, Any]:
-    """Return `extra` of a log call: whose line it is. `kind` is job or queue."""
+    """Return the `extra` argument of a log call that names the object. `kind` is job or queue."""
     return {"about": {"namespace": namespace, kind: name, **({"uid": uid} if uid else {})}}
 
 
 def short(error: Exception) -> str:
-    """Return an error in one line: of the API server its own sentence."""
+    """Return an error as one line: for API errors, the server's message."""
     if isinstance(error, ApiException | HTTPError):
         return reason_of(error)
     return f"{type(error).__name__}: {str(error)[:300]}"
@@ -59,7 +59,7 @@ class Json(logging.Formatter):
 
 
 def setup(form: Format) -> None:
-    """Send all log lines to stderr in this form."""
+    """Send all log lines to stderr in this format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Json() if form == "json" else Text())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
@@ -67,5 +67,5 @@ def setup(form: Format) -> None:
 
 
 def _crash(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Write the end of the process down as a line like the others."""
+    """Log an uncaught exception in the configured format."""
     logging.getLogger(__name__).critical("the controller ends: %s", error, exc_info=(kind, error, trace))

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes: looks, requests to the API server, jobs, waiting times, leadership."""
+"""Prometheus metrics: reconciles, requests to the API server, jobs, waiting times, leadership."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.torchrun_controller.api.conditions import found, parsed
 from harness.torchrun_controller.api.models import JobStatus
 
 IMAGE = "TORCHRUN_CONTROLLER_IMAGE"
-"""Environment of the image: its own tag."""
+"""Environment variable of the controller's image with its tag."""
 LOOK_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 WAIT_BUCKETS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400)
 _PATH = re.compile(
@@ -38,23 +38,30 @@ class Metrics:
     def __init__(self) -> None:
         own = self.registry = CollectorRegistry()
         self.looks = Histogram(
-            "torchrun_reconcile_seconds", "Duration of a look", ["kind"], buckets=LOOK_BUCKETS, registry=own
+            "torchrun_reconcile_seconds",
+            "Duration of a reconcile",
+            ["kind"],
+            buckets=LOOK_BUCKETS,
+            registry=own,
         )
-        self.errors = Counter("torchrun_reconcile_errors", "Looks that failed", ["kind"], registry=own)
+        self.errors = Counter("torchrun_reconcile_errors", "Failed reconciles", ["kind"], registry=own)
         self.requests = Counter(
-            "torchrun_api_requests", "Answers of the API server", ["verb", "resource", "code"], registry=own
+            "torchrun_api_requests",
+            "Responses of the API server",
+            ["verb", "resource", "code"],
+            registry=own,
         )
         self.waits = Histogram(
             "torchrun_queue_wait_seconds",
-            "From the wish to run (created, resumed, queued, preempted) to Kueue's admission",
+            "Seconds from a job's creation, resumption, queueing or preemption to Kueue's admission",
             ["namespace", "queue"],
             buckets=WAIT_BUCKETS,
             registry=own,
         )
         self.leads = False
         Gauge("torchrun_leader", "1 while this process leads", registry=own).set_function(lambda: self.leads)
-        self.events_failed = Counter("torchrun_events_failed", "Events that were refused", registry=own)
-        Info("torchrun_build", "What runs", registry=own).info(
+        self.events_failed = Counter("torchrun_events_failed", "Events that were not posted", registry=own)
+        Info("torchrun_build", "Versions of the running controller", registry=own).info(
             {
                 "image": os.environ.get(IMAGE, ""),
                 "api": names.API,
@@ -63,13 +70,13 @@ class Metrics:
             }
         )
         self.jobs: Callable[[], Iterable[Object]] = tuple
-        """Returns every job that is watched."""
+        """Returns all watched jobs."""
         self.registry.register(_Jobs(self))
         ProcessCollector(registry=self.registry)
 
     @contextmanager
     def look(self, kind: str) -> Iterator[None]:
-        """Time a look, and count it where it fails."""
+        """Measure the duration of a reconcile, and count its failure."""
         started = time.perf_counter()
         try:
             yield
@@ -80,20 +87,20 @@ class Metrics:
             self.looks.labels(kind).observe(time.perf_counter() - started)
 
     def answered(self, method: str, url: str, code: int) -> None:
-        """Count an answer of the API server."""
+        """Count a response of the API server."""
         self.requests.labels(*request_of(method, url), str(code)).inc()
 
     def admitted(self, job: Object, before: JobStatus, status: JobStatus) -> None:
-        """Take down how long a job waited that Kueue has just admitted."""
+        """Record the waiting time of a job that Kueue has just admitted."""
         waited = queue_wait(job, before, status)
         if waited is not None:
             self.waits.labels(job["metadata"]["namespace"], status.queue or "").observe(waited)
 
 
 class _Jobs(Collector):
-    """Counts at each scrape what is known then: a phase without jobs is not there.
+    """Counts the cached jobs at each scrape. A phase without jobs has no sample.
 
-    To count along with the watch misses what this process wrote itself, which the watch then finds known.
+    Counting watch events instead would miss the writes of this process, which are already in the cache.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -111,7 +118,7 @@ class _Jobs(Collector):
 
 
 def request_of(method: str, url: str) -> tuple[str, str]:
-    """Return verb and resource of a request, as RBAC names them. ("get", "") is none of a resource."""
+    """Return verb and resource of a request as in RBAC, or ("get", "") for a URL that is not a resource."""
     parts = urlsplit(url)
     known = _PATH.match(parts.path)
     if known is None:
@@ -127,7 +134,10 @@ def request_of(method: str, url: str) -> tuple[str, str]:
 
 
 def queue_wait(job: Object, before: JobStatus, status: JobStatus) -> float | None:
-    """Return seconds from the last wish to run to the admission that this status is the first to have."""
+    """Return how many seconds a job waited, if `status` is its first status with the admission; else None.
+
+    The wait begins at the creation, the last resumption, or the last time the job was queued or preempted.
+    """
     if before.start_time is not None or status.start_time is None:
         return None
     since = [parsed(job["metadata"]["creationTimestamp"])]

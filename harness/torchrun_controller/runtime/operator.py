@@ -1,4 +1,4 @@
-"""The operator: watches wake, and nothing else follows from an event (waking.py)."""
+"""The operator: each watch event enqueues the affected jobs and queues (work_queue.py)."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from harness.torchrun_controller.runtime.work_queue import Waking
 
 log = logging.getLogger(__name__)
 ROUND_SECONDS = 30
-"""Every job that is open is looked at so often, by what is known, should a wake be lost."""
+"""How often every unfinished job is reconciled from the caches, in case an event was lost."""
 MOVE_SECONDS = 5
 
 
 class Operator:
-    """Watches jobs, queues, and what is made for them."""
+    """Watches jobs, queues and the objects created for them, and reconciles jobs and queues."""
 
     def __init__(
         self,
@@ -42,13 +42,13 @@ class Operator:
         namespace: str | None = None,
         moves: Callable[[], None] = lambda: None,
     ) -> None:
-        """`moves` is called every few seconds while the event loop turns."""
+        """Create an operator. `moves` is called every MOVE_SECONDS while the event loop runs."""
         self.reconciler, self.namespace, self.moves = reconciler, namespace, moves
         self.caches = reconciler.caches
         self.waking = Waking(reconciler.look)
 
     async def run(self, stop: threading.Event, ready: threading.Event | None = None) -> None:
-        """Run until `stop` is set. Nothing is looked at before everything is there once."""
+        """Run until `stop` is set. Reconciling starts once all caches are synced; then `ready` is set."""
         loop = asyncio.get_running_loop()
 
         def told(kind: Kind, change: Change) -> None:
@@ -69,7 +69,7 @@ class Operator:
         try:
             done, _ = await asyncio.wait([asked, *own], return_when=asyncio.FIRST_COMPLETED)
             for task in done:
-                task.result()  # what should not end by itself says why it did
+                task.result()  # Raise the error of a task that ended unexpectedly.
         finally:
             stop.set()
             for task in own:
@@ -83,12 +83,12 @@ class Operator:
     async def _rounds(self) -> None:
         while True:
             await asyncio.sleep(ROUND_SECONDS)
-            found = [job["metadata"] for job in self.caches.all(JOBS) if _open(job)]
-            for number, job in enumerate(found):
+            unfinished = [job["metadata"] for job in self.caches.all(JOBS) if _open(job)]
+            for number, job in enumerate(unfinished):
                 key = Key("job", job["namespace"], job["name"])
-                self.waking.later(key, ROUND_SECONDS * number / len(found))
+                self.waking.later(key, ROUND_SECONDS * number / len(unfinished))
 
-    # -- what wakes what -------------------------------------------------------------------------------
+    # -- which event enqueues which object -------------------------------------------------------------
     def _told(self, kind: Kind, change: Change) -> None:
         if kind != JOBS and _same(change):
             return
@@ -100,7 +100,7 @@ class Operator:
             urgent = _asks(change) if kind == JOBS else _ended(change)
             (self.waking.wake if urgent else self.waking.progressed)(Key("job", namespace, name))
         elif kind in (PODS, CLAIMS):
-            # A JobSet that restarts deletes its failed pods, and with them why they failed.
+            # A restarting JobSet deletes its failed pods, and with them the reason of the failure.
             failed = (item.get("status") or {}).get("phase") == "Failed"
             key = Key("job", namespace, metadata["labels"][names.JOB_LABEL])
             (self.waking.wake if failed else self.waking.progressed)(key)
@@ -126,7 +126,7 @@ class Operator:
                 self.waking.wake(Key("job", metadata["namespace"], metadata["name"]))
 
     def _wake_queues(self, namespace: str, local_queue: str) -> None:
-        """Look at the queues whose LocalQueue it is: of the same name, or named by them."""
+        """Enqueue the TorchrunQueues with this LocalQueue: it has their name, or they name it."""
         for queue in self.caches.all(QUEUES, namespace):
             name = queue["metadata"]["name"]
             if local_queue in (name, queue["spec"].get("localQueue")):
@@ -134,7 +134,7 @@ class Operator:
 
 
 def _asks(change: Change) -> bool:
-    """Return whether a job changed in more than its status, which the controller has just written."""
+    """Return whether a job changed outside its status, which only the controller writes."""
     before, after = change.before, change.after
     if before is None or after is None:
         return True
@@ -142,7 +142,7 @@ def _asks(change: Change) -> bool:
 
 
 def _ended(change: Change) -> bool:
-    """Return whether a JobSet has ended, or goes."""
+    """Return whether a JobSet has ended or is being deleted."""
     after = change.after
     return after is None or ending(after) or bool((after.get("status") or {}).get("conditions"))
 
@@ -156,7 +156,7 @@ def _waits(phase: str | None) -> bool:
 
 
 def _same(change: Change) -> bool:
-    """Return whether nothing changed that a decision reads (kinds.py)."""
+    """Return whether all fields that decisions read are unchanged (kinds.py)."""
     if change.before is None or change.after is None:
         return False
     return _content(change.before) == _content(change.after)

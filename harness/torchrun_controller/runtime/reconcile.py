@@ -1,8 +1,8 @@
-"""One look at one object: read, decide, write the status, act, tell.
+"""Reconcile one object: read, decide, write the status, execute the actions, post Events.
 
-It reads the copies that watches keep, which may be behind. What follows from that is bounded: a status is
-written only over the job's newest version, an object is made only where there is none of its name, and what
-cannot be taken back is decided a second time, by what the cluster has at this moment (`grave`).
+A reconcile reads the watch caches, which may be behind. That is safe: a status replaces only the newest
+version of the job, an object is created only if its name is free, and an irreversible decision (`grave`) is
+made a second time from the API server's current state.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ from harness.torchrun_controller.runtime.snapshot import Source, queue_of, see, 
 log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 SOON_SECONDS = 10.0
-"""When to look again after an action, should its event not come before."""
+"""When to reconcile again after an action if no event comes before."""
 REFUSED_SECONDS = 5.0
-"""How long not to ask the API server again about the same pods."""
+"""How long to wait before the API server checks rejected pods again."""
 RECHECK_SECONDS = 10.0
-"""When to look again at a queue that is not ready: what it names may come, and not all of it is watched."""
+"""When to reconcile a queue again that is not ready. Some objects that it names are not watched."""
 MEND = "change the queue, or create what it names"
 AGAIN_SECONDS = 0.2
-"""When to look again at what was refused because it is old. A watch that is behind needs a moment."""
+"""When to reconcile again after a write failed because the cached object was outdated."""
 
 
 class Key(NamedTuple):
-    """What is to be looked at."""
+    """The identity of an object in the work queue."""
 
     kind: Literal["job", "queue"]
     namespace: str
@@ -61,14 +61,15 @@ class Key(NamedTuple):
 
 
 def clock() -> datetime:
-    """Return the time in whole seconds: a condition's time has no parts of them."""
+    """Return the current time in whole seconds, the resolution of a condition's time."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
 def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
-    """Return whether a decision must not rest on copies that may be behind: an end, a deletion, another
-    JobSet than the job had. Not a JobSet that this process made itself: it is known as it was made. And not
-    the success of all pods that there are: newer ones could say nothing else.
+    """Return whether a decision must not be based on caches that may be behind.
+
+    This applies to the end of a job, to deletions, and to a JobSet other than the job's previous one. It does
+    not apply to a JobSet that this process created, nor to the success of all pods, which is final.
     """
     status = decision.status
     if any(not isinstance(action, Check | Create) for action in decision.actions):
@@ -81,7 +82,7 @@ def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
 
 
 def _asks_for_etcd(decision: Decision) -> bool:
-    """Return whether a job is about to start that names no etcd of its own."""
+    """Return whether the decision starts a job that uses the default etcd."""
     starts = any(isinstance(each, Create) and each.document["kind"] == "JobSet" for each in decision.actions)
     return starts and etcd.ENDPOINT in (decision.status.torchrun_command or "")
 
@@ -91,8 +92,8 @@ def _seconds_until(wake: datetime | None, now: datetime) -> float | None:
 
 
 class Reconciler:
-    """Carries out decisions. Between two looks it remembers what watches told, what it wrote itself, and
-    which Events it has posted. All of that may be lost.
+    """Reconciles jobs and queues. Its state (watch caches, its own writes, posted Events) can be lost without
+    harm.
     """
 
     def __init__(
@@ -111,12 +112,12 @@ class Reconciler:
         self.warnings = Warnings(cluster.events)
         self.silence = Silence(cluster.last_line)
         self._refused: dict[Key, datetime] = {}
-        """When the API server last refused pods of a job or queue."""
+        """When the API server last rejected pods of a job or queue."""
 
     def look(self, key: Key) -> float | None:
-        """Return after how many seconds to look again without an event, or None.
+        """Reconcile an object. Return after how many seconds to do so again without an event, or None.
 
-        An error that is no passing state of the API server is a condition of the object too, and raises.
+        Raises any error. Except for transient errors of the API server, the object gets a condition too.
         """
         with self.metrics.look(key.kind):
             try:
@@ -151,7 +152,7 @@ class Reconciler:
         return _seconds_until(decision.wake, now)
 
     def _rejected(self, key: Key, rejected: Rejected) -> float | None:
-        """Write into the job's status what the API server refused."""
+        """Write the rejection into the job's status."""
         self._refused[key] = self.now()
         job = self.caches.one(JOBS, key.namespace, key.name)
         if job is None:
@@ -164,15 +165,16 @@ class Reconciler:
         return _seconds_until(decision.wake, now)
 
     def _too_early(self, key: Key, now: datetime) -> bool:
-        """Return whether the API server has just refused this.
+        """Return whether the API server rejected the object's pods less than REFUSED_SECONDS ago.
 
-        Its answers may differ each time, by a port or a count. Each is a new status, which wakes a look.
+        Its messages may differ each time, e.g. by a port or a count. Each message is a new status, which
+        triggers a reconcile.
         """
         at = self._refused.get(key)
         return at is not None and now - at < timedelta(seconds=REFUSED_SECONDS)
 
     def _write(self, job: Object, before: JobStatus, decision: Decision) -> bool:
-        """Write the status. Return whether the job is as it was read."""
+        """Write the status. Return whether the job that was read is the newest version."""
         if not self.cluster.write_status(job, decision.status, acting=bool(decision.actions)):
             return False
         self.cluster.made.discard(decision.status.job_id or "")
@@ -188,7 +190,10 @@ class Reconciler:
         return decision
 
     def _decided(self, job: Object, source: Source, now: datetime, rejected: Rejected | None) -> Decision:
-        """Decide, and once more with the namespace's Events where nothing else explains what is late."""
+        """Decide, and decide again with additional data where the first decision asks for it.
+
+        The additional data are the Service of etcd, the silence of the logs, and the namespace's Events.
+        """
         kai = self.cluster.kai
         seen = replace(self._seen(source, job), rejected=rejected)
         decision = desired.desired(job, seen, now, kai=kai)
@@ -199,12 +204,12 @@ class Reconciler:
             silent = self.silence.since(job["metadata"]["uid"], pods, now)
             decision = desired.desired(job, replace(seen, silent=silent), now, kai=kai)
         if decision.unexplained:
-            told = self.warnings.of(job["metadata"]["namespace"], now)
-            decision = desired.desired(job, replace(seen, warnings=told), now, kai=kai)
+            warnings = self.warnings.of(job["metadata"]["namespace"], now)
+            decision = desired.desired(job, replace(seen, warnings=warnings), now, kai=kai)
         return decision
 
     def _seen(self, source: Source, job: Object) -> Seen:
-        """Read what belongs to a job, and the capacity, which is never asked for."""
+        """Read the objects of a job. Its queue and the capacity always come from the caches."""
         waits_in = queue_of(self.caches, job)
         return replace(
             see(source, job, kai=self.cluster.kai), capacity=self.caches.capacity(), waits_in=waits_in
@@ -242,7 +247,9 @@ class Reconciler:
         return None if true(decision.status.conditions, "Ready") else RECHECK_SECONDS
 
     def _check_template(self, queue: Object) -> str | None:
-        """Return why no job of a queue can have pods, "" where it can, None where its spec is not valid."""
+        """Return why the pods of a queue's jobs would be rejected, "" if they would not, None for an invalid
+        spec.
+        """
         try:
             spec = QueueSpec.model_validate(queue["spec"])
         except ValidationError:
@@ -257,24 +264,24 @@ class Reconciler:
             return str(refused)
         except Rejected as rejected:
             if rejected.by_quota:
-                return ""  # Pods that end make room. Until then the job says so.
+                return ""  # Pods that end free quota. Until then, each job reports the rejection.
             return f"the API server refuses its pods: {rejected.sentence}; {MEND}"
         return ""
 
     def _failed(self, key: Key, error: Exception) -> None:
-        """Have the object say that the controller failed on it. Raises nothing: `error` is what counts."""
+        """Set a condition that reports the controller's failure. Raises nothing; the caller raises it."""
         kind = JOBS if key.kind == "job" else QUEUES
         found = self.caches.one(kind, key.namespace, key.name)
         if found is None:
             return
-        message = f"the controller failed here and tries again: {short(error)}"
+        message = f"the controller failed on this object and retries: {short(error)}"
         status = {**(found.get("status") or {})}
         condition = Condition(type="Reconciled", status="False", reason=type(error).__name__, message=message)
         try:
             old = [Condition.model_validate(each) for each in status.get("conditions") or []]
             before = condition_of(old, "Reconciled")
             if before is not None and (before.status, before.reason) == ("False", condition.reason):
-                return  # a text that differs each time would wake the next look at once
+                return  # A message that differs each time would trigger the next reconcile at once.
             status["conditions"] = [
                 each.model_dump(by_alias=True, exclude_none=True)
                 for each in with_condition(old, condition, self.now())
@@ -284,7 +291,7 @@ class Reconciler:
             if self.cluster.write_status(found, status, acting=False):
                 self.recorder.record(found, [events.of_error(condition, self.now())], self.now())
         except Exception as further:
-            log.warning("no status: %s", short(further), extra=about(*key))
+            log.warning("cannot write the status: %s", short(further), extra=about(*key))
 
     def _act(self, key: Key, found: Object, actions: list[Action]) -> None:
         for action in actions:

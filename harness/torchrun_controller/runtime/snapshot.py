@@ -1,4 +1,4 @@
-"""What a decision about a job or a queue reads: from what watches keep, or from the cluster itself."""
+"""Read the objects of a job or queue, from the watch caches or from the API server."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from harness.torchrun_controller.runtime.kinds import (
 
 
 class Source(Protocol):
-    """Where objects are read. What it returns is shared: nothing is changed in it."""
+    """A source of objects: the caches or the API server. Callers must not modify the returned objects."""
 
     def one(self, kind: Kind, namespace: str, name: str) -> Object | None: ...
 
     def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
-        """Return the objects of a namespace whose label (of the kind) has this value."""
+        """Return the objects of a namespace whose label `kind.label` has this value."""
         ...
 
     def names(self, kind: Kind) -> frozenset[str]: ...
 
 
 def see(source: Source, job: Object, *, kai: bool) -> Seen:
-    """Read what belongs to a job. What cannot matter for the next decision is not asked for."""
+    """Read the objects of a job that matter for the next decision."""
     metadata = job["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     jobset = source.one(JOBSETS, namespace, name)
@@ -59,12 +59,12 @@ def queue_of(source: Source, job: Object) -> Object | None:
     try:
         name = JobSpec.model_validate(job["spec"]).queue_name
     except ValidationError:
-        return None  # the decision says why
+        return None  # The decision reports the invalid spec.
     return source.one(QUEUES, job["metadata"]["namespace"], name)
 
 
 def see_queue(source: Source, kube: Kube, queue: Object, *, kai: bool) -> SeenQueue:
-    """Read what belongs to a queue. Objects of its templates may be anybody's: they are not watched."""
+    """Read the objects of a queue. Those of its resource templates are not watched, so they are fetched."""
     metadata = queue["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     try:

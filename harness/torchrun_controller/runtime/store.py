@@ -1,8 +1,8 @@
-"""A copy of the objects of one kind, as a watch tells them. It never goes back in time.
+"""A cache of the objects of one kind, updated by a watch. It never goes back in time.
 
-Versions are compared as numbers, within one kind. The API server hands a kind's changes out in their order,
-so what was told up to a version is all there was. What this process wrote itself is kept from the moment of
-the answer until the watch has come that far: a look reads its own writes.
+Versions are compared as numbers, within one kind. The API server sends a kind's changes in order, so after
+the event of a version the cache is complete up to that version. The process's own writes are stored when the
+API server responds, before the watch reports them, so that a reconcile reads its own writes.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class Change:
-    """What a look may see otherwise now. None: it was not there before, or is gone."""
+    """A change of an object. `before` is None for a new object, `after` for a deleted one."""
 
     before: Object | None
     after: Object | None
 
 
 def version_of(item: Object) -> int:
-    """Return an object's version. It is that of the last change of the whole cluster when it was written."""
+    """Return an object's resource version, a counter of the changes of the whole cluster."""
     return int(item["metadata"]["resourceVersion"])
 
 
@@ -37,12 +37,12 @@ def place_of(item: Object) -> Place:
 
 
 class Store:
-    """Objects by place, and by the value of one label. They are shared: who reads changes nothing."""
+    """Objects by namespace and name, and by the value of one label. Callers must not modify the objects."""
 
     def __init__(self, label: str | None = None) -> None:
         self.label = label
         self.version = 0
-        """The watch has told everything up to here."""
+        """The version up to which the watch has reported all changes."""
         self._items: dict[Place, Object] = {}
         self._labelled: dict[Place, dict[Place, Object]] = defaultdict(dict)
         self._lock = threading.Lock()
@@ -62,9 +62,12 @@ class Store:
         with self._lock:
             return [item for (where, _), item in self._items.items() if namespace in (None, where)]
 
-    # -- what the watch tells --------------------------------------------------------------------------
+    # -- events of the watch ---------------------------------------------------------------------------
     def replace(self, items: Iterable[Object], version: int) -> list[Change]:
-        """Take in a list of all objects, of this version. One that is older than what is known is refused."""
+        """Replace all objects by a list of this version. Return the changes.
+
+        Raises ValueError if the list is older than the store.
+        """
         with self._lock:
             if version < self.version:
                 raise ValueError(f"a list of version {version}, after {self.version}")
@@ -77,13 +80,13 @@ class Store:
             return [change for change in changes if change is not None]
 
     def changed(self, item: Object) -> Change | None:
-        """Take in an object that was added or changed. Return None when it is known."""
+        """Store an added or modified object. Return the change, or None if the store has this version."""
         with self._lock:
             self.version = max(self.version, version_of(item))
             return self._put(item)
 
     def deleted(self, item: Object) -> Change | None:
-        """Take in that an object is gone."""
+        """Remove a deleted object. Return the change, or None if the store has no older version of it."""
         with self._lock:
             version = version_of(item)
             self.version = max(self.version, version)
@@ -93,14 +96,15 @@ class Store:
             return self._drop(place_of(item))
 
     def reached(self, version: int) -> None:
-        """Take in that nothing else happened up to this version."""
+        """Record that there are no other changes up to this version."""
         with self._lock:
             self.version = max(self.version, version)
 
-    # -- what this process did -------------------------------------------------------------------------
+    # -- writes of this process ------------------------------------------------------------------------
     def wrote(self, item: Object) -> None:
-        """Keep what the API server answered to a write. Where the watch is further already it knows better:
-        the object may be gone again.
+        """Store the object from the API server's response to a write.
+
+        If the watch is already at a later version, the response is ignored: the object may be deleted again.
         """
         with self._lock:
             if version_of(item) > self.version:

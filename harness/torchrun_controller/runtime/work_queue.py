@@ -1,8 +1,8 @@
-"""Which object is looked at when: an event, a time that comes, a failure, or the round of all that is open.
+"""The work queue: it reconciles an object after an event, at a requested time, or after a failure.
 
-The same object is never looked at twice at once. Events that come while it waits count as one. Those that
-tell of progress alone wait a second, and longer when many objects have such events: each look at a job writes
-its status, and a burst of jobs would keep the API server busy with steps that nobody reads.
+An object is never reconciled twice at the same time, and events for a queued object are merged. Events that
+only report progress are delayed by a second, and longer if many objects make progress: each reconcile of a
+job writes its status, and a burst of jobs would load the API server with states that nobody reads.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ Look = Callable[[Key], float | None]
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 PROGRESS_SECONDS = 1.0
 PROGRESS_RATE = 20
-"""Looks a second, at most, at objects that only make progress: each of 100 that do is looked at every 5 s."""
+"""The maximum rate of reconciles for progress, per second. Each of 100 active objects has one every 5 s."""
 ACTIVE_SECONDS = 10.0
-"""An object counts as one that makes progress for so long after its last event."""
+"""How long an object counts as making progress after its last event."""
 
 
 class Waking:
-    """Calls `look` in threads, at most `workers` at once."""
+    """A work queue that calls `look` in at most `workers` threads."""
 
     def __init__(self, look: Look, workers: int = 10) -> None:
         self.look, self.workers = look, workers
@@ -41,10 +41,10 @@ class Waking:
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._active: OrderedDict[Key, float] = OrderedDict()
-        """When each object last made progress, the oldest first."""
+        """When each object last made progress, oldest first."""
 
     def wake(self, key: Key) -> None:
-        """Have an object looked at, soon."""
+        """Enqueue an object now."""
         timer = self._timers.pop(key, None)
         if timer is not None:
             timer.cancel()
@@ -55,7 +55,7 @@ class Waking:
             self._queue.put_nowait(key)
 
     def progressed(self, key: Key) -> None:
-        """Have an object looked at when its share of PROGRESS_RATE comes."""
+        """Enqueue an object after a delay that keeps all such objects within PROGRESS_RATE."""
         now = asyncio.get_running_loop().time()
         self._active[key] = now
         self._active.move_to_end(key)
@@ -65,7 +65,7 @@ class Waking:
             self.later(key, max(PROGRESS_SECONDS, len(self._active) / PROGRESS_RATE))
 
     async def run(self) -> None:
-        """Look at what is woken, until cancelled."""
+        """Process the queue until cancelled."""
         self._threads = ThreadPoolExecutor(self.workers, "look")
         async with asyncio.TaskGroup() as group:
             for _ in range(self.workers):
@@ -83,7 +83,7 @@ class Waking:
                 failed = self._failures[key] = self._failures.get(key, 0) + 1
                 after = min(FIRST_PAUSE * 2**failed, LONGEST_PAUSE)
                 own = not isinstance(error, ApiException | HTTPError)
-                log.warning("%s; again in %.1f s", short(error), after, extra=about(*key), exc_info=own)
+                log.warning("%s; retrying in %.1f s", short(error), after, extra=about(*key), exc_info=own)
             finally:
                 self._busy.discard(key)
             if key in self._again:
@@ -93,7 +93,7 @@ class Waking:
                 self.later(key, after)
 
     def later(self, key: Key, seconds: float) -> None:
-        """Wake an object after `seconds`, or earlier if an earlier wake-up is scheduled."""
+        """Enqueue an object after `seconds`, or earlier if an earlier time is scheduled."""
         loop = asyncio.get_running_loop()
         before = self._timers.get(key)
         if before is not None:

@@ -1,1 +1,1 @@
-"""What runs in a pod. Standard library alone, Python 3.9 or later; harness.torchrun_sync.bundle brings it."""
+"""Programs that run in a pod, sent by harness.torchrun_sync.bundle: standard library only, Python 3.9+."""

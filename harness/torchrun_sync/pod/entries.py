@@ -1,4 +1,4 @@
-"""The entries of a tree: what both sides agree a tree is, and its digest."""
+"""The entries of a tree, their validation and digest, for both sides of a sync."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ KINDS = {"file": ("mode", "size", "sha256"), "dir": ("mode",), "link": ("target"
 
 
 class Refused(Exception):
-    """What was asked cannot be done. The text goes to the sender."""
+    """A request that cannot be fulfilled. The text is sent to the sender."""
 
 
 class Dropped(Refused):
-    """What came was not what it was said to be, and is gone: it can be sent again."""
+    """Received content had another digest and was deleted. It can be sent again."""
 
 
 def tree_digest(entries: Sequence[Entry]) -> str:
-    """Return the digest of a tree: of all its entries, whatever their order."""
+    """Return the digest of a tree's entries, independent of their order."""
     rows = sorted([e["path"], e["kind"], *(e[name] for name in KINDS[e["kind"]])] for e in entries)
     return hashlib.sha256(json.dumps(rows, separators=(",", ":")).encode()).hexdigest()
 
 
 def check(entries: Sequence[Entry]) -> None:
-    """Raise Refused for entries that would leave the tree, or that make none."""
+    """Raise Refused if an entry leads out of the tree, or if the entries are not a valid tree."""
     kinds: dict[str, str] = {}
     for entry in entries:
         path, kind = entry["path"], entry["kind"]
@@ -49,7 +49,7 @@ def check(entries: Sequence[Entry]) -> None:
 
 
 def leaves(path: str, target: str) -> bool:
-    """Return whether a link at `path` leads out of the tree. An absolute or an empty target does."""
+    """Return whether a link at `path` leads out of the tree, as absolute and empty targets do."""
     if not target or target.startswith("/") or "\0" in target:
         return True
     depth = path.count("/")

@@ -1,4 +1,4 @@
-"""Small files that are written in one step, and read by another process."""
+"""Read and atomically write small files that another process reads."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any
 
 
 def read_json(path: str) -> dict[str, Any]:
-    """Return what the file says; empty when it is not there."""
+    """Return the JSON object in the file, or {} if the file does not exist or holds no object."""
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.load(file)
+            document = json.load(file)
     except FileNotFoundError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return document if isinstance(document, dict) else {}
 
 
 def write_json(path: str, document: dict[str, Any]) -> None:
@@ -22,7 +22,7 @@ def write_json(path: str, document: dict[str, Any]) -> None:
 
 
 def write_text(path: str, text: str) -> None:
-    made = f"{path}.{os.urandom(6).hex()}"
-    with open(made, "w", encoding="utf-8") as file:
+    temporary = f"{path}.{os.urandom(6).hex()}"
+    with open(temporary, "w", encoding="utf-8") as file:
         file.write(text)
-    os.replace(made, path)
+    os.replace(temporary, path)

@@ -1,6 +1,6 @@
-"""Frames on a pair of streams: each says its length and its SHA-256 first.
+"""Frames on a byte stream. Each begins with its length and its SHA-256.
 
-The end of an exec stream is not reliable: it may never come, or come too early. So nothing here waits for it.
+The end of an exec stream may be lost or come too early, so the protocol does not depend on it.
 """
 
 from __future__ import annotations
@@ -9,14 +9,14 @@ import hashlib
 import struct
 
 HEADER = struct.Struct(">4s8sQ32s")
-"""Of a frame: magic, kind, length of the payload in bytes, its SHA-256."""
+"""The header of a frame: magic, kind, length of the payload in bytes, SHA-256 of the payload."""
 MAGIC = b"TRS1"
 MAX_PAYLOAD = 16 << 20
-"""Bytes of one frame at most, so that a wrong length cannot fill the memory."""
+"""The maximum number of bytes in a frame, so that a wrong length cannot fill the memory."""
 
 
 class BadFrame(ValueError):
-    """What came is no frame of ours, or not the one that was sent."""
+    """The received bytes are not a frame, or a frame arrived with changed content."""
 
 
 def pack(kind: str, payload: bytes = b"") -> bytes:
@@ -25,7 +25,7 @@ def pack(kind: str, payload: bytes = b"") -> bytes:
 
 
 class Frames:
-    """Frames out of a stream that comes in pieces."""
+    """A parser for frames in a stream that arrives in pieces."""
 
     def __init__(self) -> None:
         self._seen = bytearray()
@@ -34,7 +34,7 @@ class Frames:
         self._seen += piece
 
     def take(self) -> tuple[str, bytes] | None:
-        """Return kind and payload, or None when no whole frame has come. Raises BadFrame."""
+        """Return kind and payload of the next frame, or None if it is incomplete. Raises BadFrame."""
         if not (self._seen.startswith(MAGIC) or MAGIC.startswith(bytes(self._seen[: len(MAGIC)]))):
             raise BadFrame(f"expected a frame, seen {bytes(self._seen[:80])!r}")
         if len(self._seen) < HEADER.size:

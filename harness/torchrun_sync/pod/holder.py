@@ -1,9 +1,9 @@
-"""Hold the code of a job on a volume, and serve it to pods that come later.
+"""Store the code of a job on a volume, and serve it to pods that start later.
 
-    GET /READY → the whole (kept.py), packed from the tree that is current. 404 while there is none
+    GET /READY → the current tree, packed as a whole (kept.py); 404 without a tree
 
-READY is the digest of the job's first code: who may read the job knows it. The code comes from the parts in
-FOLDER, or by a sync into this container.
+READY is the digest of the job's first code, which anybody who may read the job knows. The code comes from the
+parts in FOLDER, or from a sync into this container.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIECE = 1 << 20
 
 
 def contents(store: Store, record: dict[str, Any]) -> Iterator[bytes]:
-    """Yield the bytes of each content of a tree, in the order of a whole."""
+    """Yield the bytes of each content of a tree, in the order of contents_of."""
     paths = {entry["sha256"]: entry["path"] for entry in record["entries"] if entry["kind"] == "file"}
     for sha, _ in contents_of(record["entries"]):
         with open(os.path.join(store.trees, record["name"], paths[sha]), "rb") as file:
@@ -35,7 +35,7 @@ def contents(store: Store, record: dict[str, Any]) -> Iterator[bytes]:
 
 
 class Server(ThreadingHTTPServer):
-    """Serves the tree of one store."""
+    """An HTTP server for the current tree of a store."""
 
     daemon_threads = True
 
@@ -60,26 +60,26 @@ class Handler(BaseHTTPRequestHandler):
         print(f"code {record['tree'][:12]} sent to {self.client_address[0]}", flush=True)
 
     def log_message(self, *_: object) -> None:
-        """Say nothing of requests that found nothing: pods ask twice a second."""
+        """Log nothing: waiting pods send two requests per second."""
 
 
 def main(arguments: Sequence[str]) -> int:
-    """FOLDER ROOT READY PORT. Ends at SIGTERM."""
+    """Run the server with the arguments FOLDER ROOT READY PORT, until SIGTERM."""
     folder, root, ready, port = arguments
     signal.signal(signal.SIGTERM, lambda *_: os._exit(0))
     store = Store(root)
     server = Server(int(port), store, ready)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"waiting for the code {ready[:12]}", flush=True)
-    told = ""
+    last = ""
     while True:
         try:
-            came = come(store, folder, ready)
+            message = come(store, folder, ready)
         except (Refused, OSError) as error:
-            came = f"the code cannot be kept: {error}"
-        if came and came != told:
-            print(came, flush=True)
-            told = came
+            message = f"the code cannot be kept: {error}"
+        if message and message != last:
+            print(message, flush=True)
+            last = message
         time.sleep(LOOK_SECONDS)
 
 

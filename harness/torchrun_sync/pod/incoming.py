@@ -1,4 +1,4 @@
-"""One content on its way into the pod: kept when the connection is cut, and named by its own digest."""
+"""A file content that the pod is receiving. It survives a lost connection and is named by its digest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PIECE = 1 << 20
 
 
 class Incoming:
-    """What came before a cut is read again, so that the digest is of every byte that is here."""
+    """A partly received content. Bytes from an earlier connection are read again to compute the digest."""
 
     def __init__(self, path: str, sha: str, size: int, offset: int) -> None:
         self.path, self.part, self.sha, self.size = path, f"{path}.part", sha, size
@@ -37,7 +37,7 @@ class Incoming:
         self.came += len(piece)
 
     def finish(self) -> None:
-        """Keep the content under its digest. Raises Dropped, and drops it, when it has another one."""
+        """Rename the complete content to its digest. If the digest differs, delete it and raise Dropped."""
         self._file.close()
         if self._hash.hexdigest() != self.sha:
             os.unlink(self.part)

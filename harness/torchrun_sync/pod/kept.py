@@ -1,13 +1,13 @@
-"""The code of a job as the cluster keeps it, and the program that brings it into a new pod from there.
+"""The format in which the cluster stores a job's code, and the program that restores it in a new pod.
 
-It is in Secrets, which a pod sees as parts in a folder, or, where it is too large for them, in a pod that
-holds it (holder.py), which serves the whole.
+Small code is stored in Secrets, which a pod mounts as parts in a folder. Larger code is stored in a pod
+(holder.py), which serves it as a whole.
 
-    part    b"SHA-256 COUNT INDEX\n" and bytes: of the whole, how many parts it has, and which one this is
-    whole   zlib: b"LENGTH\n", a JSON head of LENGTH bytes, then each content once, by SHA-256 in order
+    part    b"SHA-256 COUNT INDEX\n" and bytes: digest of the whole, number of parts, index of this part
+    whole   zlib: b"LENGTH\n", a JSON head of LENGTH bytes, then each content once, sorted by SHA-256
     head    entries, tree, generation
 
-Parts may be exchanged while a pod reads them: those of two wholes never make one.
+Parts may be replaced while a pod reads them. Parts of different wholes are never combined.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ PIECE = 1 << 20
 LOOK_SECONDS = 0.5
 LOCK_SECONDS = 60.0
 HOLDER_SECONDS = 30.0
-"""Between two answers of the pod that holds the code."""
+"""The timeout for each read from the pod that stores the code."""
 MAX_HEAD = 1 << 28
-"""Bytes of a head, unpacked."""
+"""The maximum number of bytes of an unpacked head."""
 
 
 def contents_of(entries: Sequence[Entry]) -> list[tuple[str, int]]:
-    """Return (SHA-256, bytes) of each content, in the order in which a whole has them."""
+    """Return (SHA-256, size in bytes) of each content, in the order of a whole."""
     return sorted({entry["sha256"]: entry["size"] for entry in entries if entry["kind"] == "file"}.items())
 
 
 def split(whole: bytes, size: int) -> list[bytes]:
-    """Return the parts of a whole, each with at most `size` bytes of it."""
+    """Return the parts of a whole, with at most `size` bytes of it in each part."""
     sha, count = hashlib.sha256(whole).hexdigest(), max(1, -(-len(whole) // size))
     pieces = (whole[index * size : (index + 1) * size] for index in range(count))
     return [f"{sha} {count} {index}\n".encode() + piece for index, piece in enumerate(pieces)]
 
 
 def joined(folder: str) -> bytes | None:
-    """Return the whole whose parts are in the folder; None while one is missing, or is of another whole."""
+    """Return the whole whose parts are in the folder, or None if a part is missing or of another whole."""
     first = _part(folder, 0)
     if first is None:
         return None
@@ -74,9 +74,9 @@ def _part(folder: str, index: int) -> tuple[tuple[str, int, int], bytes] | None:
 
 
 class Whole:
-    """A whole that is unpacked as it is read: no more of it is in memory than is asked for.
+    """A whole that is unpacked while it is read, so that it is never completely in memory.
 
-    `read`: returns so many of its bytes, or fewer, or none at its end.
+    `read(n)` returns at most n packed bytes, or b"" at the end.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
@@ -90,7 +90,7 @@ class Whole:
         self.head: dict[str, Any] = json.loads(b"".join(self._take(length)))
 
     def contents(self) -> Iterator[tuple[str, int, Iterator[bytes]]]:
-        """Yield SHA-256, size and pieces of each content. What is not read of one is passed over."""
+        """Yield SHA-256, size and pieces of each content. Unread pieces are skipped."""
         for sha, size in contents_of(self.head["entries"]):
             pieces = self._take(size)
             yield sha, size, pieces
@@ -112,7 +112,7 @@ class Whole:
 
 
 def restore(store: Store, whole: Whole, ready: str) -> None:
-    """Switch in the tree that is kept. `ready`: what the pod waits for."""
+    """Switch the store to the tree of the whole. `ready` is the text that the pod waits for."""
     head = whole.head
     need = {sha for sha, _ in store.expect(head["entries"])}
     for sha, size, pieces in whole.contents():
@@ -129,30 +129,34 @@ def restore(store: Store, whole: Whole, ready: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Wait until the code is there: from the folder of the parts, from the pod that holds it, or by a sync.
+    """Wait until the code arrives: from the parts in a folder, from the pod that stores it, or by a sync.
 
-    FOLDER HOLDER ROOT CONTROL READY SECONDS. HOLDER: HOST:PORT, or empty. Returns the exit code.
+    The arguments are FOLDER HOLDER ROOT CONTROL READY SECONDS, with HOLDER as HOST:PORT or empty. Return the
+    exit code: 0, or 1 after SECONDS.
     """
     folder, holder, root, control, ready, seconds = arguments
     store, until, refused = Store(root), time.monotonic() + float(seconds), ""
     while True:
         try:
-            if came := come(store, folder, ready, holder):
-                print(came, flush=True)
+            if message := come(store, folder, ready, holder):
+                print(message, flush=True)
                 current = store.current()
                 Control(control).start(current["generation"], current["tree"])
                 return 0
         except (Refused, OSError, http.client.HTTPException, zlib.error) as error:
             refused = f"; {error}"
         if time.monotonic() > until:
-            said = f"no code came within {seconds} s{refused}: `kubectl torchrun sync` brings it"
-            print(said, file=sys.stderr)
+            message = f"no code came within {seconds} s{refused}: `kubectl torchrun sync` brings it"
+            print(message, file=sys.stderr)
             return 1
         time.sleep(LOOK_SECONDS)
 
 
 def come(store: Store, folder: str, ready: str, holder: str = "") -> str:
-    """Return what came and from where, once it is there. What is kept replaces an older one on a volume."""
+    """Restore the stored code if it is newer than the store's.
+
+    Return a message about the current code and its source, or "" until the code is ready.
+    """
     parts = joined(folder)
     if parts is not None:
         _take_over(store, Whole(io.BytesIO(parts).read), ready)
@@ -204,7 +208,7 @@ def _read(path: str) -> str:
 
 
 def packed(head: dict[str, Any], contents: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield a whole: `contents` are the bytes of each content, in the order of contents_of."""
+    """Yield the pieces of a whole. `contents` has the bytes of each content, in the order of contents_of."""
     text = json.dumps(head).encode()
     packing = zlib.compressobj(6)
     yield packing.compress(b"%d\n" % len(text) + text)

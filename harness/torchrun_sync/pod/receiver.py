@@ -1,10 +1,10 @@
-"""Answer the frames of one sender on stdin and stdout: the pod's side of a sync.
+"""The pod's side of a sync: respond to the frames of one sender, on stdin and stdout.
 
     hello → state     entries* manifest → need     (file data*)* → ack*     stage → staged
     patience → patient     hold → held     switch → switched     release → released
-    anything else → error, and the end
+    anything else → error, and the receiver ends
 
-A receiver whose sender is silent for a while ends by itself: the end of an exec stream may never come.
+A receiver ends after IDLE_SECONDS without a frame, because the end of an exec stream may be lost.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from harness.torchrun_sync.pod.incoming import Incoming
 from harness.torchrun_sync.pod.store import Store
 
 ACK_BYTES = 4 << 20
-"""The receiver says how much came, each time so many more bytes came."""
+"""The receiver sends an ack each time it has received this many more bytes."""
 IDLE_SECONDS = 90.0
 MAX_ENTRIES = 1 << 30
-"""Bytes of a tree's entries, unpacked."""
+"""The maximum number of bytes of a tree's unpacked entries."""
 
 
 class Receiver:
-    """One conversation. Every answer is of what is on this pod's disk."""
+    """A session with one sender. Each response describes the state on the pod's disk."""
 
     def __init__(self, root: str, control: str, session: str) -> None:
         self.session = session
@@ -53,7 +53,7 @@ class Receiver:
         }
 
     def answer(self, kind: str, payload: bytes) -> bytes:
-        """Return the frame that answers this one; empty when it needs no answer. Raises Refused."""
+        """Process a frame. Return the response frame, or b"" if there is none. Raises Refused."""
         if kind == "data":
             return self._data(payload)
         if kind == "entries":
@@ -104,7 +104,7 @@ class Receiver:
         return _say("ack", came=self._came)
 
     def _drop(self, asked: dict[str, Any]) -> bytes:
-        """The file changed while the sender read it: what came of it is no content of the tree."""
+        """Delete a partly received file that changed while the sender read it."""
         del asked
         if self._content is not None:
             self._content.drop()
@@ -127,7 +127,7 @@ class Receiver:
         now = self.store.switch(asked["tree"], asked["generation"])
         self.control.be_patient(asked["patience"])
         self.control.start(asked["generation"], asked["tree"])
-        # An init container ends now, maybe before the answer is out. Who asks again must find all of it done.
+        # An init container ends now, perhaps before the response is sent. A retry must find the switch done.
         self.store.say_ready(asked["ready"] or asked["tree"])
         return _say("switched", tree=now["tree"], generation=now["generation"])
 
@@ -148,7 +148,10 @@ def _write(frame: bytes) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve one sender: SESSION ROOT CONTROL. Returns the exit code: 0 when it left, 3 when it was silent."""
+    """Serve one sender with the arguments SESSION ROOT CONTROL.
+
+    Return the exit code: 0 after the sender's end, 3 after IDLE_SECONDS of silence, 1 after an error.
+    """
     session, root, control = arguments
     frames = Frames()
     try:

@@ -1,4 +1,4 @@
-"""Bring a workspace from S3: every object under a prefix, or one archive, unpacked."""
+"""Download a workspace from S3: all objects under a prefix, or one archive, which is unpacked."""
 
 from __future__ import annotations
 
@@ -17,58 +17,58 @@ ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
 def save(bucket: Bucket, item: Item, path: str) -> None:
-    """Write an object to `path` in one step: the version that was listed, whole, or raise Failed."""
-    with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), delete=False) as made:
-        seen = hashlib.md5(usedforsecurity=False)
+    """Download the listed version of an object and write it to `path` atomically. Raises Failed."""
+    with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), delete=False) as temporary:
+        md5 = hashlib.md5(usedforsecurity=False)
         try:
             with bucket.request("GET", item.key, headers={"If-Match": item.etag}) as answer:
                 while piece := answer.read(1 << 20):
-                    seen.update(piece)
-                    made.write(piece)
-                # The ETag of an object that KMS encrypts, or that came in parts, is no MD5.
+                    md5.update(piece)
+                    temporary.write(piece)
+                # The ETag is not an MD5 if KMS encrypts the object or if it was uploaded in parts.
                 plain = not (answer.headers.get("x-amz-server-side-encryption") or "").startswith("aws:")
-            made.flush()
+            temporary.flush()
             digest = item.etag.strip('"')
-            if made.tell() != item.size or (plain and len(digest) == 32 and seen.hexdigest() != digest):
+            if temporary.tell() != item.size or (plain and len(digest) == 32 and md5.hexdigest() != digest):
                 raise Failed(
-                    f"{item.key}: expected {item.size} bytes with MD5 {digest}, seen {made.tell()} with "
-                    f"{seen.hexdigest()}: try again"
+                    f"{item.key}: expected {item.size} bytes with MD5 {digest}, seen {temporary.tell()} with "
+                    f"{md5.hexdigest()}: try again"
                 )
-            os.chmod(made.name, 0o644)
-            os.replace(made.name, path)
+            os.chmod(temporary.name, 0o644)
+            os.replace(temporary.name, path)
         except BaseException:
-            os.unlink(made.name)
+            os.unlink(temporary.name)
             raise
 
 
 def fetch(url: str, root: str, environment: Mapping[str, str]) -> str:
-    """Bring what `s3://bucket/prefix` holds to the folder `root`. Return a digest of what was listed."""
+    """Download the objects of `s3://bucket/prefix` to the folder `root`. Return a digest of their listing."""
     bucket_name, _, prefix = url[len("s3://") :].partition("/")
     bucket = Bucket(bucket_name, environment)
-    found = sorted(bucket.items(prefix), key=lambda item: item.key)
-    one = [item for item in found if item.key == prefix and not prefix.endswith("/")]
-    if not one:  # a folder, whether or not its slash was written: `code` is not `code-old`
+    items = sorted(bucket.items(prefix), key=lambda item: item.key)
+    one = [item for item in items if item.key == prefix and not prefix.endswith("/")]
+    if not one:  # The prefix is a folder, with or without a slash: `code` does not match `code-old`.
         prefix = prefix and f"{prefix.rstrip('/')}/"
-        found = [item for item in found if item.key.startswith(prefix)]
-    if not found:
+        items = [item for item in items if item.key.startswith(prefix)]
+    if not items:
         raise Failed(f"{url}: expected objects there, seen none")
-    for item in one or found:
+    for item in one or items:
         name = item.key.rpartition("/")[2] if one else item.key[len(prefix) :]
         path = _inside(root, name)
         if path.endswith("/"):
-            os.makedirs(path, exist_ok=True)  # the mark of a folder
+            os.makedirs(path, exist_ok=True)  # An object whose key ends with a slash stands for a folder.
             continue
         os.makedirs(os.path.dirname(path), exist_ok=True)
         save(bucket, item, path)
         if one and name.endswith(ARCHIVES):
             shutil.unpack_archive(path, root)
             os.unlink(path)
-    rows = "".join(f"{item.key}\t{item.etag}\t{item.size}\n" for item in one or found)
+    rows = "".join(f"{item.key}\t{item.etag}\t{item.size}\n" for item in one or items)
     return hashlib.sha256(rows.encode()).hexdigest()
 
 
 def _inside(root: str, name: str) -> str:
-    """Return the path of an object; a folder's mark ends with a slash. Raises Failed."""
+    """Return the path of an object in `root`, with a slash at the end for a folder. Raises Failed."""
     parts = name.split("/")
     folder = [part for part in parts[:-1] if part] if not parts[-1] else parts
     if any(part in ("", ".", "..") for part in folder) or ".torchrun" in folder[:1]:
@@ -77,7 +77,7 @@ def _inside(root: str, name: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """URL, folder, file that says it is ready, seconds that all of it may take."""
+    """Run with the arguments URL ROOT READY SECONDS, with the marker file READY. Return the exit code."""
     url, root, ready, seconds = arguments
 
     def late(_number: int, _frame: object) -> None:

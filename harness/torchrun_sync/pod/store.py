@@ -1,17 +1,18 @@
-"""The trees in a pod, and the one that is switched in. Nothing is written outside of the store's folder.
+"""The store of trees in a pod. Except for the links in MOUNT, it writes only into its own folder.
 
-The store lies in the folder MOUNT in which the command runs, as MOUNT/.torchrun = ROOT.
+The store is the folder ROOT = MOUNT/.torchrun; the command runs in MOUNT.
 
-    MOUNT/NAME            a link to ROOT/current/NAME for each name at the top of the tree. What the command
-                          itself writes beside them stays where it is
-    ROOT/current          a link to the tree that is switched in: changed in one atomic step
-    ROOT/ready            written last, at every switch: an init container waits for it
-    ROOT/trees/NAME/      a whole tree; it shares no file with another one
-    ROOT/trees/NAME.json  its record: digest, generation, and what was written, to know it again
-    ROOT/incoming/SHA     a content that came and has no tree yet; SHA.part came in part
-    ROOT/id, ROOT/lock    tell this folder from another one, also where several pods mount it; one writer
+    MOUNT/NAME            a link to ROOT/current/NAME for each top-level name of the tree. Files that the
+                          command writes into MOUNT are kept
+    ROOT/current          a link to the current tree, replaced atomically
+    ROOT/ready            written at the end of each switch; an init container waits for it
+    ROOT/trees/NAME/      a complete tree; it shares no file with another tree
+    ROOT/trees/NAME.json  the tree's record: digest, generation, and stamps that show whether files changed
+    ROOT/incoming/SHA     a received content that is not in a tree yet; SHA.part is incomplete
+    ROOT/id               a random identifier, by which pods recognize a shared folder
+    ROOT/lock             the write lock (writer.py)
 
-A connection can be cut at any moment. What came is kept, and the next connection goes on from there.
+A connection can be lost at any time. Received data is kept, and the next connection continues from there.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ PIECE = 1 << 20
 
 
 class Store:
-    """The folder of the trees. Where several pods mount it, one of them writes."""
+    """The folder of the trees. If several pods mount it, only one of them writes."""
 
     def __init__(self, root: str) -> None:
         self.root = os.path.abspath(root)
@@ -47,7 +48,7 @@ class Store:
         self._staged = ""
 
     def _id(self) -> str:
-        """Return the folder's own name for itself. Of two pods that ask at the same time, one gives it."""
+        """Return the folder's identifier. If two pods create it at the same time, both get the same."""
         path = os.path.join(self.root, "id")
         try:
             with open(path, "x", encoding="ascii") as file:
@@ -57,15 +58,15 @@ class Store:
         until = time.monotonic() + 10
         while time.monotonic() < until:
             with open(path, encoding="ascii") as file:
-                found = file.read()
-            if len(found) == 32:
-                return found
+                identifier = file.read()
+            if len(identifier) == 32:
+                return identifier
             time.sleep(0.01)
-        raise Refused(f"{path} says {found!r}; expected 32 characters: delete it")
+        raise Refused(f"{path} contains {identifier!r}; expected 32 characters: delete it")
 
-    # -- what is here ----------------------------------------------------------------------------------
+    # -- the current tree ------------------------------------------------------------------------------
     def current(self) -> dict[str, Any]:
-        """Return the record of the tree that is switched in, with its name; empty when there is none."""
+        """Return the record of the current tree, with its name, or {} without a tree."""
         try:
             name = os.path.basename(os.readlink(os.path.join(self.root, "current")))
         except FileNotFoundError:
@@ -74,37 +75,40 @@ class Store:
         return {**record, "name": name} if record else {}
 
     def intact(self) -> bool:
-        """Return whether every file of the current tree is still as it was written."""
+        """Return whether no file of the current tree has changed since the store wrote it."""
         current = self.current()
         return len(self._unchanged(current)) == len(current.get("files", {}))
 
     def _unchanged(self, current: dict[str, Any]) -> dict[str, str]:
-        """Return path → digest of the files of a tree that nobody has written to since."""
-        found = {}
+        """Return the digests of a tree's unchanged files, by path."""
+        digests = {}
         for path, (sha, *written) in current.get("files", {}).items():
             there = os.path.join(self.trees, current["name"], path)
             try:
-                seen = os.lstat(there)
+                status = os.lstat(there)
             except OSError:
                 continue
-            if [seen.st_size, seen.st_mtime_ns, seen.st_ino] == written and os.access(there, os.R_OK):
-                found[there] = sha
-        return found
+            if [status.st_size, status.st_mtime_ns, status.st_ino] == written and os.access(there, os.R_OK):
+                digests[there] = sha
+        return digests
 
     def _known(self) -> dict[str, str]:
         return {sha: path for path, sha in self._unchanged(self.current()).items()}
 
-    # -- one writer ------------------------------------------------------------------------------------
+    # -- the write lock --------------------------------------------------------------------------------
     def lock(self, session: str, seconds: float) -> None:
-        """Keep other writers out (writer.py)."""
+        """Take the write lock (writer.py). Raises Refused."""
         self._writer.lock(session, seconds)
 
     def unlock(self) -> None:
         self._writer.unlock()
 
-    # -- a tree that comes -----------------------------------------------------------------------------
+    # -- receiving a tree ------------------------------------------------------------------------------
     def expect(self, entries: Sequence[Entry]) -> list[tuple[str, int]]:
-        """Take the entries of a tree. Return (sha256, bytes of it that are here) for each content to send."""
+        """Prepare to receive a tree. Return (sha256, number of bytes already received) per missing content.
+
+        Raises Refused if the entries are invalid or would replace a file in the mount.
+        """
         check(entries)
         mount, inside = os.path.split(self.root)
         for top in {str(entry["path"]).split("/")[0] for entry in entries}:
@@ -131,13 +135,13 @@ class Store:
         return sorted(missing.items())
 
     def content(self, sha: str, size: int, offset: int) -> Incoming:
-        """Return where a content of the expected tree is written. Raises Refused for any other."""
+        """Return the writer for a content of the expected tree. Raises Refused for any other content."""
         if not any(e.get("sha256") == sha and e["size"] == size for e in self._entries):
             raise Refused(f"no file of the tree has {size!r} bytes and the digest {sha!r}")
         return Incoming(os.path.join(self.incoming, sha), sha, size, offset)
 
     def stage(self) -> str:
-        """Build the tree beside the current one. Return the digest of what was built."""
+        """Build the expected tree beside the current tree. Return the digest of the built tree."""
         if self._staged:
             return tree_digest(self._entries)
         name = f"{tree_digest(self._entries)[:12]}-{os.urandom(4).hex()}"
@@ -148,7 +152,7 @@ class Store:
         files: dict[str, list[Any]] = {}
         for entry in sorted(self._entries, key=lambda each: str(each["path"])):
             path = os.path.join(top, entry["path"])
-            made = dict(entry)
+            actual = dict(entry)
             if entry["kind"] == "dir":
                 os.mkdir(path)
             elif entry["kind"] == "link":
@@ -156,12 +160,12 @@ class Store:
             else:
                 self._place(entry, path, known)
                 os.chmod(path, entry["mode"] & 0o777)
-                seen = os.lstat(path)
-                made |= {"mode": stat.S_IMODE(seen.st_mode), "size": seen.st_size}
-                files[entry["path"]] = [entry["sha256"], seen.st_size, seen.st_mtime_ns, seen.st_ino]
-            built.append(made)
+                status = os.lstat(path)
+                actual |= {"mode": stat.S_IMODE(status.st_mode), "size": status.st_size}
+                files[entry["path"]] = [entry["sha256"], status.st_size, status.st_mtime_ns, status.st_ino]
+            built.append(actual)
         for entry in self._entries:
-            if entry["kind"] == "dir":  # at last, and never so that its own files cannot be removed
+            if entry["kind"] == "dir":  # Set last, and always with the owner's rights to remove files.
                 os.chmod(os.path.join(top, entry["path"]), entry["mode"] & 0o777 | 0o700)
         digest = tree_digest(built)
         write_json(f"{top}.json", {"tree": digest, "generation": 0, "files": files, "entries": built})
@@ -169,7 +173,7 @@ class Store:
         return digest
 
     def _built(self, tree: str) -> str:
-        """Return the name of this tree, when a connection that was cut had built it; empty when none had."""
+        """Return the name of this tree if an earlier, lost connection has already built it; otherwise ""."""
         for file in sorted(os.listdir(self.trees)):
             if file.startswith(tree[:12]) and file.endswith(".json"):
                 record = {**read_json(os.path.join(self.trees, file)), "name": file[: -len(".json")]}
@@ -179,7 +183,7 @@ class Store:
         return ""
 
     def _place(self, entry: Entry, path: str, known: dict[str, str]) -> None:
-        """Put the file there: what came, or a copy of what is here."""
+        """Move the received content to `path`, or copy the content from the current tree."""
         came = os.path.join(self.incoming, entry["sha256"])
         if os.path.exists(came):
             os.rename(came, path)
@@ -190,7 +194,10 @@ class Store:
         known[entry["sha256"]] = path
 
     def switch(self, tree: str, generation: int) -> dict[str, Any]:
-        """Make the staged tree the current one, or give the current one this generation. Return it."""
+        """Make the staged tree the current one, or set the current tree's generation. Return its record.
+
+        Raises Refused if the store has another tree.
+        """
         before = self.current()
         name = self._staged or self._built(tree) or before.get("name", "")
         record = read_json(os.path.join(self.trees, f"{name}.json")) if name else {}
@@ -209,15 +216,15 @@ class Store:
         return self.current()
 
     def say_ready(self, text: str) -> None:
-        """Have an init container that waits for this text end, and this process with it: the last step."""
+        """Write ROOT/ready. This ends an init container that waits for the text, and this process with it."""
         write_text(os.path.join(self.root, "ready"), text)
 
     def ready(self) -> bool:
-        """Return whether an init container was told that its code is here."""
+        """Return whether ROOT/ready exists."""
         return os.path.exists(os.path.join(self.root, "ready"))
 
     def _show(self, name: str) -> None:
-        """Have the names at the top of the tree in the mount, and no others that lead into a tree."""
+        """Link the top-level names of the tree in the mount, and remove outdated links."""
         mount, inside = os.path.split(self.root)
         tops = os.listdir(os.path.join(self.trees, name))
         for top in os.listdir(mount):
@@ -228,7 +235,7 @@ class Store:
                 os.symlink(os.path.join(inside, "current", top), os.path.join(mount, top))
 
     def _tidy(self, kept: set[str]) -> None:
-        """Remove contents without a tree, and trees that are not current, not the last, and in no use."""
+        """Remove contents without a tree, and all trees except `kept` and working folders of processes."""
         for name in os.listdir(self.incoming):
             os.unlink(os.path.join(self.incoming, name))
         for link in (name for name in os.listdir(self.root) if name.startswith("current.")):
@@ -246,7 +253,7 @@ class Store:
 
 
 def _is_ours(path: str, inside: str) -> bool:
-    """Return whether a name in the mount is a link to the same name of the current tree."""
+    """Return whether a path in the mount is the store's link to the same name in the current tree."""
     try:
         return os.readlink(path) == os.path.join(inside, "current", os.path.basename(path))
     except OSError:
@@ -254,9 +261,9 @@ def _is_ours(path: str, inside: str) -> bool:
 
 
 def _working_folders() -> list[str]:
-    """Return the working folder of each process of this container that this one may look at."""
-    found = []
+    """Return the working folders of this container's processes, as far as they are readable."""
+    folders = []
     for pid in OwnProcesses().pids():
         with contextlib.suppress(OSError):
-            found.append(os.readlink(f"/proc/{pid}/cwd"))
-    return found
+            folders.append(os.readlink(f"/proc/{pid}/cwd"))
+    return folders

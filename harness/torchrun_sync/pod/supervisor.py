@@ -1,13 +1,13 @@
-"""Run a pod's command in the tree that is switched in, and again when another one is.
+"""Run a pod's command in the current tree, and restart it after each switch to another tree.
 
     python3 … ROOT CONTROL SECONDS COMMAND…
 
-The command runs in the mount, above ROOT, and sees TORCHRUN_GENERATION and TORCHRUN_TREE. A generation is
-one number in all pods of a job: put it into the id of the rendezvous, so that ranks with other code never
-meet. A hold stops the command and every process it started, also those of another session, as torchrun's
-ranks are. The supervisor ends with the command's exit code, 128 and the signal's number when a signal ended
-it. While somebody waits to send new code (patience), a command that failed does not end the pod: its next
-code may be right.
+The command runs in the mount, the parent folder of ROOT, with the variables TORCHRUN_GENERATION and
+TORCHRUN_TREE. All pods of a job have the same generation: with it in the rendezvous id, ranks with different
+code never meet. A hold stops the command and all processes it started, including those in other sessions,
+such as torchrun's ranks. The supervisor exits with the command's exit code, or with 128 plus the number of
+the signal that ended the command. While a client waits to send new code (patience), a failed command does not
+end the pod, because the next code may work.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from harness.workers.own_processes import OwnProcesses
 
 LOOK_SECONDS = 0.05
 GRACE_SECONDS = 5.0
-"""Between SIGTERM and SIGKILL, when new code is to run. At the pod's own end its grace period counts."""
+"""The time between SIGTERM and SIGKILL at a switch. When the pod ends, its own grace period applies."""
 NO_TREE, NOT_FOUND, NOT_RUN = 75, 127, 126
 RUN_ID = "TORCHRUN_RUN_ID"
-"""The id of the rendezvous, where the pod has one: that of each generation is another one."""
+"""The variable with the rendezvous id. The supervisor appends the generation, if the pod has the variable."""
 PR_SET_CHILD_SUBREAPER = 36
 
 
 class Supervisor:
-    """One command, in one pod."""
+    """Runs the command of one pod."""
 
     def __init__(self, root: str, control: Control, command: Sequence[str]) -> None:
         self.root, self.control, self.command = os.path.abspath(root), control, command
@@ -48,7 +48,7 @@ class Supervisor:
         self.asked_to_end = False
 
     def run(self, start_seconds: float) -> int:
-        """Return the exit code, once the command has ended for good."""
+        """Run until the command has ended and will not be restarted. Return the exit code."""
         signal.signal(signal.SIGTERM, self._terminated)
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         until = time.monotonic() + start_seconds
@@ -82,7 +82,7 @@ class Supervisor:
             time.sleep(LOOK_SECONDS)
 
     def _wanted(self) -> tuple[int, str]:
-        """Return generation and tree to run. A pod on a volume that has a tree starts with that one."""
+        """Return the generation and tree to run. Without an order, this is the tree on the pod's volume."""
         wanted = self.control.wanted() or self._recorded()
         return int(wanted.get("generation", 0)), str(wanted.get("tree", ""))
 
@@ -102,15 +102,15 @@ class Supervisor:
 
     def _start(self, generation: int, tree: str) -> None:
         self.generation, self.tree, self.code = generation, tree, None
-        tree = str(self._recorded().get("tree", tree))  # a shared volume may have a newer one than was told
+        tree = str(self._recorded().get("tree", tree))  # A shared volume may already have a newer tree.
         folder = os.path.dirname(self.root)
-        told = {"TORCHRUN_GENERATION": str(generation), "TORCHRUN_TREE": tree, "PWD": folder}
+        variables = {"TORCHRUN_GENERATION": str(generation), "TORCHRUN_TREE": tree, "PWD": folder}
         if RUN_ID in os.environ:
-            told[RUN_ID] = f"{os.environ[RUN_ID]}-{generation}"
+            variables[RUN_ID] = f"{os.environ[RUN_ID]}-{generation}"
         _tell(f"generation {generation}, tree {tree[:12]}: starting {self.command[0]}")
         try:
             self.process = subprocess.Popen(
-                self.command, cwd=folder, env={**os.environ, **told}, start_new_session=True
+                self.command, cwd=folder, env={**os.environ, **variables}, start_new_session=True
             )
         except FileNotFoundError:
             _tell(f"there is no {self.command[0]} in this image, nor in the tree")
@@ -122,7 +122,10 @@ class Supervisor:
         self._say()
 
     def _stop(self, grace: float | None) -> None:
-        """End the command and all that it started. Without `grace`, wait for it as long as it takes."""
+        """Stop the command by SIGTERM, then kill all processes that are left.
+
+        The command has `grace` seconds to end, or unlimited time with None.
+        """
         if self.process is None:
             return
         if self.code is None:
@@ -141,7 +144,7 @@ class Supervisor:
         self.process = None
 
     def _reap(self) -> None:
-        """Collect every process that ended: as the pod's first one, this one gets those of others, too."""
+        """Reap all ended child processes. As a subreaper, the supervisor also adopts orphaned processes."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -172,7 +175,7 @@ def _exit_code(code: int) -> int:
 
 
 def _descendants(top: int) -> list[int]:
-    """Return the container's processes below this one that have not ended, whatever their session."""
+    """Return the PIDs of the running descendants of process `top` in this container, in any session."""
     parents: dict[int, int] = {}
     for pid in OwnProcesses().pids():
         try:
@@ -182,10 +185,10 @@ def _descendants(top: int) -> list[int]:
             continue
         if state not in "ZX":
             parents[pid] = int(parent)
-    found = {top}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return sorted(found - {top})
+    family = {top}
+    while more := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sorted(family - {top})
 
 
 def _tell(text: str) -> None:
@@ -193,7 +196,7 @@ def _tell(text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run ROOT CONTROL SECONDS COMMAND…"""
+    """Run the supervisor with the arguments ROOT CONTROL SECONDS COMMAND… Return the exit code."""
     root, folder, seconds, *command = arguments
     control = Control(folder)
     try:

@@ -1,4 +1,4 @@
-"""Who writes into a store: one process at a time, also where several pods mount its folder."""
+"""The write lock of a store: one process writes at a time, even if several pods mount the folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.workers.own_processes import OwnProcesses
 
 
 class Writer:
-    """A lock on the file ROOT/lock. It ends with the process that holds it."""
+    """A lock on the file ROOT/lock. The end of the holding process releases it."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -21,13 +21,13 @@ class Writer:
 
     @property
     def writes(self) -> bool:
-        """Whether this process is the one."""
+        """Return whether this process holds the lock."""
         return self._file is not None
 
     def lock(self, session: str, seconds: float) -> None:
-        """Keep other writers out. One of the same session is ended: its sender has lost it.
+        """Take the lock. A holder of the same session is killed, because its sender has lost the connection.
 
-        Raises Refused when another session still writes after `seconds`.
+        Raises Refused if another session holds the lock for longer than `seconds`.
         """
         if self._file is not None:
             return
@@ -58,7 +58,7 @@ class Writer:
 
 
 def _end(pid: int, session: str) -> None:
-    """End a receiver of this session in this container, and no other process that has its number by now."""
+    """Kill a receiver of this session in this container, unless its PID belongs to another process now."""
     if not OwnProcesses().has(pid):
         return
     try:

@@ -175,8 +175,8 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
     [
         ("statefulset", "spec/replicas", 0, "spec.replicas: a whole number from 1 on"),
         ("statefulset", "spec/serviceName", None, "spec.serviceName"),
-        ("statefulset", "spec/template/spec/containers/0/command", None, "containers[0].command: a list"),
-        ("statefulset", "spec/template/spec/containers/0/image", None, "containers[0].image: a text"),
+        ("statefulset", "spec/template/spec/containers/0/command", None, "containers[0].command: expected a list"),
+        ("statefulset", "spec/template/spec/containers/0/image", None, "containers[0].image: expected a text"),
         ("statefulset", "spec/template/spec/containers/0/image", 7, "containers.0.image: Input should be a"),
         (
             "statefulset",
@@ -219,25 +219,25 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
             "statefulset",
             "spec/template/spec/containers/0/env",
             [{"name": "EPOCHS", "value": 3}],
-            "spec.template.spec.containers[0].env[0].value: a text is expected: put it in quotes",
+            "spec.template.spec.containers[0].env[0].value: expected a text: put it in quotes",
         ),
         (
             "indexed-job",
             "spec/template/spec/toleration",
             [{"operator": "Exists"}],
-            "spec.template.spec.toleration is no field of Kubernetes; did you mean tolerations?",
+            "spec.template.spec.toleration is not a field of Kubernetes; did you mean tolerations?",
         ),
         (
             "daemonset",
             "spec/template/spec/terminationGracePeriodSeconds",
             "30",
-            "terminationGracePeriodSeconds: a whole number is expected; found '30'",
+            "terminationGracePeriodSeconds: expected a whole number, found '30'",
         ),
         (
             "statefulset",
             "spec/template/spec/containers/0/readinessProbe",
             {"exec": ["true"]},
-            "containers[0].readinessProbe.exec: a mapping is expected",
+            "containers[0].readinessProbe.exec: expected a mapping",
         ),
         ("statefulset", "spec", [], "spec: Input should be"),
         ("statefulset", "spec/template/spec", "x", "spec.template.spec: Input should be"),
@@ -245,16 +245,16 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
         ("statefulset", "kind", ["StatefulSet"], "kind: Input should be a valid string"),
         ("indexed-job", "spec/activeDeadlineSeconds", "soon", "spec.activeDeadlineSeconds: Input should be"),
         ("statefulset", "spec/template/spec/containers", [], "at least one container"),
-        ("indexed-job", "spec/completionMode", "NonIndexed", "spec.completionMode: Indexed"),
-        ("indexed-job", "spec/parallelism", 1, "spec.parallelism: 2 is expected"),
+        ("indexed-job", "spec/completionMode", "NonIndexed", "spec.completionMode: expected Indexed"),
+        ("indexed-job", "spec/parallelism", 1, "spec.parallelism: expected 2"),
         ("indexed-job", "spec/completions", None, "spec.completions: a whole number"),
-        ("indexed-job", "spec/suspend", True, "spec.suspend: nobody resumes a Job without a queue"),
+        ("indexed-job", "spec/suspend", True, "spec.suspend: nothing resumes a Job without a queue"),
         ("daemonset", "metadata/labels", QUEUED, "Kueue does not manage a DaemonSet"),
         (
             "daemonset",
             "spec/template/metadata/labels",
             QUEUED,
-            "expected in metadata.labels of the DaemonSet",
+            "in metadata.labels of the DaemonSet",
         ),
         (
             "statefulset",
@@ -321,7 +321,7 @@ def test_a_queue_name_makes_kueue_watched(name: str) -> None:
 def test_objects_that_are_not_expected_beside_it() -> None:
     changed = documents(ROOT / "manifests/daemonset.yaml")
     changed[0]["kind"] = "Namespace"
-    with pytest.raises(UsageError, match="Namespace: beside the workload"):
+    with pytest.raises(UsageError, match="Namespace: only"):
         of_manifest(changed, "x.yaml")
 
 

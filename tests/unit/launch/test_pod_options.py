@@ -80,20 +80,20 @@ def test_a_file_is_merged_by_the_keys_of_kubernetes(container: str, tmp_path: Pa
     ("text", "told"),
     [
         ("spec: {tolerations: [", "no YAML"),
-        ("just words", "no part of a pod; found 'just words'"),
-        ("[]", "no part of a pod"),
-        ("kind: Deployment", "a Pod of v1 is expected; found 'Deployment'"),
-        ("spec: {template: {spec: {}}}", "spec.template: the content of the template alone"),
-        ("tolerations: [{operator: Exists}]", "no part of a pod; found ['tolerations']"),
-        ("metadata: {name: mine}", "metadata.name: labels and annotations"),
+        ("just words", "not part of a pod; found 'just words'"),
+        ("[]", "not part of a pod"),
+        ("kind: Deployment", "expected a Pod of v1, found 'Deployment'"),
+        ("spec: {template: {spec: {}}}", "spec.template: expected only the content of the template"),
+        ("tolerations: [{operator: Exists}]", "not part of a pod; found ['tolerations']"),
+        ("metadata: {name: mine}", "metadata.name: a file can only add labels and annotations"),
         ("spec: {tolerationz: [{operator: Exists}]}", "did you mean tolerations?"),
-        ("spec: {containers: [{name: accept, imge: x}]}", "spec.containers[0].imge is no field"),
-        ("spec: {nodeSelector: 5}", "spec.nodeSelector: a mapping is expected; found 5"),
-        ("spec: {nodeSelector: {a: 5}}", "spec.nodeSelector.a: a text is expected; found 5"),
-        ("spec: {tolerations: {operator: Exists}}", "spec.tolerations: a list is expected"),
-        ("spec: {hostNetwork: 'yes'}", "spec.hostNetwork: true or false is expected; found 'yes'"),
-        ("spec: {containers: [{name: gpu-accept}]}", "accept is expected; found 'gpu-accept'"),
-        ("spec: {containers: [{image: x}]}", "spec.containers[0].name: accept is expected; found None"),
+        ("spec: {containers: [{name: accept, imge: x}]}", "spec.containers[0].imge is not a field"),
+        ("spec: {nodeSelector: 5}", "spec.nodeSelector: expected a mapping, found 5"),
+        ("spec: {nodeSelector: {a: 5}}", "spec.nodeSelector.a: expected a text, found 5"),
+        ("spec: {tolerations: {operator: Exists}}", "spec.tolerations: expected a list"),
+        ("spec: {hostNetwork: 'yes'}", "spec.hostNetwork: expected true or false, found 'yes'"),
+        ("spec: {containers: [{name: gpu-accept}]}", "expected accept, found 'gpu-accept'"),
+        ("spec: {containers: [{image: x}]}", "spec.containers[0].name: expected accept, found None"),
         ("spec: {containers: [{name: accept, image: x}]}", "containers.accept.image is gone or changed"),
         ("spec: {containers: [{name: accept, command: [sleep]}]}", "containers.accept.command is gone"),
         ("spec: {containers: [{name: accept, args: null}]}", "containers.accept.args is gone"),
@@ -128,7 +128,7 @@ def test_a_file_that_would_break_the_tests_is_refused(text: str, told: str, tmp_
 def test_a_variable_of_the_wrong_type_is_not_shown(tmp_path: Path) -> None:
     """Contract: a value may be a secret, so the message has its place alone."""
     text = "spec: {containers: [{name: accept, env: [{name: PIN, value: 987654}]}]}"
-    with pytest.raises(UsageError, match=r"env\[0\].value: a text is expected") as error:
+    with pytest.raises(UsageError, match=r"env\[0\].value: expected a text") as error:
         PodOptions(file=written(tmp_path, text)).applied(acceptance.nodes(CPU))
     assert "987654" not in str(error.value)
 
@@ -185,7 +185,7 @@ def test_values_come_from_the_command_line_or_from_here(monkeypatch: pytest.Monk
         (["URI=https://me:s3cret-value@host"], "a secret on a command line"),
         (["URI=https://me:s3cret-$value@host"], "a secret on a command line"),
         (["NOT_SET_ANYWHERE"], "not set here"),
-        (["A=1", "A=2"], "A is there twice"),
+        (["A=1", "A=2"], "A is given twice"),
     ],
 )
 def test_words_that_are_refused(words: list[str], told: str) -> None:

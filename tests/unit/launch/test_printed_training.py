@@ -62,7 +62,7 @@ def test_nnodes_says_whether_the_pods_may_be_scaled(tmp_path: Path, nodes: str, 
 
 @pytest.mark.parametrize("nodes", ["3:64", "1:", "1:1", "a:b", "1:2:3"])
 def test_a_range_without_the_replicas_is_refused(tmp_path: Path, nodes: str) -> None:
-    with pytest.raises(UsageError, match=f"NNODES: .*around the 2 replicas is expected; found '{nodes}'"):
+    with pytest.raises(UsageError, match=f"NNODES: .*around the 2 replicas, found '{nodes}'"):
         loaded(printed(Asked(replicas=2), tmp_path, _nnodes(nodes)))
 
 
@@ -110,14 +110,16 @@ def test_claims_that_nobody_provides_are_refused(tmp_path: Path) -> None:
     """Contract: on a cluster of the user's; on kind, folders stand for the three claims, and for no other."""
     made = loaded(printed(Asked(), tmp_path))
     made.check(load())
-    with pytest.raises(UsageError, match="the pods mount datasets-pvc, outputs-pvc: such a claim is"):
+    with pytest.raises(
+        UsageError, match="the pods mount datasets-pvc, outputs-pvc: expected the claims in the file"
+    ):
         made.check(load(kubeconfig=tmp_path / "kubeconfig"))
 
     def edit(documents: list[dict[str, Any]]) -> None:
         volumes = documents[-1]["spec"]["template"]["spec"]["volumes"]
         volumes[-1]["persistentVolumeClaim"]["claimName"] = "mine"
 
-    with pytest.raises(UsageError, match="the pods mount mine: such a claim"):
+    with pytest.raises(UsageError, match="the pods mount mine: expected the claims"):
         loaded(printed(Asked(), tmp_path, edit)).check(load())
 
 

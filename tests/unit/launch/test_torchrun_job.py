@@ -81,7 +81,7 @@ def test_what_is_applied(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"jobQueue": "other"}, "TorchrunQueue other is expected in the same file; seen small"),
+        ({"jobQueue": "other"}, "expected TorchrunQueue other in the same file, found small"),
         ({"numGPUs": 4}, "expected a queue whose nodes have GPUs"),
         ({"workspaceStorage": {"source": "zip"}}, "harness torchrun submit"),
         ({"numNodes": 0}, "TorchrunJob spec.numNodes: Input should be greater"),

@@ -161,22 +161,22 @@ def test_memory_limits_a_pod() -> None:
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"run": "a/b"}, "--run: the name of one folder"),
-        ({"volumes": ".."}, "--volumes: the name of one folder"),
+        ({"run": "a/b"}, "--run: expected the name of one folder"),
+        ({"volumes": ".."}, "--volumes: expected the name of one folder"),
         ({"options": ("--run", "x")}, "--run: the launch sets it"),
         ({"options": ("--run-name=x",)}, "--run-name: the launch sets it"),
-        ({"options": ("--dat=/x",)}, "--data-dir is set by the launch"),
+        ({"options": ("--dat=/x",)}, "the launch sets --data-dir"),
         ({"options": ("--no-such", "1")}, "after `--`: unrecognized arguments: --no-such 1"),
         ({"options": ("--epochs", "many")}, "argument --epochs: invalid int value: 'many'"),
         ({"options": ("--width", "30")}, "--width is a multiple of --heads"),
         ({"options": ("--out-dir=/x",)}, "--out-dir: the launch sets it"),
-        ({"storage_class": "a", "claims_namespace": "b"}, "one is expected"),
-        ({"storage_class": "a", "volumes": "b"}, "--volumes keeps a folder"),
-        ({"memory": "much"}, "--memory: a quantity such as 8Gi"),
-        ({"memory": "0"}, "--memory: a quantity such as 8Gi"),
-        ({"rdzv": "etcd", "rdzv_endpoint": "etcd"}, "HOST:PORT of an etcd is expected"),
+        ({"storage_class": "a", "claims_namespace": "b"}, "give only one option"),
+        ({"storage_class": "a", "volumes": "b"}, "--volumes names a folder"),
+        ({"memory": "much"}, "--memory: expected a quantity such as 8Gi"),
+        ({"memory": "0"}, "--memory: expected a quantity such as 8Gi"),
+        ({"rdzv": "etcd", "rdzv_endpoint": "etcd"}, "expected HOST:PORT of an etcd"),
         ({"rdzv_endpoint": "etcd:2379"}, "with --rdzv c10d"),
-        ({"max_replicas": 3}, "4 or more are expected, as --replicas says; found 3"),
+        ({"max_replicas": 3}, "expected at least 4, the number of --replicas; found 3"),
         ({"max_replicas": 8, "kind": "job"}, "applies only to --kind statefulset"),
         ({"max_replicas": 8, "smoke": True}, "the smoke test writes none"),
         ({"max_replicas": 8, "same_as": ("x", "y")}, "--same-as compares every bit"),
@@ -189,7 +189,7 @@ def test_what_makes_no_sense_is_refused(asked: dict[str, Any], message: str) -> 
 
 def test_data_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").touch()
-    with pytest.raises(UsageError, match=r"val\.jsonl is not there"):
+    with pytest.raises(UsageError, match=r"val\.jsonl is missing"):
         Asked(data=tmp_path)
 
 
@@ -260,7 +260,7 @@ def test_reaching_an_entropy_that_nobody_knows_is_refused(tmp_path: Path) -> Non
 def test_manifests_do_not_leave_out_folders_of_kind_silently(option: str, value: str, tmp_path: Path) -> None:
     given = {"data": texts_in(tmp_path)} if option == "data" else {"volumes": value}
     with pytest.raises(
-        UsageError, match=f"--{option} is for a launch on kind; printed manifests mount claims"
+        UsageError, match=f"--{option} applies only to a launch on kind; printed manifests mount claims"
     ):
         training.manifests(Asked(**given))
 
@@ -285,7 +285,7 @@ def test_an_interface_that_gloo_cannot_have_is_refused(
 
 
 def test_data_of_a_smoke_test_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="--data is not for --smoke"):
+    with pytest.raises(UsageError, match="--data does not apply to --smoke"):
         Asked(data=texts_in(tmp_path), smoke=True)
 
 
@@ -294,7 +294,7 @@ def test_a_cluster_of_ones_own_needs_volumes(tmp_path: Path) -> None:
     config = tmp_path / "kubeconfig"
     config.write_text("{}")
     settings = load(kubeconfig=config)
-    with pytest.raises(UsageError, match="a volume that all pods write their checkpoints to") as refused:
+    with pytest.raises(UsageError, match="a volume for the checkpoints of all pods is required") as refused:
         training.workload(Asked()).check(settings)
     assert "--storage-class" in str(refused.value.hint)
     training.workload(Asked(storage_class="nfs")).check(settings)
@@ -369,7 +369,7 @@ def test_claims_on_kind_are_folders_of_the_launch() -> None:
 def test_a_kind_cluster_without_a_shared_folder_is_refused() -> None:
     """Contract: each node would make a folder of its own, and every pod would see another disk."""
     there = SimpleNamespace(shared_folder=None, namespace="e2e-1", nonce="1")
-    with pytest.raises(HarnessError, match="made without one") as refused:
+    with pytest.raises(HarnessError, match="created without one") as refused:
         training.workload(Asked()).submit(there, lambda *_: None)  # type: ignore[arg-type]
     assert refused.value.cause == "cluster.mismatch"
 
@@ -452,7 +452,7 @@ def test_readers_need_no_volume_for_many_writers(
 @pytest.mark.parametrize(
     ("modes", "asked", "message"),
     [
-        ({"outputs": "ReadWriteMany"}, {}, "a bound claim datasets-pvc is expected; there is none"),
+        ({"outputs": "ReadWriteMany"}, {}, "expected a bound claim datasets-pvc, but there is none"),
         (
             {"datasets": "ReadOnlyMany", "outputs": "ReadWriteOnce"},
             {},
@@ -471,7 +471,7 @@ def test_readers_need_no_volume_for_many_writers(
         (
             {"datasets": "ReadOnlyMany", "outputs": "ReadWriteMany"},
             {"options": ("--model-local-dir", "/models/gpt2")},
-            "a bound claim models-pvc is expected; there is none",
+            "expected a bound claim models-pvc, but there is none",
         ),
     ],
 )

@@ -43,8 +43,8 @@ def secret(name: str, **data: str) -> UserSecret:
         ({"upload": "s3://runs/a//b"}, r"--upload: s3://BUCKET/PREFIX is expected"),
         ({"resume_from": "https://runs/a"}, r"--resume-from: s3://BUCKET/PREFIX is expected"),
         ({"resume_from": "s3://runs/../a"}, r"--resume-from: s3://BUCKET/PREFIX is expected"),
-        ({"upload": URL, "smoke": True}, "--upload is about checkpoints, and the smoke test writes none"),
-        ({"resume_from": URL, "smoke": True}, "--resume-from is about checkpoints"),
+        ({"upload": URL, "smoke": True}, "--upload transfers checkpoints, and the smoke test writes none"),
+        ({"resume_from": URL, "smoke": True}, "--resume-from transfers checkpoints"),
     ],
 )
 def test_what_names_no_storage_is_refused(asked: dict[str, Any], message: str) -> None:
@@ -59,14 +59,14 @@ def test_printed_manifests_transfer_nothing(option: str, capsys: pytest.CaptureF
         main(["train", "--print-manifests", option, URL])
     out, err = capsys.readouterr()
     assert (ended.value.code, out) == (64, "")
-    assert f"{option} transfers from a pod of the launch, and printed manifests have none" in err
+    assert f"{option} needs a pod of the launch, which printed manifests do not have" in err
 
 
 def test_without_keys_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: it is refused before there is a cluster."""
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(UsageError, match="--upload needs keys: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
+    with pytest.raises(UsageError, match="--upload needs keys: expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
         training.workload(Asked(upload=URL)).check(load())
 
 

@@ -76,11 +76,11 @@ def test_a_secret_is_made_of_a_variable(tmp_path: Path) -> None:
         ("hf-token", "namespace team has no Secret of this name"),
         ("wandb", "the Secret in namespace team has no key"),
         ("team/hf-token", "namespace team has no Secret"),
-        ("hf-token=HF_TOKEN", "the variable HF_TOKEN is expected in the environment; it is not set"),
+        ("hf-token=HF_TOKEN", "expected the variable HF_TOKEN in the environment, but it is not set"),
         ("hf-token=EMPTY", "it is empty"),
         ("hf-token=BLANK", "it is empty"),
         ("blank/hf-token", f"the key {HF_KEY} of the Secret in namespace blank is empty"),
-        ("other/hf-token", f"the key {HF_KEY} is expected; the Secret in namespace other has token"),
+        ("other/hf-token", f"expected the key {HF_KEY}, but the Secret in namespace other has token"),
     ],
 )
 def test_what_is_missing_is_named(tmp_path: Path, text: str, message: str) -> None:
@@ -104,7 +104,7 @@ def test_the_ranks_get_the_keys_as_variables() -> None:
     token = next(one for one in spec["env"] if one["name"] == HF_KEY)
     assert token["valueFrom"]["secretKeyRef"] == {"name": "hf-token", "key": HF_KEY, "optional": False}
     assert spec["envFrom"] == [{"secretRef": {"name": "wandb"}}]
-    with pytest.raises(UsageError, match="--secret hf-token: one is expected"):
+    with pytest.raises(UsageError, match="--secret hf-token: expected once"):
         Asked(secrets=(Wanted("hf-token"), Wanted("hf-token", variable="HF_TOKEN")))
 
 
@@ -144,7 +144,7 @@ def hub_url() -> Iterator[str]:
         ("gated/llama", None, "refuses it with 401: it is gated or private, and the ranks have no token"),
         ("gated/llama", "another", "refuses it with 403: the token of hf-token may not read it"),
         ("no/such", None, "the hub has no such model"),
-        ("a/b/../c", None, "the name of a model on the hub is expected"),
+        ("a/b/../c", None, "expected the name of a model on the hub"),
     ],
 )
 def test_a_model_that_the_hub_refuses_is_not_launched(
@@ -164,7 +164,7 @@ def test_an_unreachable_hub_does_not_refuse_the_launch() -> None:
     """Contract: the ranks may reach it; one line says that nobody asked."""
     told: list[str] = []
     hub.check("gated/llama", None, told.append, {"HF_ENDPOINT": "http://127.0.0.1:9"})
-    assert "was not asked whether it is gated" in told[0]
+    assert "cannot check on the hub whether it is gated" in told[0]
 
 
 def test_only_a_model_of_the_hub_is_asked_for() -> None:

@@ -358,7 +358,7 @@ def test_an_elastic_job_waits_for_replacement_pods() -> None:
     elastic = job(numNodes=None, minNodes=2, maxNodes=3, status={**CREATED, "numNodes": 3})
     lost = look(elastic, jobset=jobset(), pods=[pod(0, "Failed"), pod(1, "Running"), pod(2, "Pending")])
     assert lost.status.phase == "Pending"
-    assert "made again, and the ranks meet anew" in str(lost.status.message)
+    assert "created again, and the ranks rejoin the rendezvous" in str(lost.status.message)
     assert "JobSet ends" not in str(lost.status.message)
 
 

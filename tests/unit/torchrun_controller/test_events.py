@@ -201,7 +201,9 @@ def test_forbidden_events_fail_nothing(
     for _ in range(3):
         found.record(job(), queued(NOW), NOW)
     assert server.writes == ["create Queued"]
-    assert [record.message for record in caplog.records] == ["no Event Queued: HTTP 403: events is forbidden"]
+    assert [record.message for record in caplog.records] == [
+        "cannot post Event Queued: HTTP 403: events is forbidden"
+    ]
     clock[0], server.refusal = SILENCE_SECONDS, None
     found.record(job(), queued(NOW), NOW)
     assert len(server.stored) == 1

@@ -158,7 +158,7 @@ def test_port_that_is_taken() -> None:
     """Contract: the error names the port and the option."""
     with socket.create_server(("", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(UsageError, match=f"{port} cannot be had"):
+        with pytest.raises(UsageError, match=f"{port} cannot be bound"):
             serve(port, Health(), Metrics())
 
 

@@ -30,14 +30,14 @@ def test_the_main_job_is_what_it_says(job: JobFile) -> None:
     ("change", "told"),
     [
         ({"name": "A_b"}, "name"),
-        ({"name": "x" * 41}, "40 characters"),
+        ({"name": "x" * 41}, "at most 40 lower-case letters"),
         ({"num_nodes": 0}, "num_nodes"),
         ({"num_nodes": True}, "num_nodes"),
         ({"num_nodes": "two"}, "seen 'two'"),
         ({"num_nodes": 1_000_000_000}, "num_nodes: at most 1000 nodes can be launched; seen 1000000000"),
         ({"num_nodes": 99_999}, "num_nodes: at most 1000 nodes can be launched; seen 99999"),
         ({"num_nodes": 10**5000}, "seen a number of more than 4300 digits"),
-        ({"name": "x" * 10**6}, r"seen 'x+… \(1000000 characters\)"),
+        ({"name": "x" * 10**6}, r"found 'x+… \(1000000 characters\)"),
         ({"run": "#" * 200_000}, "run: at most 122880 bytes; seen 200000"),
         ({"envs": {"A" * 300: "1"}}, "envs: a name has at most 255 characters; seen 300"),
         ({"envs": {"A": "x" * 200_000}}, r"envs\.A: at most 122880 bytes; seen 200000"),
@@ -49,23 +49,23 @@ def test_the_main_job_is_what_it_says(job: JobFile) -> None:
             r"resources\.image_id: at most 512 characters; seen 602",
         ),
         ({"run": "  "}, "run"),
-        ({"run": ["torchrun"]}, "seen a list"),
-        ({"run": None}, "run: .*seen nothing"),
+        ({"run": ["torchrun"]}, "found a list"),
+        ({"run": None}, "run: .*found nothing"),
         ({"num_node": 2}, "did you mean 'num_nodes'"),
         ({"schedule": "daily"}, "known are name, num_nodes"),
         ({"setup": "pip install x"}, "never runs it"),
         ({"experimental": {"config_overrides": {}}}, "HARNESS_KONDUKTOR_CONFIG"),
-        ({"envs": {"2FAST": "1"}}, "seen '2FAST'"),
-        ({"envs": {"FAST": None}}, r"envs\.FAST: .*seen nothing"),
+        ({"envs": {"2FAST": "1"}}, "found '2FAST'"),
+        ({"envs": {"FAST": None}}, r"envs\.FAST: .*found nothing"),
         ({"resources": {"gpus": 8}}, r"resources\.gpus: konduktor knows no such field"),
         ({"resources": {"cpu": 8}}, "did you mean 'cpus'"),
-        ({"resources": {"cpus": "4+"}}, r"resources\.cpus: .*seen '4\+'"),
-        ({"resources": {"cpus": 0}}, r"resources\.cpus: .*seen 0"),
-        ({"resources": {"memory": "2Gi"}}, r"resources\.memory: .*seen '2Gi'"),
-        ({"resources": {"memory": 0.5}}, r"resources\.memory: .*seen 0\.5"),
-        ({"resources": {"image_id": ["a:1"]}}, "image_id: .*seen a list"),
-        ({"resources": {"labels": {"team": "a b"}}}, r"resources\.labels\.team: .*seen 'a b'"),
-        ({"resources": {"labels": {"a b": "c"}}}, "'a b' is no name"),
+        ({"resources": {"cpus": "4+"}}, r"resources\.cpus: .*found '4\+'"),
+        ({"resources": {"cpus": 0}}, r"resources\.cpus: .*found 0"),
+        ({"resources": {"memory": "2Gi"}}, r"resources\.memory: .*found '2Gi'"),
+        ({"resources": {"memory": 0.5}}, r"resources\.memory: .*found 0\.5"),
+        ({"resources": {"image_id": ["a:1"]}}, "image_id: .*found a list"),
+        ({"resources": {"labels": {"team": "a b"}}}, r"resources\.labels\.team: .*found 'a b'"),
+        ({"resources": {"labels": {"a b": "c"}}}, "'a b' is not a valid name"),
         ({"resources": {"image_id": "busybox:latest"}}, "other than latest"),
         ({"resources": {"image_id": "busybox"}}, "other than latest"),
         ({"resources": {"cpus": None}}, r"resources\.cpus"),
@@ -88,8 +88,8 @@ def test_all_mistakes_are_told_at_once(job: JobFile) -> None:
     [
         ("a: [", r"job\.yaml is no YAML, line 1, column 5"),
         ("a:\n\tb: 1", r"job\.yaml is no YAML, line 2, column 1"),
-        ("just text", r"job\.yaml: a mapping of fields is expected, seen text"),
-        ("- 1", "seen a list"),
+        ("just text", r"job\.yaml: expected a mapping of fields, found text"),
+        ("- 1", "found a list"),
         ("", r"job\.yaml: it is empty"),
     ],
 )
@@ -110,7 +110,7 @@ def test_world_size_counts_processes_per_node(job: JobFile) -> None:
     with pytest.raises(UsageError, match="at most 1024 processes"):
         job.with_(run=f"torchrun --nproc_per_node={'9' * 5000} x.py").ranks  # noqa: B018
     for text in ("two", "0"):
-        with pytest.raises(UsageError, match=rf"a number from 1 on is expected.*seen '{re.escape(text)}'"):
+        with pytest.raises(UsageError, match=rf"expected a number from 1 on, found '{re.escape(text)}'"):
             job.with_(run=f"torchrun --nproc_per_node={text} x.py").ranks  # noqa: B018
 
 
