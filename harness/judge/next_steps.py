@@ -1,4 +1,4 @@
-"""Commands to go on with after a verdict that is not a PASS."""
+"""The commands to run next after a verdict that is not PASS."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from harness.judge.user_checks import FAMILY
 from harness.workers.netcheck.finding import CAUSES as NETCHECK
 
 _NETCHECK = {cause.partition(".")[0] for cause in NETCHECK}
-"""Families of what netcheck names."""
+"""Families of the causes that netcheck reports."""
 
 
 def commands(bundle: Bundle, check: Check) -> list[str]:
-    """Return commands, the most telling first, then what to do about the cause. Never raises."""
+    """Return commands, the most useful first, and then what to do about the cause. Never raises."""
     try:
         return _commands(bundle, check)
     except Exception:
@@ -55,8 +55,8 @@ def _kubectl(bundle: Bundle, manifest: Manifest, launch: Launch, family: str, ch
         return [f"{kubectl} get services,endpointslices,pods --show-labels"]
     if family in {"image", "scheduling", "rendezvous", "rank", *_NETCHECK}:
         pods = bundle.ranks()
-        wanted = {pods[rank].name: None for rank in check.ranks if rank in pods}
-        return [f"{kubectl} describe pod {name}" for name in list(wanted)[:3]]
+        names = {pods[rank].name: None for rank in check.ranks if rank in pods}
+        return [f"{kubectl} describe pod {name}" for name in list(names)[:3]]
     if check.cause in {"run.not_completed", "run.timed_out", "rank.missing"} or family == "controllers":
         return [f"{kubectl} describe {launch.kind.lower()} {launch.object_name}"]
     return []

@@ -30,7 +30,9 @@ def test_a_healthy_torchrun_job_passes(launch: Launch, cluster: Ready) -> None:
     checks = {check.name: check for check in outcome.verdict.checks}
     assert all(check.result == "PASS" for check in checks.values())
     assert "The TorchrunJob said Succeeded" in checks["job-status"].explanation
-    assert checks["disturbances"].explanation.startswith("Nobody else was seen to change the job, its pods, ")
+    assert checks["disturbances"].explanation.startswith(
+        "No change by others was recorded of the job, its pods, "
+    )
 
 
 @pytest.mark.nightly

@@ -193,7 +193,7 @@ def settings(job: Job, rank: int, **given) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"mode": "noop", "queue": ""}, "was made with mode='noop', which sends nothing"),
+        ({"mode": "noop", "queue": ""}, "was created with mode='noop', which sends nothing"),
         ({"uploads": False, "queue": ""}, "sync_process_enabled=False"),
     ],
 )

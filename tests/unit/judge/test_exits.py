@@ -258,7 +258,7 @@ def test_the_script_of_a_workload_of_kubernetes_is_told_from_the_harness_s_init(
         if kind == "pod":
             command = ["sh", "-c", init, "sh", "bash", "-c", "torchrun a.py || true"]
             state.object["spec"]["containers"] = [{"name": bundles.CONTAINER, "command": command}]
-    assert "`|| true` behind the command hides it" in judged(job).explanation
+    assert "`|| true` after the command hides it" in judged(job).explanation
 
 
 def plain(job, index=0):
@@ -521,7 +521,7 @@ def test_a_rank_that_the_kernel_killed_for_its_memory_is_told_as_that(judged):
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.oom_killed", [1])
     assert "was ended by signal 9 after step 5" in verdict.explanation
     assert "out of memory" in verdict.explanation
-    assert "`|| true` behind the command hides it" in verdict.explanation
+    assert "`|| true` after the command hides it" in verdict.explanation
 
 
 def test_the_agent_s_own_count_of_kills_for_memory_counts_as_well(judged):
@@ -542,7 +542,7 @@ def test_a_timeout_that_was_over_before_any_rank_was_recorded_is_told(judged):
     job.truth, job.runs, job.points, job.attachments = {}, [], [], []
     verdict = judged(job)
     assert verdict.cause == "rank.exited_early"
-    assert "`timeout 5` of its script was over before a process of rank 0 was recorded" in verdict.explanation
+    assert "`timeout 5` in its script expired before a process of rank 0 was recorded" in verdict.explanation
 
 
 def test_a_container_with_exit_code_124_was_ended_by_the_timeout_of_its_script(judged):

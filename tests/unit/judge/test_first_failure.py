@@ -368,7 +368,10 @@ def test_a_rank_that_is_cut_off_from_the_tracker(judged):
     job.ended(0, 12, 1)
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.tracker_unreachable", [1])
-    assert "waited for the tracker, in create_connection (socket.py line 849)" in verdict.explanation
+    assert (
+        "waited for the tracker in a request of Pluto's client, in create_connection (socket.py line 849)"
+        in verdict.explanation
+    )
     assert "attempt 3/5: connection error" in verdict.explanation
 
 

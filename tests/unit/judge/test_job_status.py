@@ -48,9 +48,9 @@ def test_the_truth(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("phases", "says"),
     [
-        ([*USUAL[:3], (32, "Failed")], "JobSet is Completed, and the TorchrunJob says Failed"),
-        ([*USUAL[:3], (20, "Succeeded")], "said Succeeded 12.0 s before its JobSet ended"),
-        ([(1, "Queued"), (1.5, "Running"), (32, "Succeeded")], "said Running when 0 of 2 pods had begun"),
+        ([*USUAL[:3], (32, "Failed")], "JobSet is Completed, but the TorchrunJob is Failed"),
+        ([*USUAL[:3], (20, "Succeeded")], "was Succeeded 12.0 s before its JobSet ended"),
+        ([(1, "Queued"), (1.5, "Running"), (32, "Succeeded")], "was Running when 0 of 2 pods had started"),
         ([*USUAL, (34, "Running")], "JobSet is Completed, and the TorchrunJob says Running"),
     ],
 )

@@ -104,7 +104,7 @@ def test_a_rank_without_a_recorder_is_no_pass(judged: Judged) -> None:
     job.retell(1, job.rows(1))
     verdict = judged(job)
     assert (verdict.verdict, verdict.ranks) == ("UNKNOWN", [1])
-    assert "no recorder stood around its client" in verdict.explanation
+    assert "no recorder ran around its client" in verdict.explanation
 
 
 def test_a_recorder_that_closed_no_account_is_no_pass(judged: Judged) -> None:

@@ -176,7 +176,7 @@ def test_the_recorded_number_of_ranks_counts_where_the_file_gives_none(judged, g
     verdict = judged(job)
     if given:
         assert (verdict.verdict, verdict.cause) == ("FAIL", "rendezvous.world_size")
-        assert "4 ranks met, and the job's file asks for 2" in check(verdict).explanation
+        assert "4 ranks met, but the job file asks for 2" in check(verdict).explanation
     else:
         assert verdict.verdict == "PASS", verdict.explanation
         assert "4 ranks in one world" in check(verdict).explanation
