@@ -23,7 +23,7 @@ def stages(manifest: Manifest) -> Finding:
         if cause is None:
             return found("stages", "run.harness_error", text, evidence=["manifest.json"])
         phase = _STAGE_PHASE.get(cause.family, PROVISION)
-        holders = [f"{use.what} with {use.bytes / 2**30:.1f} GiB" for use in manifest.disk]
+        holders = [f"{use.what}, holds {use.bytes / 2**30:.1f} GiB" for use in manifest.disk]
         why = [f"largest users of that disk: {listed(holders)}"] if holders else []
         return found("stages", cause.id, text, why=why, evidence=["manifest.json"], phase=phase)
     return passed("stages", f"{counted(len(manifest.stages), 'stage')} succeeded", ["manifest.json"])

@@ -67,7 +67,7 @@ def check(case: Case) -> Finding:
         return unknown("netcheck", text, details=doubts, ranks=case.ranks_of(*partial), evidence=refs)
     pairs = counted(nodes * (nodes - 1), "pair")
     took = max(one.diagnosis.seconds for one in there.values())
-    text = f"all {pairs} of {counted(nodes, 'pod')} were tested from inside every pod within {took:.1f} s"
+    text = f"from inside every pod, all {pairs} of {counted(nodes, 'pod')} were tested within {took:.1f} s"
     return passed("netcheck", text, refs, details=["names, connections, who answers, full packets"])
 
 

@@ -77,7 +77,7 @@ def test_a_rank_whose_points_came_past_run_log_is_not_silent(judged):
     job.refresh()
     verdict = judged(job)
     assert verdict.cause == "unification.foreign_points", verdict.explanation
-    assert "past run.log" in verdict.explanation
+    assert "without run.log" in verdict.explanation
     assert verdict.ranks == [1]
 
 

@@ -116,7 +116,7 @@ CASES: dict[str, tuple[dict[str, Facts], str]] = {
     ),
     "a file of the user's own was edited while it ran": (
         {"last": [*told(last=True), ("touched", "/app/train.py", "")]},
-        "rank 1: /app/train.py was written to or replaced while it ran",
+        "rank 1: /app/train.py was written to or replaced while the rank ran",
     ),
     "its bytecode is of another source": (
         {"first": [*told(), ("stale", SCRIPT, "")]},

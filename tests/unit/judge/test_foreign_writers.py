@@ -67,7 +67,7 @@ def test_a_healthy_job_is_alone(judged: Callable[[bundles.Job], Verdict]) -> Non
     verdict = judged(keyed(bundles.healthy()))
     assert verdict.verdict == "PASS"
     said = next(check.explanation for check in verdict.checks if check.name == "only-our-job")
-    assert "By the key of each request" in said
+    assert "According to the key of each request" in said
 
 
 @pytest.mark.parametrize("moment", MOMENTS)

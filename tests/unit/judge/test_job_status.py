@@ -42,7 +42,7 @@ def test_the_truth(tmp_path: Path) -> None:
     """Contract: a job that said what was so passes, and the check says how late it said its end."""
     check, verdict = status(told(*USUAL), tmp_path)
     assert (check.result, verdict) == ("PASS", "PASS"), check
-    assert check.explanation == "The TorchrunJob said Succeeded 0.0 s after its JobSet ended"
+    assert check.explanation == "The TorchrunJob was Succeeded 0.0 s after its JobSet ended"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_the_truth(tmp_path: Path) -> None:
         ([*USUAL[:3], (32, "Failed")], "JobSet is Completed, but the TorchrunJob is Failed"),
         ([*USUAL[:3], (20, "Succeeded")], "was Succeeded 12.0 s before its JobSet ended"),
         ([(1, "Queued"), (1.5, "Running"), (32, "Succeeded")], "was Running when 0 of 2 pods had started"),
-        ([*USUAL, (34, "Running")], "JobSet is Completed, and the TorchrunJob says Running"),
+        ([*USUAL, (34, "Running")], "JobSet is Completed, but the TorchrunJob is Running"),
     ],
 )
 def test_lies(tmp_path: Path, phases: list[tuple[float, str]], says: str) -> None:

@@ -63,7 +63,7 @@ def test_a_cause_that_is_no_nodes_own_stays_doubtful(cause: str) -> None:
 
 def test_one_node_alone_is_at_fault_for_its_hardware_and_not_for_what_an_image_may_lack() -> None:
     assert reasons(failing(1, of=1, cause="gpu.ecc")) == {}
-    assert "may be the image's" in reasons(failing(1, of=1, cause="gpu.absent"))["gpu-00"]
+    assert "may be a fault of the image" in reasons(failing(1, of=1, cause="gpu.absent"))["gpu-00"]
 
 
 def test_where_most_nodes_fail_in_one_way_none_is_tainted_unasked() -> None:
@@ -81,7 +81,10 @@ def test_where_most_nodes_fail_in_one_way_none_is_tainted_unasked() -> None:
 
 def test_force_does_not_prove_what_an_image_may_lack() -> None:
     nodes = failing(1, of=1, cause="gpu.absent")
-    assert "may be the image's" in doubtful(fleet(records(nodes), expected(nodes)), force=True)["gpu-00"]
+    assert (
+        "may be a fault of the image"
+        in doubtful(fleet(records(nodes), expected(nodes)), force=True)["gpu-00"]
+    )
 
 
 @pytest.mark.parametrize(("count", "shared"), [(1, False), (2, False), (3, True), (4, True)])

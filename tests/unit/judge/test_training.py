@@ -119,7 +119,7 @@ def test_a_training_that_is_right_passes(checked: Any) -> None:
     training = {name: check for name, check in found.items() if name.startswith("training-")}
     assert {check.result for check in training.values()} == {"PASS"}, training
     assert "the weights w2" in training["training-checkpoints"].explanation
-    assert "the least of 2 validation losses" in training["training-best"].explanation
+    assert "the lowest of 2 validation losses" in training["training-best"].explanation
     assert "each of 10 sequences was used exactly once in 2 whole epochs" in (
         training["training-data"].explanation.lower()
     )
