@@ -45,8 +45,8 @@ def _kubectl(bundle: Bundle, manifest: Manifest, launch: Launch, family: str, ch
     file = f" --kubeconfig {shlex.quote(str(cluster['kubeconfig']))}" if cluster.get("kubeconfig") else ""
     kubectl = f"kubectl{file}" + (f" --context {context}" if context else "") + f" -n {launch.namespace}"
     if check.cause == "launch.pods_refused":
-        refs = [seen for seen in bundle.history("event") if seen.ref in check.evidence]
-        last = refusals.last([seen.object for seen in refs], 0.0)
+        refs = [event for event in bundle.history("event") if event.ref in check.evidence]
+        last = refusals.last([event.object for event in refs], 0.0)
         rule = last.look(launch.namespace) if last else f"-n {launch.namespace} describe limitrange"
         return [f"{kubectl.removesuffix(f' -n {launch.namespace}')} {rule}"] if rule else []
     if family in {"queue", "admission"}:

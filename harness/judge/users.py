@@ -72,7 +72,7 @@ def _loading(entry: EntryPoint) -> Judge:
     """Return a judge that is loaded when called, so that a broken package becomes a judge that raises."""
 
     def judge(bundle: Bundle) -> Iterable[Check]:
-        found: Judge = entry.load()
-        return found(bundle)
+        loaded: Judge = entry.load()
+        return loaded(bundle)
 
     return judge

@@ -86,7 +86,7 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
         why = _inactive(case, message) if cause == "queue.inactive" else []
         result = found("queue", cause, text, why=why, evidence=[last.ref])
         return [result, unknown("admission", "see queue")]
-    known = passed("queue", f"Kueue knows queue {case.queue}", [last.ref])
+    known = passed("queue", f"queue {case.queue} exists", [last.ref])
     advice = _TOLERATE if "untolerated taint" in message else ""
     return [known, found("admission", cause, text, evidence=[last.ref], advice=advice)]
 

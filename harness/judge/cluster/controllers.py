@@ -167,5 +167,5 @@ def no_job(case: Case) -> Finding | None:
     return not_followed(case, "rank-pods", "jobset", text, [jobset.ref])
 
 
-def _at(seen: ObjectState) -> float:
-    return seconds(seen.received_at) or 0.0
+def _at(state: ObjectState) -> float:
+    return seconds(state.received_at) or 0.0

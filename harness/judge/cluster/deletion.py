@@ -36,8 +36,8 @@ def evicted(pod: Pod) -> str | None:
     status = mapping(pod.last.object, "status")
     if disruption is None and status.get("reason") != "Evicted":
         return None
-    told = disruption[1] if disruption else {}
-    why = told.get("message") or told.get("reason") or status.get("message") or "no reason given"
+    details = disruption[1] if disruption else {}
+    why = details.get("message") or details.get("reason") or status.get("message") or "no reason given"
     return str(why).rstrip(" .")  # the kubelet ends its message with ". "
 
 
@@ -117,19 +117,19 @@ def by_torchrun_controller(case: Case) -> ObjectState | None:
 def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
     """Yield the states of other objects after which the controllers delete a pod."""
     for other in case.pods.values():
-        for seen in other.history:
-            phase = mapping(seen.object, "status").get("phase")
-            if other is not pod and (seen.type == "DELETED" or phase in {"Failed", "Succeeded"}):
-                yield seen
+        for state in other.history:
+            phase = mapping(state.object, "status").get("phase")
+            if other is not pod and (state.type == "DELETED" or phase in {"Failed", "Succeeded"}):
+                yield state
     for kind in ("jobset", "job", "workload"):
-        for seen in case.bundle.history(kind):
-            suspended = mapping(seen.object, "spec").get("suspend") is True
+        for state in case.bundle.history(kind):
+            suspended = mapping(state.object, "spec").get("suspend") is True
             over = any(
-                condition(seen, name).get("status") == "True"
+                condition(state, name).get("status") == "True"
                 for name in ("Failed", "FailureTarget", "Complete", "Completed", "Evicted", "Finished")
             )
-            if leaving(seen) or suspended or over:
-                yield seen
+            if leaving(state) or suspended or over:
+                yield state
 
 
 def _first_ended(case: Case, pod: Pod) -> ObjectState:

@@ -15,11 +15,11 @@ SILENT_SECONDS = 50.0
 def _lost(case: Case, node: str, until: float) -> ObjectState | None:
     """Return the first state up to `until` (seconds since the epoch) with the node not Ready or gone."""
     for states in case.bundle.objects("node").values():
-        for seen in states:
-            ready = condition(seen, "Ready")
-            away = seen.type == "DELETED" or ready.get("status", "True") != "True"
-            if seen.name == node and away and (seconds(seen.received_at) or 0.0) <= until:
-                return seen
+        for state in states:
+            ready = condition(state, "Ready")
+            away = state.type == "DELETED" or ready.get("status", "True") != "True"
+            if state.name == node and away and (seconds(state.received_at) or 0.0) <= until:
+                return state
     return None
 
 
@@ -54,18 +54,20 @@ def checks(case: Case, ends: dict[int, End]) -> Finding:
     )
 
 
-def _since(seen: ObjectState) -> float:
+def _since(state: ObjectState) -> float:
     """Return when the node was last known to work, in seconds since the epoch."""
-    ready = condition(seen, "Ready")
-    moment = seconds(ready.get("lastTransitionTime")) or seconds(seen.received_at) or 0.0
+    ready = condition(state, "Ready")
+    moment = seconds(ready.get("lastTransitionTime")) or seconds(state.received_at) or 0.0
     return moment - SILENT_SECONDS if ready.get("status") == "Unknown" else moment
 
 
-def _why(seen: ObjectState) -> str:
-    ready = condition(seen, "Ready")
-    if seen.type == "DELETED" and ready.get("status", "True") == "True":
+def _why(state: ObjectState) -> str:
+    ready = condition(state, "Ready")
+    if state.type == "DELETED" and ready.get("status", "True") == "True":
         return "it was deleted from the cluster"
     since = ready.get("lastTransitionTime", "an unknown time")
     text = f"Ready is {ready.get('status')} since {since}, {ready.get('reason')}: {ready.get('message')}"
-    away = [str(t.get("key")) for t in items(seen.object, "spec", "taints") if t.get("effect") == "NoExecute"]
+    away = [
+        str(t.get("key")) for t in items(state.object, "spec", "taints") if t.get("effect") == "NoExecute"
+    ]
     return text + (f" (taints {', '.join(away)})" if away else "")

@@ -71,9 +71,9 @@ def _blocked_other(pod: Pod, other: containers.Other) -> Blocked | None:
 def _blocked(pod: Pod, part: str, name: str, text: str) -> Blocked | None:
     statuses = "containerStatuses" if part == "containers" else "initContainerStatuses"
     best: Blocked | None = None
-    for seen in pod.history:
-        spec = next((c for c in items(seen.object, "spec", part) if c.get("name") == name), {})
-        for status in items(seen.object, "status", statuses):
+    for recorded in pod.history:
+        spec = next((c for c in items(recorded.object, "spec", part) if c.get("name") == name), {})
+        for status in items(recorded.object, "status", statuses):
             for state in ("waiting", "terminated"):
                 what = mapping(status, "state", state)
                 reason, message = str(what.get("reason", "")), str(what.get("message", ""))
@@ -83,7 +83,7 @@ def _blocked(pod: Pod, part: str, name: str, text: str) -> Blocked | None:
                 if best is None or len(message) >= len(best.message):
                     image = str(status.get("image") or spec.get("image", ""))
                     always = spec.get("imagePullPolicy") == "Always"
-                    best = Blocked(seen, text, reason, message, image, always, meaning.cause)
+                    best = Blocked(recorded, text, reason, message, image, always, meaning.cause)
     return best
 
 

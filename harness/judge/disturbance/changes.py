@@ -48,9 +48,9 @@ _MAKERS = {"OpenAPI-Generator", "torchrun-controller"}
 def changes(case: Case) -> list[Change]:
     """Return the changes by others between the launch and the end of the wait, the earliest first."""
     begin, end = _window(case)
-    found = [*_written(case), *_deleted(case), *outages(case)]
+    all_ = [*_written(case), *_deleted(case), *outages(case)]
     # A watch that was restarted may record an event twice.
-    once = {(change.at, change.text): change for change in found if begin <= change.at <= end}
+    once = {(change.at, change.text): change for change in all_ if begin <= change.at <= end}
     return [once[key] for key in sorted(once)]
 
 
@@ -92,8 +92,8 @@ def _written(case: Case) -> Iterator[Change]:
                     yield Change(at, "edited", kind, after.name, text, after.ref, fields, removed=removed)
 
 
-def _managers(seen: ObjectState) -> list[str]:
-    return [str(entry.get("manager")) for entry in items(seen.object, "metadata", "managedFields")]
+def _managers(state: ObjectState) -> list[str]:
+    return [str(entry.get("manager")) for entry in items(state.object, "metadata", "managedFields")]
 
 
 def _status_written(kind: str, before: ObjectState, after: ObjectState) -> Iterator[Change]:
@@ -147,14 +147,14 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ..
     """
     if "spec" not in after and "status" not in after:
         return ("its content",)
-    found = [
+    metadata = [
         f"metadata.{part}"
         for part in ("labels", "annotations", "ownerReferences")
         if (mapping(before, "metadata").get(part) or None) != (mapping(after, "metadata").get(part) or None)
     ]
     old, new = mapping(before, "spec"), mapping(after, "spec")
     keys = sorted({*old, *new})
-    return (*found, *(f"spec.{key}" for key in keys if old.get(key) != new.get(key)))
+    return (*metadata, *(f"spec.{key}" for key in keys if old.get(key) != new.get(key)))
 
 
 def _deleted(case: Case) -> Iterator[Change]:

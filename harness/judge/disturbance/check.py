@@ -47,15 +47,15 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
 
     If one does, it becomes the cause, and that finding a consequence.
     """
-    seen = changes(case)
+    changed = changes(case)
     first = next(iter(decisive(findings)), None)
     if first is None:
-        return passed(CHECK, _beside(case, seen))
-    cause, evidence = first.cause or "", [change.ref for change in seen[:TOLD]]
-    for one in sorted(named(case, seen), key=lambda d: d.change.at):
+        return passed(CHECK, _beside(case, changed))
+    cause, evidence = first.cause or "", [change.ref for change in changed[:TOLD]]
+    for one in sorted(named(case, changed), key=lambda d: d.change.at):
         if one.explains(cause) and one.change.at <= first.at + one.late:
             why = [f"consequence: {first.check.explanation}"]
-            if others := _listed([change for change in seen if change is not one.change]):
+            if others := _listed([change for change in changed if change is not one.change]):
                 why.append(f"also changed: {others}")
             refs = [one.change.ref, *first.evidence]
             text = f"{one.change.told}{one.text}"
@@ -63,7 +63,7 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
     # A cause of the tracker explains itself. Changes of the tracker are mentioned beside it.
     elsewhere = [
         change
-        for change in seen
+        for change in changed
         if not (cause.startswith("tracker.") and change.kind in _TRACKER) and not elastic.allows(case, change)
     ]
     if cause in UNEXPLAINED and elsewhere:
@@ -74,11 +74,11 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
             "run.disturbed",
             first.ranks,
             [*evidence, *first.evidence],
-            details=[change.told for change in seen],
+            details=[change.told for change in changed],
             why=[f"finding: {first.check.explanation}"],
         )
         return _before(result, first)
-    return passed(CHECK, _beside(case, seen), evidence)
+    return passed(CHECK, _beside(case, changed), evidence)
 
 
 def _before(result: Finding, first: Finding) -> Finding:
@@ -86,10 +86,10 @@ def _before(result: Finding, first: Finding) -> Finding:
     return replace(result, phase=min(first.phase, RUNNING), at=0.0)
 
 
-def _beside(case: Case, seen: list[Change]) -> str:
+def _beside(case: Case, changed: list[Change]) -> str:
     """Return a sentence with the changes by others, or with the parts of the cluster that did not change."""
-    if seen:
-        return f"changes outside the job: {_listed(seen)}"
+    if changed:
+        return f"changes outside the job: {_listed(changed)}"
     watched = case.manifest.watched
     if not watched:  # An older harness did not record what it watched.
         return "no change of the cluster by others was recorded"
@@ -99,5 +99,5 @@ def _beside(case: Case, seen: list[Change]) -> str:
     return text + (f"; not watched: {', '.join(left)}" if left else "")
 
 
-def _listed(seen: list[Change]) -> str:
-    return listed([change.told for change in seen])
+def _listed(changed: list[Change]) -> str:
+    return listed([change.told for change in changed])

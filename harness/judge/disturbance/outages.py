@@ -19,7 +19,7 @@ CONTROL_PLANE = {
 }
 """Component label of a control plane pod → its name in messages."""
 CLOCK_SECONDS = 30.0
-"""Difference of a lease's time that only a wrong clock explains. A late request causes at most 10 s."""
+"""Seconds by which a lease is off only because of a wrong clock. A late request causes at most 10 s."""
 
 
 def outages(case: Case) -> Iterator[Change]:
@@ -52,8 +52,8 @@ def _restarts(case: Case) -> Iterator[Change]:
                     yield Change(when(after), "restarted", kind, after.name, text, after.ref)
 
 
-def _containers(seen: ObjectState) -> list[dict[str, Any]]:
-    return items(seen.object, "status", "containerStatuses")
+def _containers(state: ObjectState) -> list[dict[str, Any]]:
+    return items(state.object, "status", "containerStatuses")
 
 
 def _nodes(case: Case) -> Iterator[Change]:
@@ -78,8 +78,8 @@ def _nodes(case: Case) -> Iterator[Change]:
             yield Change(when(event), "kubelet", "node", name, text, event.ref)
 
 
-def _boot(seen: ObjectState) -> str:
-    return str(mapping(seen.object, "status", "nodeInfo").get("bootID") or "")
+def _boot(state: ObjectState) -> str:
+    return str(mapping(state.object, "status", "nodeInfo").get("bootID") or "")
 
 
 def _last_sign(case: Case, node: str, before: float) -> float | None:
@@ -119,26 +119,26 @@ def _clock_error(lease: ObjectState) -> float | None:
 
 def _dns_pods(case: Case) -> list[ObjectState] | None:
     """Return the states of the DNS pods, or None if the cluster has no known DNS."""
-    seen = case.bundle.history("dns-pod")
-    return seen if seen or case.bundle.history("dns") else None
+    states = case.bundle.history("dns-pod")
+    return states if states or case.bundle.history("dns") else None
 
 
 def _control_plane(case: Case, part: str) -> list[ObjectState] | None:
     """Return the states of a component's pods, or None if the control plane does not run in pods."""
-    seen = case.bundle.history("control-plane")
-    labels = [mapping(state.object, "metadata", "labels").get("component") for state in seen]
+    states = case.bundle.history("control-plane")
+    labels = [mapping(state.object, "metadata", "labels").get("component") for state in states]
     if "kube-apiserver" not in labels:
         return None
-    return [state for state, label in zip(seen, labels, strict=True) if label == part]
+    return [state for state, label in zip(states, labels, strict=True) if label == part]
 
 
 def _service_proxy(case: Case, node: str) -> list[ObjectState] | None:
     """Return the states of kube-proxy's pods on a node, or None if the cluster has no kube-proxy."""
-    seen = case.bundle.history("service-proxy")
+    states = case.bundle.history("service-proxy")
     known = any(state.name == "kube-proxy" for state in case.bundle.history("system-daemonset"))
-    if not seen and not known:
+    if not states and not known:
         return None
-    return [state for state in seen if mapping(state.object, "spec").get("nodeName") == node]
+    return [state for state in states if mapping(state.object, "spec").get("nodeName") == node]
 
 
 def _away_for_a_time(
@@ -150,17 +150,17 @@ def _away_for_a_time(
     ready: dict[str, bool] = {}
     launched = seconds(case.manifest.launched_at) or LATE
     began = None if kind not in case.manifest.watched else launched
-    ref = next((seen.ref for seen in [*states, *case.bundle.history(kind)]), f"objects/{kind}.jsonl")
+    ref = next((state.ref for state in [*states, *case.bundle.history(kind)]), f"objects/{kind}.jsonl")
     since: tuple[float, str] | None = (began, ref) if began is not None else None
-    for seen in sorted(states, key=lambda s: (s.version, s.type == "DELETED")):
+    for state in sorted(states, key=lambda s: (s.version, s.type == "DELETED")):
         before = any(ready.values())
-        ready[seen.uid] = seen.type != "DELETED" and condition(seen, "Ready").get("status") == "True"
+        ready[state.uid] = state.type != "DELETED" and condition(state, "Ready").get("status") == "True"
         now = any(ready.values())
         if before and not now:
-            since = max(when(seen), began or 0.0), seen.ref
+            since = max(when(state), began or 0.0), state.ref
         elif now and since is not None:
-            if when(seen) > launched or began is None:
-                yield _away(kind, called, since, when(seen), launched)
+            if when(state) > launched or began is None:
+                yield _away(kind, called, since, when(state), launched)
             since = None
     if since is not None:
         yield _away(kind, called, since, LATE, launched)

@@ -210,11 +210,11 @@ def _needs(pod: Pod, kind: str) -> set[str]:
 
 
 def _first_run(case: Case, pod: Pod) -> float:
-    for seen in pod.history:
-        for status in items(seen.object, "status", "containerStatuses"):
+    for recorded in pod.history:
+        for status in items(recorded.object, "status", "containerStatuses"):
             state = mapping(status, "state")
             if status.get("name") == case.launch.container and ("running" in state or "terminated" in state):
-                return seconds(seen.received_at) or 0.0
+                return seconds(recorded.received_at) or 0.0
     return LATE
 
 
@@ -229,8 +229,8 @@ def _of_our_queue(case: Case, change: Change) -> bool:
         return change.name == case.queue
     locals_ = case.bundle.last("localqueue").values()
     return any(
-        seen.name == case.queue and mapping(seen.object, "spec").get("clusterQueue") == change.name
-        for seen in locals_
+        queue.name == case.queue and mapping(queue.object, "spec").get("clusterQueue") == change.name
+        for queue in locals_
     )
 
 

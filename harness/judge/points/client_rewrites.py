@@ -70,8 +70,8 @@ def explain(
     result.merged = {name: list(of) for name, of in became.items() if len(of) > 1}
     for (rank, metric), steps in list(compared.lost.items()):
         rest = _renamed(by_rank[rank], metric, steps, recorded, result)
-        told = any(not one.kept and one.metric == metric for one in by_rank[rank].rewrites)
-        if rest and (told or (rank, metric) in observed):
+        left_out = any(not one.kept and one.metric == metric for one in by_rank[rank].rewrites)
+        if rest and (left_out or (rank, metric) in observed):
             result.dropped[rank, metric] = rest
             rest = []
         _keep(compared.lost, (rank, metric), rest)

@@ -445,7 +445,8 @@ def why_unrecorded(case: Case, rank: int) -> str:
     """Return the end of a sentence: the message of the recorder around the client, or why there is none."""
     pod = case.pods.get(case.node_of(rank))
     log = case.bundle.log(pod.name, case.launch.container) if pod else ""
-    messages = [found for _, line in (case.bundle.lines(log) if log else ()) if (found := _TOLD.search(line))]
+    lines = case.bundle.lines(log) if log else ()
+    messages = [match for _, line in lines if (match := _TOLD.search(line))]
     if messages:
         return f": the recorder around Pluto's client {messages[0][1].decode(errors='replace').strip()}"
     if not case.launch.recorder or not case.started(case.node_of(rank)):

@@ -163,8 +163,8 @@ def _open(truth: Truth | None) -> str:
         explained = sum(count for count, _, _ in attempt.left.values())
         if account.handed != account.logged + account.left or account.left != explained:
             return (
-                f"it passed {_values(account.handed)}; {account.logged} were logged, and {explained} of the "
-                f"{account.left} that were left out have a reason"
+                f"run.log got {_values(account.handed)}; {account.logged} were logged, and {explained} of "
+                f"the {account.left} that were left out have a reason"
             )
     return ""
 

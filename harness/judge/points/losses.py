@@ -129,7 +129,7 @@ class Origin:
 
 def origin(attached: Attached, points: Mapping[str, Iterable[int]]) -> Origin:
     """Return who sent these points (metric → steps) to the shared run."""
-    case, found = attached.case, Origin()
+    case, result = attached.case, Origin()
     wanted = {metric: set(steps) for metric, steps in points.items()}
     shared = {run.run_id for _, run in attached.shared}
     node_of = _nodes(attached)
@@ -138,21 +138,21 @@ def origin(attached: Attached, points: Mapping[str, Iterable[int]]) -> Origin:
         who = part if isinstance(part, Point) else part[0]
         if who.run_id not in shared:
             continue
-        seen: Iterable[tuple[str, int]] = (
+        rows: Iterable[tuple[str, int]] = (
             [(part.metric, part.step)] if isinstance(part, Point) else _metric_steps(part[1], wanted)
         )
-        count = sum(step in wanted.get(metric, ()) for metric, step in seen)
+        count = sum(step in wanted.get(metric, ()) for metric, step in rows)
         if not count:
             continue
         if who.sender:
             senders[f"{who.sender!r}" + (f" at {who.peer}" if who.peer else "")] = None
         node = node_of.get(who.peer or "", node_of.get(who.sender or "") if who.peer is None else None)
         if node is None:
-            found.unknown += count
+            result.unknown += count
         else:
-            found.nodes[node] = found.nodes.get(node, 0) + count
-    found.senders = list(senders)
-    return found
+            result.nodes[node] = result.nodes.get(node, 0) + count
+    result.senders = list(senders)
+    return result
 
 
 def _nodes(attached: Attached) -> dict[str, int]:

@@ -40,15 +40,15 @@ def absences(case: Case) -> list[Absence]:
     launched = seconds(case.manifest.launched_at) or 0.0
     ready: dict[str, bool] = {}
     periods: list[Absence] = []
-    for seen in case.bundle.history(KIND):
+    for state in case.bundle.history(KIND):
         before = any(ready.values()) or not ready
-        ready[seen.uid] = seen.type != "DELETED" and condition(seen, "Ready").get("status") == "True"
+        ready[state.uid] = state.type != "DELETED" and condition(state, "Ready").get("status") == "True"
         now = any(ready.values())
-        late = (seconds(seen.received_at) or 0.0) >= launched
+        late = (seconds(state.received_at) or 0.0) >= launched
         if before and not now and late:
-            periods.append(Absence(_clock(seen), "", seen))
+            periods.append(Absence(_clock(state), "", state))
         elif now and periods and not periods[-1].until:
-            periods[-1] = Absence(periods[-1].since, _clock(seen), periods[-1].seen)
+            periods[-1] = Absence(periods[-1].since, _clock(state), periods[-1].seen)
     return periods
 
 
@@ -64,13 +64,13 @@ def replaced(case: Case) -> ObjectState | None:
     """
     launched = seconds(case.manifest.launched_at)
     first: dict[str, ObjectState] = {}
-    for seen in case.bundle.history(KIND):
-        first.setdefault(seen.uid, seen)
+    for state in case.bundle.history(KIND):
+        first.setdefault(state.uid, state)
     later = [
-        seen
-        for seen in first.values()
-        if (seconds(mapping(seen.object, "metadata").get("creationTimestamp")) or 0.0) >= (launched or 0.0)
-        and any("emptyDir" in volume for volume in items(seen.object, "spec", "volumes"))
+        state
+        for state in first.values()
+        if (seconds(mapping(state.object, "metadata").get("creationTimestamp")) or 0.0) >= (launched or 0.0)
+        and any("emptyDir" in volume for volume in items(state.object, "spec", "volumes"))
     ]
     return later[0] if later and len(later) < len(first) else None
 
@@ -85,7 +85,7 @@ def kept(case: Case, truths: list[Truth], before: list[Finding]) -> Finding:
     away = told_absence(case)
     cause: CauseId
     if not lacking or not (full or anew or refused):
-        text = "no data is missing on the tracker"
+        text = "no data was found missing on the tracker"
         text = "nothing shows that the tracker lost the missing data" if lacking else text
         failed = [f"it failed {counted(f.count, 'request')} ({f.reason})" for f in failures[:2]]
         return passed("tracker-kept", text, why=[*failed, *away])
@@ -108,5 +108,5 @@ def kept(case: Case, truths: list[Truth], before: list[Finding]) -> Finding:
     return found("tracker-kept", cause, text, why=why, ranks=ranks, evidence=refs)
 
 
-def _clock(seen: ObjectState) -> str:
-    return seen.received_at.partition(".")[0] + "Z" * ("." in seen.received_at)
+def _clock(state: ObjectState) -> str:
+    return state.received_at.partition(".")[0] + "Z" * ("." in state.received_at)

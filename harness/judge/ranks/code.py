@@ -65,21 +65,21 @@ def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Find
         return passed(CHECK, "the harness that wrote this bundle did not record which code it sent")
     both = [*truths, *others]
     reports = [read(truth, attempt) for truth in both for attempt in truth.attempts if attempt.code]
-    seen: dict[str, _Difference] = {}
+    differences: dict[str, _Difference] = {}
     for ran in reports:
         for text, late in [*_of_files(sent, ran), *_of_stack(sent, ran)]:
-            one = seen.setdefault(text, _Difference(late))
+            one = differences.setdefault(text, _Difference(late))
             one.ranks.add(ran.rank)
             one.refs.update(dict.fromkeys(ran.refs))
     for text, ranks, refs in _of_pods(case, sent):
-        seen[text] = _Difference(False, set(ranks), dict.fromkeys(refs))
-    if not seen:  # Otherwise the ranks differ because one of them differs from what was sent.
-        seen = {
+        differences[text] = _Difference(False, set(ranks), dict.fromkeys(refs))
+    if not differences:  # Otherwise the ranks differ because one of them differs from what was sent.
+        differences = {
             text: _Difference(False, set(ranks), dict.fromkeys(refs))
             for text, ranks, refs in _between(reports)
         }
-    if seen:
-        return _mismatch(seen)
+    if differences:
+        return _mismatch(differences)
     return _silent(sent, truths, reports) or passed(CHECK, _praise(sent, reports), sorted(_refs(reports)))
 
 
@@ -126,7 +126,7 @@ def _of_files(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
     for path in ran.touched - sent.files.keys():
         yield f"{path} was written to or replaced while the rank ran", True
     for path in ran.stale:
-        yield f"{path} ran from bytecode of another source file", False
+        yield f"{path} ran from bytecode of another source than this file", False
 
 
 def _of_stack(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
@@ -187,15 +187,15 @@ def _between(reports: list[Ran]) -> Iterator[tuple[str, list[int], list[str]]]:
             return
 
 
-def _mismatch(seen: dict[str, _Difference]) -> Finding:
+def _mismatch(differences: dict[str, _Difference]) -> Finding:
     return found(
         CHECK,
         "launch.code_mismatch",
         "the ranks did not run the code that was sent",
-        details=[f"{names(one.ranks)}: {text}" if one.ranks else text for text, one in seen.items()],
-        ranks={rank for one in seen.values() for rank in one.ranks},
-        evidence=["manifest.json", *dict.fromkeys(ref for one in seen.values() for ref in one.refs)],
-        phase=RUNNING if all(one.late for one in seen.values()) else START,
+        details=[f"{names(one.ranks)}: {text}" if one.ranks else text for text, one in differences.items()],
+        ranks={rank for one in differences.values() for rank in one.ranks},
+        evidence=["manifest.json", *dict.fromkeys(ref for one in differences.values() for ref in one.refs)],
+        phase=RUNNING if all(one.late for one in differences.values()) else START,
     )
 
 

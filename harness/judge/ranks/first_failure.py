@@ -76,17 +76,17 @@ def end_of(case: Case, index: int) -> End:
 
 def _deleted(case: Case, pod: Pod) -> End:
     """Return the end of a pod that was deleted without a recorded end of its container."""
-    seen = deletion.removed(pod) or pod.last
-    end = End(pod.index, "deleted", case.ranks_of(pod.index), deletion.asked(seen), evidence=(seen.ref,))
+    state = deletion.removed(pod) or pod.last
+    end = End(pod.index, "deleted", case.ranks_of(pod.index), deletion.asked(state), evidence=(state.ref,))
     if evicted := _evicted(case, pod, end):
         return evicted
-    if deletion.with_the_job(case, seen):
+    if deletion.with_the_job(case, state):
         return _gone_with_the_job(case, pod, end)
-    if (deadline := deletion.at_the_deadline(case, seen)) is not None:
+    if (deadline := deletion.at_the_deadline(case, state)) is not None:
         return _out_of_time(case, pod, end, deadline)
     text = f"{case.place(pod.index)} was deleted while it ran"
     return replace(
-        end, cause="rank.pod_deleted", text=text, follows=not deletion.by_somebody(case, pod, seen)
+        end, cause="rank.pod_deleted", text=text, follows=not deletion.by_somebody(case, pod, state)
     )
 
 
@@ -109,12 +109,12 @@ def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
 
 
-def _terminated(case: Case, pod: Pod, seen: ObjectState, terminated: dict[str, object]) -> End:
+def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, object]) -> End:
     own, _ = termination(terminated)
     code = terminated.get("exitCode")
     code = code if isinstance(code, int) else None
-    at = seconds(terminated.get("finishedAt")) or seconds(seen.received_at) or LATE
-    end = End(pod.index, "unknown", case.ranks_of(pod.index), at, evidence=(seen.ref,))
+    at = seconds(terminated.get("finishedAt")) or seconds(state.received_at) or LATE
+    end = End(pod.index, "unknown", case.ranks_of(pod.index), at, evidence=(state.ref,))
     if code is None and own is None:
         return end
     log = case.bundle.log(pod.name, case.launch.container)
@@ -211,7 +211,7 @@ def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
         return _without_tracker(end, log, text)
     # The last line of the log was written before the end.
     refs = (f"{log}:{stack.number}", end.evidence[0])
-    end = replace(end, cause="rank.hung", text=f"{text} and stood in {stack.place}", evidence=refs)
+    end = replace(end, cause="rank.hung", text=f"{text} and was in {stack.place}", evidence=refs)
     if stack.in_teardown:
         end = replace(end, advice=_TEARDOWN_ADVICE)
     return replace(end, follows=stack.in_collective, in_vain=stack.in_collective)
@@ -319,7 +319,7 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
             text = f"{place} left with exit code 0 before its work was done: its ground truth has no end"
             return replace(end, cause="rank.exited_early", text=text, said="")
         if waited and not end.in_vain and end.stack is not None and not end.stack.in_collective:
-            text = f"{place} did not take part: when it was ended, it stood in {end.stack.place}"
+            text = f"{place} did not take part: when it was ended, it was in {end.stack.place}"
             log = case.bundle.log(case.pods[end.index].name, case.launch.container)
             if end.stack.in_client:
                 return _without_tracker(end, log, f"{place} did not take part")

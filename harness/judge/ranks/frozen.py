@@ -1,4 +1,4 @@
-"""Find frozen ranks in the snapshots of containers that were still running at the end of the wait."""
+"""Find frozen ranks in snapshots of containers that still ran at the end of the wait or of their time."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ def frozen(case: Case, ends: dict[int, End]) -> End | None:
     Of several such ranks, it is the one that stopped logging first.
     """
     last = {}
-    for line, seen in case.bundle.inspections():
-        if seen.processes or PAUSED in (seen.error or ""):  # else the container was gone
-            last[seen.pod] = line, seen
-    found = [end for line, seen in last.values() if (end := _of(case, ends, line, seen))]
-    return min(found, key=lambda end: (end.at, end.index), default=None)
+    for line, snapshot in case.bundle.inspections():
+        if snapshot.processes or PAUSED in (snapshot.error or ""):  # else the container was gone
+            last[snapshot.pod] = line, snapshot
+    candidates = [end for line, snapshot in last.values() if (end := _of(case, ends, line, snapshot))]
+    return min(candidates, key=lambda end: (end.at, end.index), default=None)
 
 
-def _of(case: Case, ends: dict[int, End], line: int, seen: RendezvousSnapshot) -> End | None:
-    index = next((index for index, pod in case.pods.items() if pod.name == seen.pod), None)
+def _of(case: Case, ends: dict[int, End], line: int, snapshot: RendezvousSnapshot) -> End | None:
+    index = next((index for index, pod in case.pods.items() if pod.name == snapshot.pod), None)
     if index is None or ends[index].state == "succeeded":
         return None
     logged = max((case.last_logged(rank) for rank in ends[index].ranks), default=0.0)
-    if not seen.at_end and logged >= (seconds(seen.at) or 0.0):
+    if not snapshot.at_end and logged >= (seconds(snapshot.at) or 0.0):
         return None  # It continued after this snapshot.
-    stopped = [process for process in seen.processes if process.state in STOPPED]
+    stopped = [process for process in snapshot.processes if process.state in STOPPED]
     if stopped:
         what = listed([f"its {_name(p)} (process {p.pid}) is {STOPPED[p.state]}" for p in stopped])
-    elif PAUSED in (seen.error or ""):
+    elif PAUSED in (snapshot.error or ""):
         what = "its container is paused"
     else:
         return None

@@ -13,7 +13,7 @@ from harness.judge.finding import Finding, found, passed, unknown
 
 CHECK: Final = "job-status"
 TOLERANCE = 3.0
-"""Seconds by which two watches may deliver events of the same moment apart on a busy machine."""
+"""Seconds that may lie between the events of two watches for the same moment on a busy machine."""
 ENDS = {"Completed": ("Succeeded",), "Failed": ("Failed", "TimedOut", "Cancelled")}
 """State of the JobSet → phases that the TorchrunJob may have."""
 
@@ -87,7 +87,7 @@ def _end(case: Case, ends: dict[int, End], states: list[ObjectState]) -> Finding
     return _in_order(case, completed or last, phase, refs)
 
 
-def _in_order(case: Case, told: ObjectState, phase: str, refs: list[str]) -> Finding:
+def _in_order(case: Case, ended: ObjectState, phase: str, refs: list[str]) -> Finding:
     """Check that the job reported its end only after its JobSet had ended."""
     kinds = ("Completed", "Failed")
     over = next(
@@ -95,9 +95,9 @@ def _in_order(case: Case, told: ObjectState, phase: str, refs: list[str]) -> Fin
     )
     if over is None:
         return passed(CHECK, f"the TorchrunJob is {phase}", refs)
-    later = (seconds(told.received_at) or 0.0) - (seconds(over.received_at) or 0.0)
+    later = (seconds(ended.received_at) or 0.0) - (seconds(over.received_at) or 0.0)
     if later < -TOLERANCE:
         return _wrong(
-            f"the TorchrunJob was {phase} {-later:.1f} s before its JobSet ended", [told.ref, over.ref]
+            f"the TorchrunJob was {phase} {-later:.1f} s before its JobSet ended", [ended.ref, over.ref]
         )
     return passed(CHECK, f"the TorchrunJob was {phase} {max(later, 0.0):.1f} s after its JobSet ended", refs)

@@ -114,11 +114,13 @@ def refused(case: Case) -> Finding | None:
 def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
     """Return the last rejection of a pod or Job that no newer pod contradicts, and its event."""
     limit = case.waited_until or LATE  # Afterwards the harness deletes the owners of the pods.
-    seen = [each for each in case.bundle.history("event") if (seconds(each.received_at) or 0.0) <= limit]
-    events = list({each.uid: each for each in seen}.values())
+    recorded = [each for each in case.bundle.history("event") if (seconds(each.received_at) or 0.0) <= limit]
+    events = list({each.uid: each for each in recorded}.values())
     newest = refusals.created(pod.last.object for pod in case.pods.values())
-    last = refusals.last([seen.object for seen in events], newest)
-    return last, [seen.ref for seen in events if last and refusals.refusal(seen.object) == last][:1]
+    last = refusals.last([recorded.object for recorded in events], newest)
+    return last, [recorded.ref for recorded in events if last and refusals.refusal(recorded.object) == last][
+        :1
+    ]
 
 
 def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
@@ -243,11 +245,11 @@ def logs(case: Case) -> Finding:
     return passed("logs", "every rank's log is complete")
 
 
-def _kubelet(case: Case, index: int, pod: Pod, said: str) -> Finding:
+def _kubelet(case: Case, index: int, pod: Pod, error: str) -> Finding:
     """Return the finding for a log that could not be read because the kubelet was unreachable."""
     text = (
         f"the log of {case.place(index)} could not be read: the API server could not reach port 10250 of the "
-        f"kubelet of node {pod.node} ({said})"
+        f"kubelet of node {pod.node} ({error})"
     )
     why = ["what the rank logged is not known, so the rank itself is not judged"]
     return found(

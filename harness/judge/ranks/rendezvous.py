@@ -110,11 +110,11 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
 
 
 def _nodes(case: Case) -> list[Node]:
-    seen = {one.pod: (line, one) for line, one in case.bundle.inspections() if not one.at_end}
+    snapshots = {one.pod: (line, one) for line, one in case.bundle.inspections() if not one.at_end}
     nodes = []
     for index in range(case.expected.num_nodes):
         pod = case.pods.get(index)
-        line, one = seen.get(pod.name if pod else "", (0, None))
+        line, one = snapshots.get(pod.name if pod else "", (0, None))
         agents = torchrun_processes.agents(one) if one else []
         ref = f"inspections.jsonl:{line}" if one else None
         place = case.place(index)

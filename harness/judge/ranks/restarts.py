@@ -66,7 +66,7 @@ def _limit(case: Case) -> int | None:
     return int(text) if isinstance(text, str) and text.isdecimal() else None
 
 
-def _counted(restarts: list[Restart], told: list[str], limit: int) -> Finding:
+def _counted(restarts: list[Restart], texts: list[str], limit: int) -> Finding:
     """Return the finding for a job whose ranks may each be restarted `limit` times, by anybody."""
     times = Counter(rank for one in restarts if not one.resized for rank in set(one.ranks))
     most = max(times.values(), default=0)
@@ -80,13 +80,13 @@ def _counted(restarts: list[Restart], told: list[str], limit: int) -> Finding:
             parts += [
                 f"{names(sorted(times))} ran again, at most {counted(most, 'time')} each; {limit} are allowed"
             ]
-        return passed("restarts", "; ".join(parts), refs, details=told)
+        return passed("restarts", "; ".join(parts), refs, details=texts)
     text = f"{each}, but only {limit} are allowed"
     return found(
         "restarts",
         "rank.restarted_too_often",
         text,
-        details=told,
+        details=texts,
         ranks=ranks,
         evidence=refs,
         at=restarts[-1].at,
@@ -144,7 +144,9 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
         when = f" at {timestamp(seconds(gone.received_at) or at)}" if gone else ""
         name = f"Job {gone.name}" if gone else "its Job"
         return restart(
-            f"{name} was deleted{when}, and a new one was made for it", False, *([gone.ref] if gone else [])
+            f"{name} was deleted{when}, and a new one was created for it",
+            False,
+            *([gone.ref] if gone else []),
         )
     removed = deletion.while_it_ran(case, before)
     if removed is not None:
@@ -206,13 +208,13 @@ def _of_containers(case: Case) -> Iterator[Restart]:
                 yield Restart(at, case.ranks_of(index), text, allowed, [after.ref])
 
 
-def _status(case: Case, seen: ObjectState) -> dict[str, object]:
-    statuses = items(seen.object, "status", "containerStatuses")
+def _status(case: Case, state: ObjectState) -> dict[str, object]:
+    statuses = items(state.object, "status", "containerStatuses")
     return next((status for status in statuses if status.get("name") == case.launch.container), {})
 
 
-def _restart_count(case: Case, seen: ObjectState) -> int:
-    count = _status(case, seen).get("restartCount")
+def _restart_count(case: Case, state: ObjectState) -> int:
+    count = _status(case, state).get("restartCount")
     return count if isinstance(count, int) else 0
 
 

@@ -51,23 +51,23 @@ def checkpoints(facts: Facts) -> Finding:
 
 def _broken(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
     """Yield the problems of the checkpoints."""
-    seen = audit.checkpoints
-    if not seen:
+    saved = audit.checkpoints
+    if not saved:
         text = f"the training left no checkpoint of run {audit.run!r}"
         yield Problem("training.checkpoint_missing", text, [])
         return
-    if torn := [one.why or one.name for one in seen if not one.whole or one.weights is None]:
-        text = f"{counted(len(torn), 'checkpoint')} of {len(seen)} cannot be used"
+    if torn := [one.why or one.name for one in saved if not one.whole or one.weights is None]:
+        text = f"{counted(len(torn), 'checkpoint')} of {len(saved)} cannot be used"
         yield Problem("training.checkpoint_torn", text, torn)
-    if odd := [f"{weight} in {one.name}" for one in seen for weight in one.not_finite]:
+    if odd := [f"{weight} in {one.name}" for one in saved for weight in one.not_finite]:
         yield Problem("training.weights_not_finite", "a checkpoint holds weights that are not finite", odd)
     if audit.unchanged:
-        text = f"from {seen[0].name} to {seen[-1].name}, training did not change these parameters"
+        text = f"from {saved[0].name} to {saved[-1].name}, training did not change these parameters"
         yield Problem("training.parameter_frozen", text, audit.unchanged)
-    if launch.same_as and seen[-1].weights != launch.same_as_weights:
-        text = f"the weights of {seen[-1].name} differ from those of {launch.same_as}"
+    if launch.same_as and saved[-1].weights != launch.same_as_weights:
+        text = f"the weights of {saved[-1].name} differ from those of {launch.same_as}"
         yield Problem(
-            "training.differs_from", text, [f"{seen[-1].weights} instead of {launch.same_as_weights}"]
+            "training.differs_from", text, [f"{saved[-1].weights} instead of {launch.same_as_weights}"]
         )
 
 
@@ -106,9 +106,9 @@ def _other_than_logged(audit: TrainingAudit, losses: Series) -> Iterator[Problem
     Only the loss of `best` is evaluated again. This compares the logged curve with the checkpoints.
     """
     wrong = [
-        f"{one.name} says {told!r}, but step {one.step - 1} was logged with {losses[one.step - 1]!r}"
+        f"{one.name} has {loss!r}, but step {one.step - 1} was logged with {losses[one.step - 1]!r}"
         for one in audit.checkpoints
-        if (told := one.losses.get(VAL_LOSS)) is not None and losses.get(one.step - 1, told) != told
+        if (loss := one.losses.get(VAL_LOSS)) is not None and losses.get(one.step - 1, loss) != loss
     ]
     if wrong:
         text = "the validation loss in a checkpoint is not the logged one"
@@ -121,20 +121,20 @@ def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
     if there is None:
         yield Problem("training.best_is_stale", "the training left no `best`", [])
         return
-    told, least = there.told.get(VAL_LOSS), min(losses.values(), default=math.inf)
-    if not there.there or told is None or told > least:
+    recorded, least = there.told.get(VAL_LOSS), min(losses.values(), default=math.inf)
+    if not there.there or recorded is None or recorded > least:
         step = min((step for step, loss in losses.items() if loss == least), default=None)
-        leads = f"leads to {there.target}, whose loss is {told!r}" if there.there else "leads to nothing"
+        leads = f"leads to {there.target}, whose loss is {recorded!r}" if there.there else "leads to nothing"
         text = f"`best` {leads}; the lowest in the tracker is {least!r}, after step {step}"
         yield Problem("training.best_is_stale", text, [])
-    if there.loss is None or told is None:
+    if there.loss is None or recorded is None:
         return
     limit = EXACT if audit.options.get("device") != "cuda" else OTHER_MACHINE
     tokens = there.told.get("val/tokens", there.tokens)
-    if not abs(there.loss - told) <= limit or tokens != there.tokens:
+    if not abs(there.loss - recorded) <= limit or tokens != there.tokens:
         text = (
-            f"{there.target} says a validation loss of {told!r} over {tokens:.0f} tokens; evaluated again it "
-            f"has {there.loss!r} over {there.tokens}"
+            f"{there.target} has the validation loss {recorded!r} over {tokens:.0f} tokens; evaluated again, "
+            f"it has {there.loss!r} over {there.tokens}"
         )
         yield Problem("training.evaluation_wrong", text, [])
 

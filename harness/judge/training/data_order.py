@@ -63,25 +63,25 @@ def data(facts: Facts) -> Finding:
         return unknown("training-data", "no step was logged", ranks=[0])
     first, last = int(min(worlds)), int(max(worlds))
     lost = [step for step in range(first, last + 1) if step not in worlds]
-    seen = {step: _seen(facts, step, int(world)) for step, world in worlds.items()}
-    silent = {rank for ranks in seen.values() for rank, what in ranks.items() if what is None}
+    used = {step: _seen(facts, step, int(world)) for step, world in worlds.items()}
+    silent = {rank for ranks in used.values() for rank, what in ranks.items() if what is None}
     if lost or silent:
-        text = f"{names(silent)} did not say what it took" if silent else "steps are missing"
+        text = f"{names(silent)} did not report which data was used" if silent else "steps are missing"
         details = [f"step {step}" for step in lost]
         return found("training-data", "training.data_missed", text, details=details, ranks=silent)
     deviates = {
         rank: [
             s
             for s, world in worlds.items()
-            if rank < world and seen[s][rank] != of.expected(s, rank, int(world))
+            if rank < world and used[s][rank] != of.expected(s, rank, int(world))
         ]
         for rank in range(len(facts.truths))
     }
     deviates = {rank: steps for rank, steps in deviates.items() if steps}
     epochs = [e for e in range(first // of.per_epoch, last // of.per_epoch + 1) if _whole(of, e, first, last)]
-    odd = [epoch for epoch in epochs if _total(of, epoch, seen) != taken(list(range(of.sequences)))]
+    odd = [epoch for epoch in epochs if _total(of, epoch, used) != taken(list(range(of.sequences)))]
     if deviates or odd:
-        return _wrong(facts, of, seen, worlds, deviates, odd)
+        return _wrong(facts, of, used, worlds, deviates, odd)
     before = f", from step {first} on, which an earlier launch had reached" if first else ""
     each = f"each of {of.sequences} sequences was used exactly once in {counted(len(epochs), 'whole epoch')}"
     steps = f"all {counted(last + 1 - first, 'step')} used the data of the seed{before}"
@@ -157,17 +157,17 @@ def _whole(of: Order, epoch: int, first: int, last: int) -> bool:
     return first <= epoch * of.per_epoch and (epoch + 1) * of.per_epoch - 1 <= last
 
 
-def _total(of: Order, epoch: int, seen: dict[int, dict[int, Taken | None]]) -> Taken:
+def _total(of: Order, epoch: int, used: dict[int, dict[int, Taken | None]]) -> Taken:
     """Return what all ranks used in an epoch."""
     steps = range(epoch * of.per_epoch, (epoch + 1) * of.per_epoch)
-    parts = [what for step in steps for what in seen[step].values() if what is not None]
+    parts = [what for step in steps for what in used[step].values() if what is not None]
     return sum(p[0] for p in parts), sum(p[1] for p in parts), sum(p[2] for p in parts)
 
 
 def _wrong(
     facts: Facts,
     of: Order,
-    seen: dict[int, dict[int, Taken | None]],
+    used: dict[int, dict[int, Taken | None]],
     worlds: Series,
     deviates: dict[int, list[int]],
     odd: list[int],
@@ -180,13 +180,13 @@ def _wrong(
         if len(steps) >= MOSTLY * sum(rank < world for world in worlds.values())
         and min(steps) <= first + 1
         # With another seed, a rank uses other sequences, but as many. A rank that drops some uses fewer.
-        and all(_as_many(seen[s][rank], of.expected(s, rank, int(worlds[s]))) for s in steps)
+        and all(_as_many(used[s][rank], of.expected(s, rank, int(worlds[s]))) for s in steps)
     ]
     again = any(
         what == of.expected(earlier, rank, int(worlds[earlier]))
         for rank, steps in deviates.items()
         for step in steps[:LOOKED]
-        if (what := seen[step][rank]) is not None and what[0]
+        if (what := used[step][rank]) is not None and what[0]
         for earlier in worlds
         if earlier < step and rank < worlds[earlier]
     )
@@ -200,12 +200,12 @@ def _wrong(
         cause, ranks = "training.rank_with_other_seed", always
         text = f"{names(always)} used other sequences than those of the seed from the start"
     else:
-        had = sum(_total(of, epoch, seen)[0] for epoch in odd)
+        had = sum(_total(of, epoch, used)[0] for epoch in odd)
         less = bool(odd) and had < len(odd) * of.sequences and not again
         cause = "training.data_missed" if less else "training.data_repeated"
         text = f"{names(ranks)} used other sequences than those of the seed"
     details += [
-        f"epoch {epoch}: {_total(of, epoch, seen)[0]:.0f} of {of.sequences} sequences were used, and "
+        f"epoch {epoch}: {_total(of, epoch, used)[0]:.0f} of {of.sequences} sequences were used, and "
         "not each once"
         for epoch in odd
     ]

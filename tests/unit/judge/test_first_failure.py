@@ -107,7 +107,7 @@ def test_a_rank_that_hangs_while_it_destroys_its_group_waits_for_nobody(judged):
     ]
     verdict = judged(hanging(leaving))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.hung", [1])
-    assert "stood in destroy_process_group" in verdict.explanation
+    assert "was in destroy_process_group" in verdict.explanation
     assert "pytorch#154976" in verdict.next[-1]
 
 
@@ -143,7 +143,7 @@ def test_a_rank_that_waited_in_vain_is_not_the_one_that_hangs(judged):
     job.jobset(15, "Failed")
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("rank.hung", [1])
-    assert "did not take part: when it was ended, it stood in wait" in verdict.explanation
+    assert "did not take part: when it was ended, it was in wait" in verdict.explanation
 
 
 def test_a_rank_that_never_joined_is_the_one_that_hangs(judged):

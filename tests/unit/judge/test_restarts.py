@@ -338,7 +338,7 @@ def test_a_job_of_the_jobset_is_deleted_and_made_again(judged: Judged) -> None:
     first_pods(job)
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.restarted", [0, 1])
-    assert "its Job was deleted, and a new one was made for it" in verdict.explanation
+    assert "its Job was deleted, and a new one was created for it" in verdict.explanation
 
 
 def test_who_edited_the_job_before_its_pods_were_replaced(judged: Judged) -> None:
