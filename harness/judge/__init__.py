@@ -1,4 +1,4 @@
-"""The judges: pure functions that turn an evidence bundle into a verdict with one cause of a closed list."""
+"""Pure functions that compute a verdict from an evidence bundle. Every cause is one of a closed list."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["judge"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the engine with all its judges only for who judges: some ask this package for one word."""
+    """Import the engine on first use: some modules need only one name of this package."""
     if name in __all__:
         from harness.judge import engine
 

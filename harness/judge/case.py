@@ -1,4 +1,4 @@
-"""What the judges read: one bundle, with the questions that several judges ask of it."""
+"""A bundle as the judges read it: what was launched, its pods, its ranks and the end of the wait."""
 
 from __future__ import annotations
 
@@ -37,28 +37,28 @@ class Restart:
 def terminal(
     bundle: Bundle, pods: Iterable[Pod], nodes: int, until: float | None
 ) -> Literal["Completed", "Failed"] | None:
-    """Completed: the command of every node ended with 0. Failed: one ended with something else.
+    """Return "Completed" if the command of every node ended with 0, "Failed" if one ended with another code.
 
-    `pods`: the last pod of each node. `until`: the time at which the deadline or a user's interruption ended
-    the wait. After it, the harness itself ends the commands.
+    Returns None while commands run. `pods` are the last pods of the nodes. `until` is the time at which the
+    deadline or a user's interruption ended the wait: after it, the harness itself ends the commands.
     """
     ended = [_exit(bundle, pod, until) for pod in pods]
-    codes = [found[1].exit_code for found in ended if found is not None]
+    codes = [end[1].exit_code for end in ended if end is not None]
     if any(codes):
         return "Failed"
     return "Completed" if len(codes) == nodes else None
 
 
 def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod, until: float | None) -> Pod:
-    """The pod as if its container had ended when its command did, which other kinds of pods do.
+    """Return the pod as if its container had ended together with its command, as it does in other workloads.
 
-    Where its command runs at `until`, the pod is as it was at that time.
+    If the command still runs at `until`, the history of the pod is cut at that time.
     """
-    found = _exit(bundle, pod, until)
-    if found is None:
+    end = _exit(bundle, pod, until)
+    if end is None:
         seen = [one for one in pod.history if until is None or (seconds(one.received_at) or 0.0) <= until]
         return replace(pod, history=tuple(seen or pod.history[:1]))
-    line, exit_ = found
+    line, exit_ = end
     ended = seconds(exit_.at) or 0.0
     before = [seen for seen in pod.history if (seconds(seen.received_at) or 0.0) <= ended] or [pod.history[0]]
     real = pod.container(launch.container, "terminated")
@@ -77,7 +77,11 @@ def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod, until: float | None) -
 
 
 def _exit(bundle: Bundle, pod: Pod, until: float | None) -> tuple[int, ContainerExit] | None:
-    """The first end of the pod's own command; a pod of a StatefulSet has the name of the one before it."""
+    """Return the first end of this pod's command and its line number, or None.
+
+    Pods are told apart by UID and creation time, because a pod of a StatefulSet reuses the name of the one
+    before it.
+    """
     metadata = mapping(pod.history[0].object, "metadata")
     created, uid = seconds(metadata.get("creationTimestamp")) or 0.0, metadata.get("uid")
     own = (entry for entry in bundle.exits() if entry[1].pod == pod.name and entry[1].uid in (None, uid))
@@ -95,7 +99,7 @@ def _with_state(seen: ObjectState, container: str, state: dict[str, Any], ref: s
 
 
 OBSERVE_STAGE = "observe"
-"""The stage that ends when the harness stops waiting. Whatever ends after it was ended by the harness."""
+"""The stage that ends when the harness stops waiting. The harness itself ends what still runs."""
 
 
 def condition(seen: ObjectState | None, kind: str) -> dict[str, Any]:
@@ -105,7 +109,7 @@ def condition(seen: ObjectState | None, kind: str) -> dict[str, Any]:
 
 
 def gated(pod: ObjectState) -> bool:
-    """Return whether a pod may not be scheduled yet. Kueue gates the pods of a StatefulSet."""
+    """Return whether a scheduling gate keeps the pod from a node. Kueue gates the pods of a StatefulSet."""
     return bool(items(pod.object, "spec", "schedulingGates"))
 
 
@@ -120,25 +124,25 @@ def names(ranks: Iterable[int]) -> str:
 
 
 SIGNALS = {"KeyboardInterrupt", "SIGINT", "SIGTERM", "SIGHUP"}
-"""The errors of a stage that a signal ended."""
+"""Values of a stage's `error` when a signal ended the stage."""
 
 
 @dataclass
 class Case:
-    """A bundle whose manifest says what was launched and what was expected."""
+    """A bundle whose manifest records a launch and what was expected of it."""
 
     bundle: Bundle
     manifest: Manifest
     expected: Expected
     launch: Launch
     running: bool = False
-    """Whether its harness still watches it: the evidence is what is so now."""
+    """Whether the harness still watches the launch, so that the evidence shows its present state."""
 
     @cached_property
     def pods(self) -> dict[int, Pod]:
-        """Map each node index to its pod, as it was while the harness waited.
+        """Map each node index to its pod, with the history up to the end of the wait.
 
-        A pod that waits behind Kueue's gate is not admitted, and counts as one that has not come.
+        Pods behind Kueue's scheduling gate are left out: they are not admitted yet.
         """
         pods = {index: pod for index, pod in self._not_scaled_away.items() if not gated(pod.last)}
         if self.launch.held:
@@ -151,7 +155,7 @@ class Case:
 
     @cached_property
     def _not_scaled_away(self) -> dict[int, Pod]:
-        """Map each node index to its last pod, without those of more replicas than there are at the end."""
+        """Map each node index to its last pod. Pods of nodes that an elastic job gave up are left out."""
         pods = self.bundle.pods()
         if self.launch.max_nodes is None:
             return pods
@@ -159,24 +163,24 @@ class Case:
 
     @cached_property
     def pod_attempts(self) -> dict[int, list[Pod]]:
-        """Map each node index to every pod that it had, oldest first. A restarted node has more than one."""
+        """Map each node index to all its pods, oldest first. A restarted node has more than one."""
         return self.bundle.pod_attempts()
 
     @cached_property
     def stopped_at(self) -> float | None:
-        """Return when the harness stopped waiting for a job that had not ended, and began to end it."""
+        """Return when the harness stopped waiting for a job that had not ended; None if the job ended."""
         return self.waited_until if self.terminal is None else None
 
     @property
     def wait(self) -> Stage | None:
-        """Return the stage in which the harness waited for the job's end; None when it never came to it."""
+        """Return the stage in which the harness waited for the job to end, or None if it was not reached."""
         return next((stage for stage in reversed(self.manifest.stages) if stage.name == OBSERVE_STAGE), None)
 
     @property
     def waited_until(self) -> float | None:
-        """Return when that stage ended, in seconds since the epoch.
+        """Return when the wait ended, in seconds since the epoch.
 
-        Where a signal ended the launch before, it is when that came.
+        If a signal ended the launch before the wait began, it is the time of the signal.
         """
         cut = (one for one in self.manifest.stages if one.error in SIGNALS)
         stage = self.wait or next(cut, None)
@@ -185,9 +189,9 @@ class Case:
 
     @property
     def interrupted_at(self) -> float | None:
-        """Return when a signal of the user or the deadline ended the wait, or None.
+        """Return when the deadline or a signal from the user ended the wait, or None.
 
-        After it, the harness itself ends the job.
+        Afterwards the harness itself ends the job.
         """
         return self.waited_until if self.by_signal or self.timed_out else None
 
@@ -199,19 +203,19 @@ class Case:
 
     @cached_property
     def processes(self) -> dict[int, worlds.PodProcesses]:
-        """Map each node index to the processes of its last pod, where they were recorded."""
+        """Map each node index to the recorded processes of its last pod; {} if none were recorded."""
         if not self.launch.processes:
             return {}
         return worlds.of_nodes(self.bundle.processes(), self.pods)
 
     @cached_property
     def lives(self) -> dict[int, list[worlds.RankLife]]:
-        """Map each node index to the last lives of the ranks that ran there, where they were recorded."""
+        """Map each node index to the last recorded life of each rank that ran there."""
         return self.bundle.lives(self.pods)
 
     @cached_property
     def world(self) -> worlds.World | None:
-        """Return the one world of all nodes, where recorded processes prove it."""
+        """Return the world that spans all nodes, if recorded processes prove it, or None."""
         return worlds.whole(self.lives, self.expected.num_nodes)
 
     @property
@@ -220,22 +224,22 @@ class Case:
 
     @property
     def ranks(self) -> range:
-        """Return every rank that was expected."""
+        """Return the expected ranks."""
         return range(self.expected.ranks)
 
     @property
     def ranks_ever(self) -> range:
-        """Return every rank that was expected at some time. Those past `ranks` were scaled away."""
+        """Return all ranks that were expected at some time, also those that an elastic job gave up later."""
         return range(max(self.expected.ranks, self.expected.most_ranks or 0))
 
     def ranks_of(self, *indexes: int) -> list[int]:
-        """Return the ranks of nodes: those that their processes had, or else those of the nodes' order."""
+        """Return the ranks of these nodes, from recorded processes, or else from the order of the nodes."""
         if self._recorded_nodes:
             return [rank for index in indexes for rank in self._recorded_ranks.get(index, ())]
         return [index * self.per_node + local for index in indexes for local in range(self.per_node)]
 
     def node_of(self, rank: int) -> int:
-        """Return the index of the node that a rank ran on."""
+        """Return the index of the node on which a rank ran."""
         return self._recorded_nodes.get(rank, rank // self.per_node)
 
     @property
@@ -245,23 +249,25 @@ class Case:
 
     @cached_property
     def _recorded_nodes(self) -> dict[int, int]:
-        """Map each rank to its node, in the order of the ranks; {} where no world was proved."""
+        """Map each rank to its node, in the order of the ranks; {} if no world was proved."""
         return dict(sorted(self.world.nodes.items())) if self.world is not None and self.met else {}
 
     @cached_property
     def _recorded_ranks(self) -> dict[int, list[int]]:
-        """Map each node to its ranks; {} where no world was proved."""
-        found: dict[int, list[int]] = {}
+        """Map each node to its ranks; {} if no world was proved."""
+        by_node: dict[int, list[int]] = {}
         for rank, node in self._recorded_nodes.items():
-            found.setdefault(node, []).append(rank)
-        return found
+            by_node.setdefault(node, []).append(rank)
+        return by_node
 
     @cached_property
     def logging(self) -> Collection[int]:
-        """Return the ranks that are to log, in order."""
-        said = self.expected.ranks_that_log
+        """Return the ranks that are expected to log, in order."""
+        wanted = self.expected.ranks_that_log
         return (
-            self.ranks if said is None else {rank: None for rank in sorted(said) if rank in self.ranks}.keys()
+            self.ranks
+            if wanted is None
+            else {rank: None for rank in sorted(wanted) if rank in self.ranks}.keys()
         )
 
     def place(self, index: int) -> str:
@@ -273,27 +279,28 @@ class Case:
     def broken(self, *paths: str) -> bool:
         """Return whether one of these files is missing or damaged.
 
-        Its missing content then proves nothing.
+        The absence of a record in such a file proves nothing.
         """
         damaged = self.bundle.damaged
         return any(not self.bundle.has(p) or any(d.startswith(p) for d in damaged) for p in paths)
 
     @cached_property
     def jobsets(self) -> list[ObjectState]:
-        """Return every state of the launched object, oldest first, including those after the wait."""
+        """Return all states of the launched object, oldest first, also those after the wait."""
         return self.bundle.objects(kinds.FILES.get(self.launch.kind, "jobset")).get(self.launch.uid or "", [])
 
     @cached_property
     def jobset(self) -> ObjectState | None:
-        """Return the last state of the launched object, as it was while the harness waited."""
+        """Return the last state of the launched object up to the end of the wait, or None."""
         states = self._awaited(self.jobsets)
         return states[-1] if states else None
 
     @cached_property
     def terminal(self) -> str | None:
-        """Return "Completed" or "Failed" as the launched object says it, or None while it says neither.
+        """Return "Completed" or "Failed" from the launched object's status, or None while it has neither.
 
-        An object whose controller restarts what ends says neither. For it, the ends of the ranks count.
+        An object whose controller restarts ended containers never has either: the exit codes of the ranks
+        decide.
         """
         if self.launch.held:
             pods = self._not_scaled_away.values()
@@ -320,19 +327,19 @@ class Case:
 
     @cached_property
     def queue(self) -> str | None:
-        """Return the LocalQueue that the job was sent to."""
+        """Return the name of the LocalQueue to which the job was submitted, or None."""
         labels = mapping(self.jobset.object, "metadata", "labels") if self.jobset else {}
         return self.expected.queue or labels.get("kueue.x-k8s.io/queue-name")
 
     @property
     def timed_out(self) -> bool:
-        """Return whether the harness stopped waiting because of a deadline, and not because of a user."""
+        """Return whether the harness stopped waiting because of a deadline and not because of a signal."""
         stages = any(stage.cause == "run.timed_out" for stage in self.manifest.stages)
         return stages or (bool(self.manifest.interrupted) and not self.by_signal)
 
     @property
     def deadline(self) -> str:
-        """Return what the harness recorded when it stopped waiting."""
+        """Return the message that the harness recorded when its deadline passed."""
         errors = [stage.error for stage in self.manifest.stages if stage.cause == "run.timed_out"]
         return self.manifest.interrupted or next((error for error in errors if error), "the deadline passed")
 
@@ -342,12 +349,12 @@ class Case:
 
     @property
     def cut_short(self) -> bool:
-        """Return whether the harness stopped before the job had ended, for another reason than a deadline."""
+        """Return whether the harness stopped before the job ended, for a reason other than a deadline."""
         failed = any(not stage.ok and stage.cause != "run.timed_out" for stage in self.manifest.stages)
         return (self.by_signal or failed or self.manifest.ended_at is None) and self.terminal is None
 
     def told_all(self, rank: int) -> bool:
-        """Return whether the record of a rank has an end: it logged nothing more."""
+        """Return whether the ground truth of a rank has an end, so that the rank logged nothing more."""
         of_child = False
         for _, line in self.bundle.truth_parts(rank):
             of_child = line.parent is not None if isinstance(line, TruthStart) else of_child
@@ -356,11 +363,11 @@ class Case:
         return False
 
     def last_logged(self, rank: int) -> float:
-        """Return when a rank logged its last row by its own clock, in seconds since the epoch, or 0.0."""
+        """Return when a rank logged its last row, in seconds since the epoch by its own clock, or 0.0."""
         return max(self._logged_at(rank), default=0.0)
 
     def first_logged(self, rank: int) -> float:
-        """Return when a rank logged its first row by its own clock, in seconds since the epoch, or 0.0."""
+        """Return when a rank logged its first row, in seconds since the epoch by its own clock, or 0.0."""
         return min(self._logged_at(rank), default=0.0)
 
     def _logged_at(self, rank: int) -> list[float]:
@@ -370,7 +377,7 @@ class Case:
         return [time / 1000 for part in times for time in part]
 
     def container_started(self, index: int) -> float | None:
-        """Return when the rank container of a node started, in seconds since the epoch, if recorded."""
+        """Return when the rank container of a node started, in seconds since the epoch, or None."""
         pod = self.pods.get(index)
         if pod is None:
             return None

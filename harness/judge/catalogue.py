@@ -1,6 +1,6 @@
 """The catalogue of causes, from causes.toml, and the registry of checks, from checks.toml.
 
-Causes are in the order in which things go wrong in a run, checks in the order in which the engine makes them.
+Causes are in the order in which a run can fail, checks in the order in which the engine runs them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from harness.core.checks import CheckId
 
 @dataclass(frozen=True)
 class Cause:
-    """Why a verdict is not a PASS. `result` is what a check with this cause says."""
+    """A reason why a verdict is not PASS. A check with this cause has the result `result`."""
 
     id: CauseId
     meaning: str
@@ -26,7 +26,7 @@ class Cause:
     provoked_by: str
     result: Literal["FAIL", "UNKNOWN"] = "FAIL"
     absence: bool = False
-    """It says that something has not come."""
+    """Whether the cause is that something has not happened or does not exist (yet)."""
 
     @property
     def family(self) -> str:
@@ -34,12 +34,12 @@ class Cause:
 
 
 def _causes(catalogue: dict[str, Any]) -> dict[str, Cause]:
-    """Read the catalogue. Raises ValueError when the catalogue, its families and CauseId do not agree."""
+    """Return the causes of the catalogue. Raises ValueError if it does not match its families or CauseId."""
     causes = {id_: Cause(id=id_, **fields) for id_, fields in catalogue["causes"].items()}
-    unwritten = set(get_args(CauseId)) - set(causes)
-    homeless = [id_ for id_, cause in causes.items() if cause.family not in catalogue["families"]]
-    if unwritten or homeless:
-        raise ValueError(f"causes not in causes.toml: {sorted(unwritten)}; of no family: {homeless}")
+    missing = set(get_args(CauseId)) - set(causes)
+    without_family = [id_ for id_, cause in causes.items() if cause.family not in catalogue["families"]]
+    if missing or without_family:
+        raise ValueError(f"Not in causes.toml: {sorted(missing)}; without a family: {without_family}")
     return causes
 
 
@@ -51,16 +51,16 @@ CAUSES: dict[str, Cause] = _causes(_CAUSES_FILE)
 Need = Literal[
     "bundle", "manifest", "launch", "job", "admission", "rank", "tracker", "shared-run", "truth", "rows"
 ]
-"""What a check needs, in the order in which a run comes to have it. Each includes the needs before it."""
+"""What a check needs, in the order in which a run produces it. Each need includes the ones before it."""
 NEEDS: tuple[Need, ...] = get_args(Need)
 PHASES = ("provision", "start", "running", "end", "tracker", "unification")
-"""Where in a run a cause lies. Of several causes, the earliest phase explains the others."""
+"""The phase of a run in which a cause lies. A cause of the earliest phase explains later ones."""
 PROVISION, START, RUNNING, END, TRACKER, UNIFICATION = map(float, range(len(PHASES)))
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """What `id` means, and what is said of a check that lacks it. Without `missing`, it is not listed."""
+    """A need of checks. `missing` explains a check without it; if it is empty, the check is not listed."""
 
     id: Need
     means: str
@@ -69,23 +69,23 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Entry:
-    """A check: what it proves, the phase of its causes, and what it needs."""
+    """A check: what it proves, the phase of its causes, and its needs."""
 
     id: CheckId
     proves: str
     phase: Literal["provision", "start", "running", "end", "tracker", "unification"]
     needs: Need
-    """Without it, the check is not made."""
+    """Without this, the check does not run."""
     passes_with: Need | None = None
-    """Without it, the check can fail and cannot pass."""
+    """Without this, the check can fail but not pass."""
     applies: Literal[
         "always", "tracked", "processes", "netcheck", "acceptance", "training", "upload", "torchrun", "keys"
     ] = "always"
-    """To which launches: all, those whose ranks log with Pluto, those whose processes were recorded, those in
-    whose pods netcheck or acceptance tests run, those of a trainer, those with --upload, those of a
-    TorchrunJob, those whose recorder accounts for keys.
+    """The launches for which the check runs; for others it is not listed.
 
-    For other launches the check is not listed.
+    In order: all launches; those whose ranks log with Pluto; those with recorded processes; those whose pods
+    run netcheck, or acceptance tests; those of a trainer; those with --upload; those of a TorchrunJob; those
+    whose recorder accounts for keys.
     """
 
     @property
@@ -94,14 +94,14 @@ class Entry:
 
 
 def up_to(need: Need) -> tuple[Need, ...]:
-    """Return this need and those before it, in order."""
+    """Return this need and the ones before it, in order."""
     return NEEDS[: NEEDS.index(need) + 1]
 
 
 def _agreed(kind: str, written: Any, typed: tuple[str, ...]) -> None:
     if tuple(written) != typed:
         odd = sorted(set(written) ^ set(typed)) or "the order"
-        raise ValueError(f"checks.toml does not have the {kind} of the code: {odd}")
+        raise ValueError(f"The {kind} in checks.toml differ from those in the code: {odd}")
 
 
 _CATALOGUE = tomllib.loads(Path(__file__).with_name("checks.toml").read_text(encoding="utf-8"))

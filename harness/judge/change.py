@@ -1,4 +1,4 @@
-"""One change in the cluster under a launch: when, of what, and by whom."""
+"""One change in the cluster during a launch: its time, its object and its author."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ Verb = Literal[
     "created", "edited", "deleted", "restarted", "rebooted", "kubelet", "not ready", "away", "clock"
 ]
 STATUS = "status"
-"""The field of a change of an object's status."""
+"""The field name of a change to an object's status."""
 SYSTEM_PODS = ("tracker", "dns-pod", "control-plane", "jobset-pod", "kueue-pod")
-"""Kinds of the pods that serve the launch."""
+"""Kinds of pods on which a launch depends and that are not its own."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change. Times are in seconds since the epoch, `until` for what lasted."""
+    """One change. `at` and, for a lasting state, its end `until` are in seconds since the epoch."""
 
     at: float
     verb: Verb
@@ -30,10 +30,10 @@ class Change:
     text: str
     ref: str
     fields: tuple[str, ...] = ()
-    """What was edited, as dotted paths of two parts: spec.suspend, metadata.labels."""
+    """The edited fields, as dotted paths of two parts: spec.suspend, metadata.labels."""
     until: float = LATE
     removed: tuple[str, ...] = ()
-    """Labels and owners that were taken away: "label NAME", "owner KIND NAME"."""
+    """Removed labels and owners: "label NAME", "owner KIND NAME"."""
 
     @property
     def told(self) -> str:

@@ -1,4 +1,4 @@
-"""What several checks ask of one bundle, each worked out once, and which needs of a check are met."""
+"""Facts about one bundle that several checks need, each computed once, and which needs are met."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from harness.judge.ranks import first_failure, restarts
 
 @dataclass
 class Facts:
-    """One bundle under judgement. `findings` are those of the checks that were made so far."""
+    """Facts about one bundle. `findings` holds the results of the checks that ran so far."""
 
     bundle: Bundle
     findings: list[Finding] = field(default_factory=list)
     made: dict[Callable[[Facts], object], list[Finding]] = field(default_factory=dict)
-    """What each check's function found. Some decide two checks at once, and are called once."""
+    """Check function → its findings. A function that decides two checks is called once."""
 
     @property
     def manifest(self) -> Manifest:
-        """Return the manifest. Only checks that need it may ask."""
+        """Return the manifest. Only for checks with the need `manifest`."""
         assert self.bundle.manifest is not None
         return self.bundle.manifest
 
     @cached_property
     def case(self) -> Case:
-        """Return what was launched. Only checks that need the launch may ask."""
+        """Return the case of this launch. Only for checks with the need `launch`."""
         expected, launch = self.manifest.expected, self.manifest.launch
         assert expected is not None
         assert launch is not None
@@ -54,12 +54,12 @@ class Facts:
 
     @cached_property
     def truths(self) -> list[truth.Truth]:
-        """Return what each rank logged: what it recorded, and what else it handed to the client."""
+        """Return what each rank logged: its own records, and other calls of Pluto's client."""
         return self.agreement.truths
 
     @cached_property
     def restarts(self) -> list[Restart]:
-        """Return every restart of a rank, by time."""
+        """Return all restarts of ranks, in the order of time."""
         return restarts.seen(self.case, self.truths)
 
     @cached_property
@@ -81,7 +81,7 @@ class Facts:
 
     @cached_property
     def compared(self) -> compare.Comparison:
-        """Return in what ground truth and run differ, but for what the client changed (`rewritten`)."""
+        """Return how ground truth and run differ, apart from what the client changed (`rewritten`)."""
         return self._comparison[0]
 
     @cached_property
@@ -96,20 +96,20 @@ class Facts:
 
     @property
     def label(self) -> str:
-        """Return how messages name the shared run."""
+        """Return the name of the shared run in messages."""
         return self.attached.label(self.attached.shared[0][1].run_id)
 
     def passed(self, id_: CheckId) -> bool:
-        """Return whether this check was made before and passed."""
+        """Return whether this check has run and passed."""
         return any(finding.name == id_ and finding.result == "PASS" for finding in self.findings)
 
     def failed(self, id_: CheckId) -> bool:
-        """Return whether this check was made before and failed."""
+        """Return whether this check has run and failed."""
         return any(finding.name == id_ and finding.result == "FAIL" for finding in self.findings)
 
     @property
     def tracked(self) -> bool:
-        """Return whether the ranks of this launch log with Pluto, as far as is known."""
+        """Return whether the ranks of this launch log with Pluto. True if the manifest is missing."""
         return self._netcheck != "alone" and self._acceptance is None
 
     @property
@@ -148,7 +148,7 @@ class Facts:
         return launch is not None and launch.launcher == "torchrun"
 
     def applies(self, entry: Entry) -> bool:
-        """Return whether a check is about launches like this one."""
+        """Return whether a check runs for launches like this one."""
         met = {
             "always": True,
             "tracked": self.tracked,
@@ -163,7 +163,7 @@ class Facts:
         return met[entry.applies]
 
     def lacks(self, need: Need) -> tuple[Requirement, list[int]] | None:
-        """Return the first need, up to this one, that is not met, and the ranks that it is about."""
+        """Return the first unmet need, up to this one, and the ranks that it concerns, or None."""
         for each in up_to(need):
             ranks = _UNMET[each](self)
             if ranks is not None:
@@ -191,4 +191,4 @@ _UNMET: dict[Need, Callable[[Facts], list[int] | None]] = {
     "truth": lambda facts: _or_ranks([truth.rank for truth in facts.truths if truth.incomplete]),
     "rows": lambda facts: _or_ranks([rank for rank, _ in facts.compared.undecided]),
 }
-"""Need → None when it is met, and else the ranks that it is about, which may be none."""
+"""Need → None if it is met, else the ranks that it concerns. The list may be empty."""

@@ -1,4 +1,4 @@
-"""How the pod of one node ended: the record that checks of ranks, cluster and points share."""
+"""The end of a node's pod, as the checks of ranks, cluster and points share it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from harness.judge.finding import LATE
 from harness.judge.logs.stacks import Stack
 
 SAME_MOMENT = 5.0
-"""Seconds within which two ends count as one moment.
+"""Seconds within which two ends count as simultaneous.
 
-Kubernetes gives whole seconds, and ranks that lose a peer end within moments of it.
+Kubernetes rounds times to whole seconds, and ranks that lose a peer end shortly after it.
 """
 
 State = Literal["succeeded", "failed", "deleted", "running", "waiting", "unknown"]
@@ -20,7 +20,7 @@ State = Literal["succeeded", "failed", "deleted", "running", "waiting", "unknown
 
 @dataclass(frozen=True)
 class End:
-    """The end of one pod. `follows` is set when another rank's end or a deletion caused it."""
+    """The end of one pod. `follows` is set if the end of another rank or a deletion caused it."""
 
     index: int
     state: State
@@ -29,17 +29,17 @@ class End:
     cause: CauseId | None = None
     text: str = ""
     said: str = ""
-    """A sentence with the last line that it logged."""
+    """A sentence with the last log line of the pod."""
     exit_code: int | None = None
     follows: bool = False
     in_vain: bool = False
-    """Whether it waited for a peer that did not take part."""
+    """Whether the rank waited for a peer that did not take part."""
     advice: str = ""
-    """What to do, where that differs from the action of the cause."""
+    """What to do, if that differs from the action of the cause."""
     stack: Stack | None = None
-    """Where its main thread stood, if the log shows it."""
+    """The stack of the main thread, if the log shows it."""
     retried: str = ""
-    """The last line in which its Pluto client says that it could not reach the tracker."""
+    """The last log line in which Pluto's client reports that it could not reach the tracker."""
     clue: CauseId | None = None
-    """A cause that its log names, also when something else ended it."""
+    """A cause that the log names, also if something else ended the pod."""
     evidence: tuple[str, ...] = ()

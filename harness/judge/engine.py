@@ -1,4 +1,4 @@
-"""Turn a bundle into one verdict with one primary cause. Pure: it reads the bundle and changes nothing."""
+"""Compute one verdict with one primary cause from a bundle. The bundle is only read."""
 
 from __future__ import annotations
 
@@ -103,28 +103,28 @@ CHECKS: dict[CheckId, Judge] = {
     "evidence": lambda facts: harness_stages.evidence(facts.case),
     "disturbances": lambda facts: disturbances.judged(facts.case, _in_time(facts)),
 }
-"""Check → its function. One that is named twice decides two checks at once."""
+"""Check → its function. A function that is listed twice decides two checks at once."""
 
 
 TELLING = (
     *("netcheck", "reports", "acceptance", "completed", "rank-exit", "run-exists", "no-lost-points"),
     *("training-checkpoints", "training-best", "training-data", "training-upload"),
 )
-"""Checks that say why a verdict is PASS."""
+"""Checks whose explanations make up the explanation of a PASS."""
 
 
 UNREAD: tuple[CauseId, ...] = (
     *("run.evidence_missing", "run.log_incomplete"),
     *("unification.truth_incomplete", "unification.unrecorded_process"),
 )
-"""Causes that only repeat that a log could not be read: recorders write into it."""
+"""Causes that only follow from an unreadable log, because recorders write into the log."""
 
 
 def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
-    """Judge a bundle: PASS only if every check passed, those of the user's `judges` too. Never raises.
+    """Return the verdict for a bundle: PASS only if every check passed, also those of the user's `judges`.
 
-    The user's checks decide only where all of the harness's checks passed. Elsewhere they are listed beside
-    the verdict and do not change it.
+    Never raises. The user's checks decide only if all checks of the harness passed. Otherwise they are listed
+    and do not change the verdict.
     """
     facts = Facts(bundle)
     for entry in filter(facts.applies, REGISTRY.values()):
@@ -138,9 +138,9 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
         text = _praise(facts, ours, accounted(facts))
         return Verdict(verdict="PASS", explanation=text, checks=checks)
     first = ordered[0].check
-    said = {first.cause, *(UNREAD if first.cause == "cluster.kubelet_unreachable" else ())}
+    named = {first.cause, *(UNREAD if first.cause == "cluster.kubelet_unreachable" else ())}
     others = [finding.check for finding in ordered[1:]]
-    rest = [f"{c.cause}: {c.explanation}" for c in others if c.cause and c.cause not in said]
+    rest = [f"{c.cause}: {c.explanation}" for c in others if c.cause and c.cause not in named]
     return Verdict(
         verdict="FAIL" if first.result == "FAIL" else "UNKNOWN",
         cause=first.cause or "run.evidence_missing",
@@ -154,16 +154,16 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
 
 
 def _with(first: Check, checks: list[Check]) -> str:
-    """Return why a verdict is no PASS, and what others changed meanwhile where that is not itself the cause.
+    """Return why a verdict is not PASS, followed by changes in the cluster that are not the cause.
 
-    No check may explain how the one followed from the other, and a reader still has to know of it.
+    The reader needs to know of these changes, even though no check connects them to the cause.
     """
     others = [c for c in checks if c.name == disturbances.CHECK and c.result == "PASS" and c.evidence]
     return explanation(first.explanation, why=[check.explanation for check in others])
 
 
 def _finding(facts: Facts, entry: Entry) -> Finding | None:
-    """Make one check. A check that raises becomes an UNKNOWN of its own, and the others go on."""
+    """Run one check. If it raises, its result is UNKNOWN, and the other checks still run."""
     try:
         if (lack := facts.lacks(entry.needs)) is not None:
             return _not_made(entry.id, *lack)
@@ -172,38 +172,38 @@ def _finding(facts: Facts, entry: Entry) -> Finding | None:
             return _not_made(entry.id, *lack)
         return finding
     except Exception as error:
-        text = f"the judge of {entry.id} failed: {type(error).__name__}: {error}"
+        text = f"the check {entry.id} failed with {type(error).__name__}: {error}"
         return found(entry.id, "run.judge_error", text)
 
 
 def _made(facts: Facts, id_: CheckId) -> Finding:
-    """Return the check's finding. Raises ValueError for a function that gives no or another check."""
+    """Return the check's finding. Raises ValueError if the function returns other checks than its own."""
     judge = CHECKS[id_]
     if judge not in facts.made:
-        said = judge(facts)
-        facts.made[judge] = said if isinstance(said, list) else [said]
+        result = judge(facts)
+        facts.made[judge] = result if isinstance(result, list) else [result]
     findings = facts.made[judge]
     wanted = {other for other, function in CHECKS.items() if function is judge}
     if sorted(finding.name for finding in findings) != sorted(wanted):
-        raise ValueError(f"expected {sorted(wanted)}, seen {[finding.name for finding in findings]}")
-    # `check` is rendered here, where an error of it is caught.
+        raise ValueError(f"expected {sorted(wanted)}, got {[finding.name for finding in findings]}")
+    # The text of `check` is rendered here, so that the caller catches its errors too.
     return next(finding for finding in findings if finding.check.name == id_)
 
 
 def _not_made(id_: CheckId, need: Requirement, ranks: list[int]) -> Finding | None:
-    """Return what is said of a check whose need is not met: this is the one place that says it."""
+    """Return the finding for a check whose need is not met, or None if the check is not listed then."""
     return unknown(id_, need.missing.format(ranks=names(ranks)), ranks=ranks) if need.missing else None
 
 
 def _in_time(facts: Facts) -> list[Finding]:
-    """Return the findings so far, as far as the job was given the time for what they say."""
+    """Return the findings so far. Those that a job without enough time can show become UNKNOWN."""
     return [_unless_too_early(facts, finding) for finding in facts.findings]
 
 
 def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
-    """Make UNKNOWN of what had not come yet when the harness stopped: that proves nothing."""
+    """Return the finding, or UNKNOWN for something that was still missing when the harness stopped early."""
     absent = finding.cause is not None and CAUSES[finding.cause].absence
-    # A stage that failed says more: the harness itself has waited for what did not come.
+    # In a failed stage, the harness itself waited long enough for the missing thing.
     if not absent or finding.name == "stages" or not facts.case.cut_short:
         return finding
     text = f"not judged: the harness stopped before the job ended ({finding.check.explanation})"
@@ -211,19 +211,19 @@ def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
 
 
 def _praise(facts: Facts, findings: list[Finding], accounted: str) -> str:
-    """Return why the verdict is PASS: what was proven first of all, each restart, and the accounts."""
-    said = {finding.name: explanation(finding.head, finding.details) for finding in findings}
-    some = "ranks-logged" in said and len(facts.case.logging) < len(facts.case.ranks)
+    """Return why the verdict is PASS: the main proofs, then each restart, then the closed accounts."""
+    texts = {finding.name: explanation(finding.head, finding.details) for finding in findings}
+    some = "ranks-logged" in texts and len(facts.case.logging) < len(facts.case.ranks)
     notes = [one.name for one in findings if one.name in ("restarts", "collisions", "keys") and one.details]
     telling = [*TELLING, *["ranks-logged"] * some, *notes]
     untracked = (
-        [] if "run-exists" in said else ["nothing was to be logged with Pluto, and nothing of that is judged"]
+        [] if "run-exists" in texts else ["this launch does not log with Pluto, so no points were judged"]
     )
-    return explanation("", why=[*(said[name] for name in telling if name in said), *untracked, accounted])
+    return explanation("", why=[*(texts[name] for name in telling if name in texts), *untracked, accounted])
 
 
 def accounted(facts: Facts) -> str:
-    """Return "2 processes, 120 keys × steps, 2 exit codes: all accounted for", of the closed accounts.
+    """Return the closed accounts, as "2 processes, 120 keys × steps, 2 exit codes: all accounted for".
 
     Returns "" for a launch whose processes were not recorded.
     """
@@ -231,12 +231,12 @@ def accounted(facts: Facts) -> str:
     if "exits" not in closed:
         return ""
     lives = sum(map(len, facts.case.lives.values()))
-    told = [counted(lives, "process", "processes")]
+    parts = [counted(lives, "process", "processes")]
     if "keys" in closed:
-        told.append(f"{facts.compared.compared} keys × steps")
-    told.append(counted(lives, "exit code"))
-    text = ", ".join(told) + ": all accounted for"
+        parts.append(f"{facts.compared.compared} keys × steps")
+    parts.append(counted(lives, "exit code"))
+    text = ", ".join(parts) + ": all accounted for"
     summary = facts.bundle.summary
     if summary is not None and not summary.processes:
-        text += ", from the pods' side alone, because this tracker names no senders"
+        text += ", but only as recorded in the pods: this tracker does not name the senders of points"
     return text

@@ -1,4 +1,4 @@
-"""A finding: what one check found, as data, and the one place where it becomes a sentence."""
+"""A finding: the result of one check as data, and its rendering as sentences."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from harness.evidence.schema.bundle import Check, VerdictWord
 from harness.judge.catalogue import CAUSES, END, REGISTRY
 
 LIMIT = 4
-"""How many details an explanation lists."""
+"""Number of details that an explanation lists."""
 LATE = float("inf")
 Texts = list[str] | tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """A check's result, and where in a run its cause lies."""
+    """The result of a check, and the phase of the run in which its cause lies."""
 
     name: str
     result: VerdictWord
     head: str
-    """One sentence: what is so, or what is wrong."""
+    """One sentence: the fact that was proved, or the problem."""
     cause: str | None = None
     ranks: Collection[int] = ()
     evidence: Texts = ()
     """file:line inside the bundle."""
     details: Texts = ()
-    """What the head is about, one entry each. LIMIT of them are shown."""
+    """The items behind the head. The first LIMIT of them are shown."""
     why: Texts = ()
     """Further sentences."""
     phase: float = END
     at: float = LATE
-    """Seconds since the epoch when the cause showed. It orders causes that race with each other."""
+    """When the cause appeared, in seconds since the epoch. It orders causes of the same phase."""
     advice: str = ""
-    """What to do, where that differs from the action of the cause."""
+    """What to do, if that differs from the action of the cause."""
     verbatim: Check | None = None
-    """The check of a user's judge. It is shown as it is."""
+    """The check of a user's judge, shown unchanged."""
 
     @cached_property
     def check(self) -> Check:
-        """Return the finding as the verdict holds it."""
+        """Return the finding in the form of the verdict."""
         return self.verbatim or Check(
             name=self.name,
             result=self.result,
@@ -56,7 +56,7 @@ class Finding:
 
 
 def decisive(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings that did not pass. The one that gives the verdict comes first."""
+    """Return the findings that did not pass, first the one that decides the verdict."""
     return sorted(
         (f for f in findings if f.result != "PASS"),
         key=lambda f: (f.result != "FAIL", f.cause is None, f.phase, f.at),
@@ -66,8 +66,8 @@ def decisive(findings: Iterable[Finding]) -> list[Finding]:
 def explanation(head: str, details: Texts = (), why: Texts = ()) -> str:
     """Return sentences: the head with its details, then each of `why`.
 
-    Every sentence begins with a capital letter. No full stop follows the last one, because it often ends
-    with what somebody else wrote: a log line, a message of Kubernetes.
+    Every sentence begins with a capital letter. The last one has no full stop, because it often ends with a
+    quoted log line or a message of Kubernetes.
     """
     text = ""
     for sentence in (head + ": " * bool(details) + listed(details), *why):
@@ -78,13 +78,13 @@ def explanation(head: str, details: Texts = (), why: Texts = ()) -> str:
 
 
 def listed(details: Texts) -> str:
-    """Return the first LIMIT entries of a list as text, and how many more there are."""
+    """Return the first LIMIT entries of a list as text, and the number of the others."""
     more = len(details) - LIMIT
     return "; ".join([*details[:LIMIT], *([f"and {more} more"] if more > 0 else [])])
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number of things as text: "1 run", "2 runs". `plural` is for a noun that takes no -s."""
+    """Return a count with its noun: "1 run", "2 runs". `plural` is for nouns whose plural is not noun + s."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
@@ -108,9 +108,12 @@ def found(
     at: float | None = None,
     advice: str = "",
 ) -> Finding:
-    """Return a check that did not pass: FAIL or UNKNOWN, as its cause says, in the check's own phase."""
+    """Return a check that did not pass. Its cause decides between FAIL and UNKNOWN.
+
+    `phase` is by default that of the check.
+    """
     if phase is None:
-        # Causes run.* say how the run ended: whatever they explain came before the end.
+        # Causes run.* describe the end of the run. Any other cause came before it.
         phase = END if CAUSES[cause].family == "run" else REGISTRY[name].at
     at = LATE if at is None else at
     return Finding(name, CAUSES[cause].result, head, cause, ranks, evidence, details, why, phase, at, advice)
@@ -119,5 +122,5 @@ def found(
 def unknown(
     name: CheckId, head: str, *, details: Texts = (), ranks: Collection[int] = (), evidence: Texts = ()
 ) -> Finding:
-    """Return a check that could not be made because of something that another check already names."""
+    """Return a check that another check's finding makes impossible. It has no cause of its own."""
     return Finding(name, "UNKNOWN", head, None, ranks, evidence, details)

@@ -1,4 +1,4 @@
-"""Commands to go on with after a verdict that is not a PASS."""
+"""The commands to run next after a verdict that is not PASS."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from harness.judge.user_checks import FAMILY
 from harness.workers.netcheck.finding import CAUSES as NETCHECK
 
 _NETCHECK = {cause.partition(".")[0] for cause in NETCHECK}
-"""Families of what netcheck names."""
+"""Families of the causes that netcheck reports."""
 
 
 def commands(bundle: Bundle, check: Check) -> list[str]:
-    """Return commands, the most telling first, then what to do about the cause. Never raises."""
+    """Return commands, the most useful first, and then what to do about the cause. Never raises."""
     try:
         return _commands(bundle, check)
     except Exception:
@@ -45,8 +45,8 @@ def _kubectl(bundle: Bundle, manifest: Manifest, launch: Launch, family: str, ch
     file = f" --kubeconfig {shlex.quote(str(cluster['kubeconfig']))}" if cluster.get("kubeconfig") else ""
     kubectl = f"kubectl{file}" + (f" --context {context}" if context else "") + f" -n {launch.namespace}"
     if check.cause == "launch.pods_refused":
-        refs = [seen for seen in bundle.history("event") if seen.ref in check.evidence]
-        last = refusals.last([seen.object for seen in refs], 0.0)
+        refs = [event for event in bundle.history("event") if event.ref in check.evidence]
+        last = refusals.last([event.object for event in refs], 0.0)
         rule = last.look(launch.namespace) if last else f"-n {launch.namespace} describe limitrange"
         return [f"{kubectl.removesuffix(f' -n {launch.namespace}')} {rule}"] if rule else []
     if family in {"queue", "admission"}:
@@ -55,8 +55,8 @@ def _kubectl(bundle: Bundle, manifest: Manifest, launch: Launch, family: str, ch
         return [f"{kubectl} get services,endpointslices,pods --show-labels"]
     if family in {"image", "scheduling", "rendezvous", "rank", *_NETCHECK}:
         pods = bundle.ranks()
-        wanted = {pods[rank].name: None for rank in check.ranks if rank in pods}
-        return [f"{kubectl} describe pod {name}" for name in list(wanted)[:3]]
+        names = {pods[rank].name: None for rank in check.ranks if rank in pods}
+        return [f"{kubectl} describe pod {name}" for name in list(names)[:3]]
     if check.cause in {"run.not_completed", "run.timed_out", "rank.missing"} or family == "controllers":
         return [f"{kubectl} describe {launch.kind.lower()} {launch.object_name}"]
     return []

@@ -1,4 +1,4 @@
-"""Judge whether every point that every rank logged is in one run."""
+"""Judge whether all points that the ranks logged are in one run."""
 
 from __future__ import annotations
 
@@ -11,33 +11,35 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.points.overwritten import How
 
 EXPECT_RANKS = "pluto-e2e-harness/expect-ranks"
-"""As in harness/launch/names.py, which the judges do not import."""
+"""The same label as in harness/launch/names.py, which the judges do not import."""
 
 
 def tracker_evidence(facts: Facts) -> Finding:
-    """Check `tracker`: the bundle holds everything that the tracker has of this launch."""
+    """Check `tracker`: the bundle holds everything that the tracker stored for this launch."""
     summary, refs = facts.bundle.summary, ["tracker/summary.json"]
-    # Read first, so that what is damaged is known below.
-    here = {
+    # The files are read first, so that `damaged` below is complete.
+    read = {
         "runs": len(facts.attached.runs),
         "attachments": len(facts.attached.attachments or []),
         "points": facts.recorded.raw,
     }
     if summary is None or summary.error:
-        why = summary.error if summary else "no summary of its rows was written"
+        why = summary.error if summary else "the bundle has no summary of its rows"
         return found("tracker", "tracker.unreachable", f"the tracker could not be read: {why}", evidence=refs)
     if summary.truncated:
-        return found("tracker", "tracker.incomplete", "the tracker gave only part of its rows", evidence=refs)
-    told = {"runs": summary.runs, "attachments": summary.attachments or 0, "points": summary.points}
+        text = "the tracker returned only some of its rows"
+        return found("tracker", "tracker.incomplete", text, evidence=refs)
+    stored = {"runs": summary.runs, "attachments": summary.attachments or 0, "points": summary.points}
     if summary.writers is not None:
-        told["writers"], here["writers"] = summary.writers, len(facts.bundle.writers())
-    differ = [f"{here[kind]} of {told[kind]} {kind}" for kind in told if here[kind] != told[kind]]
+        stored["writers"], read["writers"] = summary.writers, len(facts.bundle.writers())
+    differ = [f"{read[kind]} of {stored[kind]} {kind}" for kind in stored if read[kind] != stored[kind]]
     damaged = [line for line in facts.bundle.damaged if line.startswith("tracker/")]
     if differ or damaged:
-        text = "the bundle does not hold exactly what the tracker says that it has"
+        text = "the bundle does not hold exactly the rows that the tracker reports"
         return found("tracker", "tracker.incomplete", text, details=[*differ, *damaged], evidence=refs)
-    rows = f"{counted(here['runs'], 'run')} and {counted(here['points'], 'raw row')}"
-    return passed("tracker", f"the bundle holds all that the {summary.source} tracker has: {rows}", refs)
+    rows = f"{counted(read['runs'], 'run')} and {counted(read['points'], 'raw row')}"
+    text = f"the bundle holds everything that the {summary.source} tracker stored: {rows}"
+    return passed("tracker", text, refs)
 
 
 def truth_complete(facts: Facts) -> Finding:
@@ -54,7 +56,7 @@ def truth_complete(facts: Facts) -> Finding:
     return found(
         "ground-truth-complete",
         "unification.truth_incomplete",
-        f"what {names(truth.rank for truth in bad)} logged is not completely known",
+        f"the ground truth of {names(truth.rank for truth in bad)} is incomplete",
         details=[f"rank {t.rank}: {t.incomplete}{how.get(ends.get(t.rank, ''), '')}" for t in bad],
         ranks=[truth.rank for truth in bad],
         evidence=[truth.path for truth in bad],
@@ -67,18 +69,18 @@ def _all(count: int) -> str:
 
 
 def ranks_logged(facts: Facts) -> Finding:
-    """Check whether every rank logged that was to. One that does not takes no part in the run."""
+    """Check `ranks-logged`: every rank that is expected to log did so."""
     case = facts.case
     absent = [rank for rank in case.expected.ranks_that_log or [] if rank not in case.ranks]
     if absent:
-        text = f"{names(absent)} of the ranks that are to log were not there"
+        text = f"{names(absent)} should log, but the job has no such ranks"
         return found("ranks-logged", "unification.rank_silent", text, evidence=["manifest.json"])
     silent = [truth for truth in facts.truths if not truth.count]
     due = [truth for truth in silent if truth.rank in case.logging]
     if sure := [t for t in due if t.known_silent or (not t.incomplete and t.end is not None)]:
         return _silent(facts, sure)
-    if hazy := [t.rank for t in silent if t.rank in case.logging or (t.incomplete and not t.known_silent)]:
-        return unknown("ranks-logged", f"nothing is known of what {names(hazy)} logged", ranks=hazy)
+    if open_ := [t.rank for t in silent if t.rank in case.logging or (t.incomplete and not t.known_silent)]:
+        return unknown("ranks-logged", f"it is not known what {names(open_)} logged", ranks=open_)
     rows = [f"{counted(truth.count, 'row')} by rank {truth.rank}" for truth in facts.truths if truth.count]
     if len(case.logging) == len(case.ranks):
         return passed("ranks-logged", "every rank logged", details=rows)
@@ -90,12 +92,13 @@ def _silent(facts: Facts, sure: list[Truth]) -> Finding:
     """Return the finding for ranks that ended without a recorded point."""
     ranks = [truth.rank for truth in sure]
     if past := _not_silent(facts, ranks):
-        text = f"{names(past)} logged past run.log: see no-unexpected-points"
+        text = f"{names(past)} logged without run.log: see no-unexpected-points"
         return unknown("ranks-logged", text, ranks=past)
-    text = f"{names(ranks)} logged nothing: its own count is 0 rows"
+    text = f"{names(ranks)} logged nothing: the ground truth has 0 rows"
     line = _line_that_allows(facts)
     why = losses.not_uploaded(facts.truths, ranks)
-    why += [f"if only {names(_logged(facts))} of this job log, say so: {line}"] if line and not why else []
+    if line and not why:
+        why = [f"if only {names(_logged(facts))} should log in this job, declare it: {line}"]
     refs = [truth.path for truth in sure]
     return found("ranks-logged", "unification.rank_silent", text, why=why, ranks=ranks, evidence=refs)
 
@@ -105,19 +108,19 @@ def _logged(facts: Facts) -> list[int]:
 
 
 def _line_that_allows(facts: Facts) -> str:
-    """Return the line of the job's file that says which ranks log, or "" where that explains nothing."""
+    """Return the line for the job file that declares which ranks log, or "" if it would not help."""
     ranks = _logged(facts)
     if not ranks or facts.case.expected.ranks_that_log is not None:
         return ""
     if facts.passed("tracker") and facts.attached.shared and facts.compared.collisions:
-        return ""  # Ranks that took each other's place are no job in which few ranks log.
+        return ""  # Ranks overwrote each other's points, so more than these ranks log.
     konduktor = facts.case.launch.launcher == "konduktor"
     text = ("_" if konduktor else ",").join(map(str, ranks[:8])) + ("…" if len(ranks) > 8 else "")
     return f'{EXPECT_RANKS}: "{text}" in {"resources.labels" if konduktor else "metadata.annotations"}'
 
 
 def _not_silent(facts: Facts, ranks: list[int]) -> list[int]:
-    """Return the ranks whose own pods sent points that no recorded call of `run.log` has."""
+    """Return the ranks whose pods sent points that are in no recorded call of `run.log`."""
     if not (facts.passed("tracker") and facts.attached.shared and facts.compared.foreign):
         return []
     nodes = losses.origin(facts.attached, facts.compared.foreign).nodes
@@ -158,12 +161,12 @@ def points_kept(facts: Facts) -> Finding:
             why=why,
             ranks=ranks,
             evidence=[*refs, "tracker/points.jsonl"],
-            advice="" if why else f"no client tells where they went: how did {names(ranks)} end? the log",
+            advice="" if why else f"see the end of the log of {names(ranks)}: no client reports a reason",
         )
     again = recorded.raw_shared - recorded.distinct
     overwritten = sum(truth.overwritten for truth in facts.truths)
     why = [f"{again} raw rows were sent more than once or overwritten"] if again else []
-    why += [f"ranks overwrote {overwritten} rows of their own"] if overwritten else []
+    why += [f"ranks overwrote {overwritten} of their own rows"] if overwritten else []
     text = f"all {compared.compared} rows are in {facts.label}"
     return passed("no-lost-points", text, ["tracker/points.jsonl"], why=why)
 
@@ -173,7 +176,7 @@ def values(facts: Facts) -> Finding:
     wrong, blocks = facts.compared.wrong, facts.compared.wrong_blocks
     if not wrong and not blocks:
         arrived = sum(facts.compared.arrived.values())
-        return passed("values", f"the values of {counted(arrived, 'row')} are exactly those logged")
+        return passed("values", f"the values of {counted(arrived, 'row')} are exactly the logged ones")
     ranks = [one.rank for one in wrong] + [rank for rank, _ in blocks]
     differ = [
         f"rank {w.rank} logged {w.metric} = {w.logged!r} at step {w.step}, the run has {w.seen!r}"
@@ -181,36 +184,36 @@ def values(facts: Facts) -> Finding:
     ]
     differ += [
         f"rank {rank} logged {block.count} points of {block.metric} at steps {block.first}–{block.last}, "
-        "the run has as many with other values or steps"
+        "the run has as many points with other values or steps"
         for rank, block in blocks
     ]
     first = [_line_of(facts.case, one.rank, one.metric, one.step) for one in wrong[:1]]
     refs = [*(first or [f"truth/{ranks[0]}.jsonl"]), "tracker/points.jsonl"]
-    text = f"{facts.label} has other values than {names(ranks)} logged"
+    text = f"{facts.label} has values other than those that {names(ranks)} logged"
     return found("values", "unification.wrong_value", text, details=differ, ranks=ranks, evidence=refs)
 
 
 def collisions(facts: Facts) -> Finding:
     """Check `collisions`: no two processes logged different values for one metric and step."""
-    said = sorted(facts.compared.collisions.items())
-    if not said:
+    collided = sorted(facts.compared.collisions.items())
+    if not collided:
         return _own_collisions(facts)
-    told = [
+    details = [
         f"{metric} at step {step}: " + ", ".join(f"rank {r} logged {v!r}" for r, v in sorted(logged.items()))
-        for (metric, step), logged in said
+        for (metric, step), logged in collided
     ]
     return found(
         "collisions",
         "unification.metric_collision",
         f"ranks logged different values for one metric and step, and {facts.label} can keep only one",
-        details=told,
-        ranks={rank for _, logged in said for rank in logged},
-        evidence=[f"truth/{rank}.jsonl" for rank in sorted(said[0][1])],
+        details=details,
+        ranks={rank for _, logged in collided for rank in logged},
+        evidence=[f"truth/{rank}.jsonl" for rank in sorted(collided[0][1])],
     )
 
 
 def _own_collisions(facts: Facts) -> Finding:
-    """Judge points that ranks overwrote themselves. Some are a note in a PASS."""
+    """Return the finding for points that ranks overwrote themselves. Some cases pass with a note."""
     records = keys.recorders(facts.agreement)
     truths = [records[truth.rank] or truth for truth in facts.truths]
     again = overwritten.find(truths, facts.restarts)
@@ -239,12 +242,12 @@ def _own_collisions(facts: Facts) -> Finding:
                 ranks={one.rank for one in bad},
                 evidence=[f"truth/{rank}.jsonl" for rank in sorted({one.rank for one in bad})],
             )
-    text = f"{counted(points, 'point')} came again with another value, and the run shows the latest"
+    text = f"{counted(points, 'point')} came again with another value, and the run shows the latest value"
     return passed("collisions", text, details=[one.text for one in again])
 
 
 def foreign(facts: Facts) -> Finding:
-    """Check `no-unexpected-points`: every point was logged by a rank, or is the client's own (sys/)."""
+    """Check `no-unexpected-points`: a rank logged every point, or it is one of the client's own (sys/)."""
     compared = facts.compared
     extra = [(block, have) for _, block, have in compared.lost_in_blocks if have > block.count]
     if not compared.foreign and not extra:
@@ -252,26 +255,26 @@ def foreign(facts: Facts) -> Finding:
     origin = losses.origin(facts.attached, compared.foreign)
     by = [f"they were sent by {listed(origin.senders)}"] if origin.senders else []
     ours = bool(origin.nodes) and not origin.unknown and not extra
-    told = [f"{metric} {compact(steps)}" for metric, steps in sorted(compared.foreign.items())]
-    told += [f"{b.metric} {have - b.count} more in steps {b.first}–{b.last}" for b, have in extra]
+    details = [f"{metric} {compact(steps)}" for metric, steps in sorted(compared.foreign.items())]
+    details += [f"{b.metric} {have - b.count} more in steps {b.first}–{b.last}" for b, have in extra]
     return found(
         "no-unexpected-points",
         "unification.foreign_points",
         f"{facts.label} holds points that no rank logged",
-        details=told,
+        details=details,
         why=[*by, *_past(facts, origin)],
         ranks=facts.case.ranks_of(*origin.nodes) if ours else (),
         evidence=["tracker/points.jsonl"],
-        advice="what in that pod logs past run.log: another process, or inner calls of the client?"
+        advice="find what in that pod logs without run.log: another process, or internal calls of the client"
         if ours
         else "",
     )
 
 
 def _past(facts: Facts, origin: losses.Origin) -> list[str]:
-    """Return a sentence for points that came from the job's own pods and from no recorded call."""
+    """Return a sentence for each pod of the job that sent points which are in no recorded call."""
     return [
-        f"{counted(count, 'point')} came from the pod of {names(facts.case.ranks_of(node))} past run.log: "
-        "no recorded call has them"
+        f"{counted(count, 'point')} came from the pod of {names(facts.case.ranks_of(node))} without run.log: "
+        "they are in no recorded call"
         for node, count in sorted(origin.nodes.items())
     ]

@@ -1,8 +1,8 @@
-"""Judges of users: checks beside the harness's own. They cannot improve a verdict.
+"""Run the judges of users: checks beside the harness's own. They cannot improve a verdict.
 
-A judge is called with its own bundle when there was a job to judge. It yields checks made by `passed`,
-`failed` and `unknown`. Their names and causes are in the family `user.*`, which docs/causes.md reserves for
-them.
+Each judge is called with its own `Bundle` object, and only if there was a job. It yields checks created by
+`passed`, `failed` and `unknown`. Their names and causes are in the family `user.*`, which docs/causes.md
+reserves for them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _SHAPE = re.compile(rf"{FAMILY}\.[a-z0-9]+([-_][a-z0-9]+)*")
 
 
 def passed(name: str, explanation: str, *, evidence: Iterable[str] = ()) -> Check:
-    """Return a check that passed. `name` is e.g. loss-falls; `evidence` is file:line in the bundle."""
+    """Return a check that passed. `name` is e.g. loss-falls; `evidence` lists file:line in the bundle."""
     return _made("PASS", name, None, explanation, (), evidence)
 
 
@@ -77,36 +77,36 @@ def _made(
 
 
 def findings(path: Path, judges: Iterable[Named]) -> list[Finding]:
-    """Return what each judge finds in the bundle at `path`.
+    """Return the findings of each judge for the bundle at `path`.
 
-    A judge that fails becomes an UNKNOWN that names it.
+    A judge that raises becomes an UNKNOWN finding with its name.
     """
     return [finding for name, judge in judges for finding in _asked(name, judge, Bundle(path))]
 
 
 def _asked(name: str, judge: Judge, bundle: Bundle) -> list[Finding]:
-    """Run one judge and keep the checks that it yielded before it failed.
+    """Run one judge and return its checks, also those that it yielded before it raised.
 
-    It catches BaseException, because pytest's fail() and sys.exit() raise one. What the judge prints goes to
+    BaseException is caught because pytest.fail() and sys.exit() raise one. What the judge prints goes to
     stderr, because stdout is for the verdict.
     """
-    said: list[Finding] = []
+    checks: list[Finding] = []
     try:
         with redirect_stdout(sys.stderr):
             for check in judge(bundle):
                 whole = _checked(check)
-                said.append(Finding(whole.name, whole.result, "", whole.cause, verbatim=whole))
-        if not said:
-            raise ValueError("it said nothing; a judge that finds nothing wrong says passed()")
+                checks.append(Finding(whole.name, whole.result, "", whole.cause, verbatim=whole))
+        if not checks:
+            raise ValueError("it yielded no check; a judge that finds no problem yields passed()")
     except KeyboardInterrupt:
         raise
     except BaseException as error:
         why = traceback.format_exception_only(error)[-1].strip()
-        said.append(_failed(name, "run.judge_error", f"The judge {name} failed: {why}"))
+        checks.append(_failed(name, "run.judge_error", f"The judge {name} failed: {why}"))
     if damaged := bundle.damaged:
-        text = f"What the judge {name} read is damaged: {listed(damaged)}"
-        said.append(_failed(name, "run.evidence_damaged", text))
-    return said
+        text = f"The judge {name} read damaged evidence: {listed(damaged)}"
+        checks.append(_failed(name, "run.evidence_damaged", text))
+    return checks
 
 
 def _failed(name: str, cause: CauseId, text: str) -> Finding:
@@ -114,18 +114,18 @@ def _failed(name: str, cause: CauseId, text: str) -> Finding:
 
 
 def _checked(check: object) -> Check:
-    """Return the check as a finding.
+    """Return the validated check.
 
-    Raises TypeError or ValueError for anything that a user's judge may not yield.
+    Raises TypeError or ValueError for anything that a user's judge must not yield.
     """
     if not isinstance(check, Check):
-        raise TypeError(f"expected checks, made by passed(), failed() or unknown(); seen {check!r:.80}")
+        raise TypeError(f"a judge yields checks from passed(), failed() or unknown(), not {check!r:.80}")
     # A judge may have built the check without validation, so it is validated here.
     whole = Check.model_validate(check.model_dump())
     if not _SHAPE.fullmatch(whole.name):
-        raise ValueError(f"a check's name is small letters, digits and hyphens; seen {whole.name!r:.80}")
+        raise ValueError(f"a check's name has only a-z, 0-9 and hyphens; got {whole.name!r:.80}")
     if whole.result == "PASS" and whole.cause is not None:
-        raise ValueError(f"{whole.name} passed, and has the cause {whole.cause!r:.80}")
+        raise ValueError(f"{whole.name} passed, but has the cause {whole.cause!r:.80}")
     if whole.result != "PASS" and not _SHAPE.fullmatch(whole.cause or ""):
-        raise ValueError(f"the causes of {whole.name} are {FAMILY}.…; seen {whole.cause!r:.80}")
+        raise ValueError(f"the cause of {whole.name} must begin with {FAMILY}.; got {whole.cause!r:.80}")
     return whole

@@ -1,4 +1,4 @@
-"""Judges of your own: what must be true of your job, beside what the harness proves of every job.
+"""Write judges of your own, for what must be true of your job beyond what the harness proves of every job.
 
     from collections.abc import Iterator
     from harness.judge.users import Bundle, Check, TruthRow, failed, passed
@@ -10,16 +10,17 @@
         else:
             yield failed("loss-falls", "the mean loss did not fall", evidence=["truth/0.jsonl"])
 
-Every judge that an installed package names in this group is asked, by `harness run`, `harness judge` and the
-fixture `launch`:
+`harness run`, `harness judge` and the fixture `launch` call every judge that an installed package declares in
+this entry point group:
 
     [project.entry-points."pluto_e2e_harness.judges"]
     loss-falls = "my_package:loss_falls"
 
-A FAIL has the cause `user.loss-falls`, or `user.<cause>` of `failed(…, cause=…)`. A judge can turn PASS into
-FAIL or UNKNOWN, and nothing into PASS: where the harness's own verdict is no PASS, yours is listed and
-changes nothing. One that raises, says nothing, or reads damaged evidence is UNKNOWN. It is asked only when
-there was a job. It reads a folder: what it asked of a cluster or a network could not be asked again later.
+A FAIL has the cause `user.loss-falls`, or `user.<cause>` with `failed(…, cause=…)`. A judge can turn PASS
+into FAIL or UNKNOWN, and nothing into PASS: if the harness's own verdict is not PASS, your checks are listed
+and do not change it. A judge that raises, yields nothing or reads damaged evidence results in UNKNOWN. Judges
+are called only if there was a job. A judge must read only the bundle: responses of a cluster or a network are
+not there when the bundle is judged again.
 """
 
 from __future__ import annotations
@@ -57,21 +58,21 @@ GROUP = "pluto_e2e_harness.judges"
 
 
 def installed() -> list[Named]:
-    """Return the judges of every installed package by name. A judge is imported only when it is asked."""
+    """Return the judges of all installed packages with their names. A judge is imported when it is called."""
     entries = sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value))
     return [(entry.name, _loading(entry)) for entry in entries]
 
 
 def judge(bundle: Bundle) -> Verdict:
-    """Judge a bundle by the harness's judges and the installed ones. Never raises."""
+    """Return the verdict of the harness's judges and the installed ones for a bundle. Never raises."""
     return engine.judge(bundle, installed())
 
 
 def _loading(entry: EntryPoint) -> Judge:
-    """Load a judge when it is called, so that a broken package becomes a judge that raises."""
+    """Return a judge that is loaded when called, so that a broken package becomes a judge that raises."""
 
     def judge(bundle: Bundle) -> Iterable[Check]:
-        found: Judge = entry.load()
-        return found(bundle)
+        loaded: Judge = entry.load()
+        return loaded(bundle)
 
     return judge

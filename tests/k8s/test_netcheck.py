@@ -84,7 +84,7 @@ def test_four_pods_that_can_meet(launch: Launch) -> None:
     said_ = {check.name: check.explanation for check in outcome.verdict.checks}
     assert "all 12 pairs of 4 pods" in said_["netcheck"]
     assert "run-exists" not in said_
-    assert "Nothing was to be logged with Pluto" in outcome.verdict.explanation
+    assert "This launch does not log with Pluto" in outcome.verdict.explanation
     records = [record for _, record in Bundle.open(outcome.bundle).netchecks()]
     assert len({record.pod for record in records}) == 4
     assert all(one.diagnosis.whole and one.diagnosis.verdict == "ok" for one in records)

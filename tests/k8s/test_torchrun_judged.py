@@ -29,16 +29,18 @@ def test_a_healthy_torchrun_job_passes(launch: Launch, cluster: Ready) -> None:
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
     checks = {check.name: check for check in outcome.verdict.checks}
     assert all(check.result == "PASS" for check in checks.values())
-    assert "The TorchrunJob said Succeeded" in checks["job-status"].explanation
-    assert checks["disturbances"].explanation.startswith("Nobody else was seen to change the job, its pods, ")
+    assert "The TorchrunJob was Succeeded" in checks["job-status"].explanation
+    assert checks["disturbances"].explanation.startswith(
+        "No change by others was recorded of the job, its pods, "
+    )
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize(
     ("worker", "cause", "job"),
     [
-        ("faulty.py exit3", "rank.crashed", "The TorchrunJob said Failed"),
-        ("faulty.py silent", "unification.rank_silent", "The TorchrunJob said Succeeded"),
+        ("faulty.py exit3", "rank.crashed", "The TorchrunJob was Failed"),
+        ("faulty.py silent", "unification.rank_silent", "The TorchrunJob was Succeeded"),
     ],
 )
 def test_a_rank_that_fails_is_named(launch: Launch, worker: str, cause: str, job: str) -> None:

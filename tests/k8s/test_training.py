@@ -239,7 +239,7 @@ def test_a_world_forms_again_when_its_statefulset_is_scaled(train: Train) -> Non
     for was, now in ((2, 3), (3, 1)):
         assert f"scaled from {was} to {now} replicas by kubectl" in checks["restarts"]
     assert "formed a world of 3 ranks" in checks["restarts"]
-    assert "taken exactly once" in checks["training-data"]
+    assert "used exactly once" in checks["training-data"]
 
 
 @pytest.mark.nightly

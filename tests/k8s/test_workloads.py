@@ -96,7 +96,7 @@ def test_kueue_admits_a_workload_that_names_a_queue(
     outcome = launch(manifest(kind, queue=harness_settings.queue), wait_seconds=WAIT_SECONDS)
     assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
     said = checks(outcome.verdict)
-    assert said["queue"] == f"Queue {harness_settings.queue} took the job"
+    assert said["queue"] == f"Queue {harness_settings.queue} accepted the job"
     assert "was admitted" in said["admission"]
     assert said["eviction"] == "The job was not evicted"
     assert said["restarts"] == "Every rank ran once"

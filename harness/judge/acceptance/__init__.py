@@ -1,1 +1,1 @@
-"""Judge the acceptance tests of nodes: each node by itself, against limits and against other nodes."""
+"""Judge the acceptance tests of nodes: each node against limits and against other nodes."""

@@ -1,4 +1,4 @@
-"""Judge the acceptance tests of a bundle: who should have answered is known from the cluster."""
+"""Judge the acceptance tests of a bundle. The expected nodes are those of the cluster."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ FILE = "acceptance.jsonl"
 
 @lru_cache(maxsize=2)
 def of_bundle(bundle: Bundle) -> Fleet | None:
-    """Return the verdict of the cluster, or None where no acceptance tests were recorded.
+    """Return the verdict on the cluster, or None if no acceptance tests were recorded.
 
-    It is kept for the bundle: the page, its tests and its JSON all ask for it.
+    It is cached, because the page and its JSON need it several times.
     """
     return fleet(bundle.accepted(), members(bundle)) if bundle.has(FILE) else None
 
 
 def members(bundle: Bundle) -> list[Member]:
-    """Return the nodes that should answer, with their last pods.
+    """Return the nodes that should report, with their last pods.
 
-    The pods of a DaemonSet test their nodes one by one. The pods of every other kind make one world.
-    A pod that never had a node counts as a node that did not answer.
+    Each pod of a DaemonSet tests its own node. The pods of other kinds form one world. A pod that was never
+    scheduled counts as a node that did not report.
     """
     manifest = bundle.manifest
     if manifest is None or manifest.expected is None or manifest.launch is None:
@@ -47,6 +47,6 @@ def _member(index: int, pod: Pod | None, ranks: tuple[int, ...]) -> Member:
 
 
 def _restarts(pod: Pod) -> int:
-    """Return how often its containers were started again. Each start must have reported."""
+    """Return how often the containers of a pod were restarted. Each start must have reported."""
     counts = [status.get("restartCount") for status in items(pod.last.object, "status", "containerStatuses")]
     return max((count for count in counts if isinstance(count, int)), default=0)

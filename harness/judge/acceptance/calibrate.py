@@ -1,7 +1,7 @@
-"""Make limits from a fleet that is known to be good, in the form of workers/acceptance/limits.toml. Pure.
+"""Compute limits from a fleet that is known to be good, in the format of workers/acceptance/limits.toml.
 
-The baseline of a check is the mean of its figures. Figures beyond SHARE of it are dropped and the mean is
-taken again, until nothing is dropped any more. The limit is SHARE of the baseline.
+The baseline of a check is the mean of its figures. Figures further away than SHARE are dropped and the mean
+is computed again, until no figure is dropped. The limit is SHARE of the baseline.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from harness.judge.acceptance.fleet import Fleet
 from harness.workers.acceptance.limits import MARGIN
 
 SHARE = 0.9
-"""Of the baseline still passes. A fleet's own figures are closer to each other than to a vendor's peak."""
+"""Share of the baseline that still passes. Figures of one fleet differ less than from a vendor's peak."""
 FROM_NODES = 4
-"""With fewer nodes nobody can tell a bad one from a good one."""
+"""Minimum number of nodes. Among fewer, a bad node cannot be distinguished from a good one."""
 LEAST = 2 / 3
-"""Share of the figures that must be left. Where more are dropped, the fleet is not of one kind."""
+"""Share of the figures that must remain. If more are dropped, the fleet is not homogeneous."""
 
 
 @dataclass(frozen=True)
 class Baseline:
-    """What one check gives on a model of GPU. `dropped`: figures that do not belong to the others."""
+    """The baseline of one check on one GPU model. `dropped` is the number of outliers."""
 
     model: str
     check: str
@@ -41,20 +41,20 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The baselines of a fleet, and why there is none for the other checks."""
+    """The baselines of a fleet, and the reasons why other checks have none."""
 
     rows: tuple[Baseline, ...]
     refused: tuple[str, ...]
 
 
 def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
-    """Return the baseline of each check with figures, by model of GPU.
+    """Return the baseline of each check with figures, for each GPU model.
 
-    A node that did not answer, or whose GPUs are of several models, gives none.
-    Raises ValueError for a share that is no share.
+    Nodes that did not report, or that have several GPU models, are ignored.
+    Raises ValueError if `share` is out of range.
     """
     if not 0 < share * (1 + MARGIN) <= 1:
-        raise ValueError(f"share is above 0 and at most {1 / (1 + MARGIN):.2f}, and not {share}")
+        raise ValueError(f"share must be above 0 and at most {1 / (1 + MARGIN):.2f}; got {share}")
     given: dict[tuple[str, str, str, str], list[tuple[str, float]]] = defaultdict(list)
     for node in fleet.nodes:
         model = _model(node)
@@ -70,7 +70,7 @@ def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
         what = f"{check} on {model}"
         values = [value for _, value in figures]
         if len(nodes) < FROM_NODES:
-            refused.append(f"{what}: figures of {len(nodes)} nodes, and {FROM_NODES} are needed")
+            refused.append(f"{what}: figures of {len(nodes)} nodes, but {FROM_NODES} are needed")
             continue
         kept = stable(values, share)
         if len(kept) < LEAST * len(values):
@@ -85,9 +85,9 @@ def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
 
 
 def stable(values: Sequence[float], share: float) -> list[float]:
-    """Return the values that agree: those within `share` of the mean of all that are left.
+    """Return the values that agree: those within `share` of the mean of the remaining ones.
 
-    It begins beside the median, because far outliers move the first mean so far that good values would go.
+    The first centre is the median, because distant outliers would move the mean away from good values.
     """
     centre, kept = median(values), list(values)
     while True:
@@ -100,12 +100,12 @@ def stable(values: Sequence[float], share: float) -> list[float]:
 
 
 def toml(calibration: Calibration, *, bundle: str, date: str, share: float = SHARE) -> str:
-    """Return the limits as a file for --limits. The source of each says bundle, date and number of nodes.
+    """Return the limits as a file for --limits. The source of each has the bundle, date and number of nodes.
 
-    Raises ValueError where there is no baseline: an empty file would silently judge by the shipped limits.
+    Raises ValueError without a baseline, because an empty file would silently apply the shipped limits.
     """
     if not calibration.rows:
-        raise ValueError("; ".join(calibration.refused) or "the fleet gave no figures")
+        raise ValueError("; ".join(calibration.refused) or "the fleet reported no figures")
     lines = [f"# Calibrated from {_plain(bundle)} on {date}: {share:g} of the mean of figures that agree."]
     lines += [f"# No limit: {_plain(reason)}" for reason in calibration.refused]
     for row in calibration.rows:
@@ -127,7 +127,7 @@ def toml(calibration: Calibration, *, bundle: str, date: str, share: float = SHA
 
 
 def _model(node: NodeResult) -> str | None:
-    """Return the model of a node's GPUs as limits.toml names it."""
+    """Return the name of a node's GPU model in limits.toml, or None if it is unknown or not unique."""
     if not node.answered or node.kind is None:
         return None
     if node.kind.device == "cpu":
@@ -136,7 +136,7 @@ def _model(node: NodeResult) -> str | None:
 
 
 def _is_figure(cell: Cell) -> bool:
-    """Return whether it is a rate of the node itself. Counts of errors have no baseline."""
+    """Return whether the cell is a rate of the node itself. Error counts have no baseline."""
     return (
         cell.measured is not None
         and math.isfinite(cell.measured)
@@ -149,7 +149,7 @@ def _is_figure(cell: Cell) -> bool:
 
 
 def _literal(model: str) -> str:
-    """Return a model's name as a pattern that matches it alone."""
+    """Return a model's name as a pattern that matches only this name."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in model)
 
 
@@ -158,7 +158,7 @@ def _plain(text: str) -> str:
 
 
 def told(calibration: Calibration) -> Iterable[str]:
-    """Return what was made and what was not, a line each."""
+    """Yield a line for each baseline and for each check without one."""
     for row in calibration.rows:
         dropped = f", {row.dropped} dropped" if row.dropped else ""
         figures = f"{row.figures} figures of {row.nodes} nodes{dropped}"

@@ -1,4 +1,4 @@
-"""Results of acceptance: of one check, beside its limit and the fleet, of one GPU, and of one node."""
+"""The results of acceptance tests: of a check with its limit and the fleet's median, of a GPU, of a node."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceReport
 from harness.workers.acceptance import check as pod
 
 ORDER: tuple[Verdict, ...] = ("FAIL", "UNKNOWN", "WARN", "PASS")
-"""Worst first. UNKNOWN comes before WARN: what was not proved is worse than what is slow."""
+"""Verdicts, worst first. UNKNOWN comes before WARN, because an unproved node is worse than a slow one."""
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst verdict. No verdict at all is UNKNOWN."""
+    """Return the worst verdict, or UNKNOWN if there is none."""
     return pod.worst(verdicts)
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return what names are sorted by, so that node2 comes before node10."""
+    """Return a sort key for names by which node2 comes before node10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one check says of one node or GPU. `median` is the fleet's figure, None where none is known."""
+    """The result of one check for one node or GPU. `median` is that of the fleet, if known."""
 
     id: str
     verdict: Verdict
@@ -43,7 +43,7 @@ class Cell:
 
     @classmethod
     def of(cls, check: AcceptanceCheck) -> Cell:
-        """Return the cell of a check as its pod made it."""
+        """Return the cell of a check as its pod reported it."""
         return cls(
             id=check.id,
             verdict=check.verdict,
@@ -60,18 +60,18 @@ class Cell:
         )
 
     def rank(self) -> tuple[int, str, int]:
-        """Return what it is sorted by: the worst first, then the check, then the GPU."""
+        """Return the sort key: worst verdict first, then check, then GPU."""
         return ORDER.index(self.verdict), self.id, -1 if self.gpu is None else self.gpu
 
     @property
     def name(self) -> str:
-        """Return the check's id, with the number of the GPU that it is about."""
+        """Return the id of the check, with the number of its GPU."""
         return self.id if self.gpu is None else f"{self.id} GPU {self.gpu}"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """What makes nodes comparable: the device, the mode, and the models of their GPUs. Not their number."""
+    """The kind of a node: device, mode and GPU models. Only nodes of the same kind are compared."""
 
     device: str
     mode: str
@@ -79,7 +79,7 @@ class Kind:
 
     @classmethod
     def of(cls, report: AcceptanceReport) -> Kind:
-        """Return the kind of the node that a report is about."""
+        """Return the kind of the node of a report."""
         return cls(report.device, report.mode, tuple(sorted({gpu.name for gpu in report.gpus})))
 
     def __str__(self) -> str:
@@ -88,10 +88,10 @@ class Kind:
 
 @dataclass(frozen=True)
 class Figure:
-    """The fleet's median of one check, over nodes of one kind.
+    """The median of one check over the nodes of one kind.
 
-    Of the nodes that gave no figure it is assumed that they are faster. So a missing node never makes a slow
-    one look better. `median` is None where too few gave a figure.
+    Nodes without a figure count as faster, so that a missing node never makes a slow one look better.
+    `median` is None if too few nodes have a figure.
     """
 
     id: str
@@ -99,13 +99,13 @@ class Figure:
     unit: str
     median: float | None
     nodes: int
-    """Nodes that gave a figure."""
+    """Number of nodes with a figure."""
     missing: int
 
 
 @dataclass(frozen=True)
 class GpuResult:
-    """The verdict of one GPU: the worst of the checks about it. Without any it is UNKNOWN."""
+    """The verdict on one GPU: the worst of its checks, or UNKNOWN without checks."""
 
     index: int
     uuid: str
@@ -115,7 +115,7 @@ class GpuResult:
 
 @dataclass(frozen=True)
 class NodeResult:
-    """The verdict of one node: the worst of its cells, which are sorted worst first."""
+    """The verdict on one node: the worst of its cells, which are sorted worst first."""
 
     node: str
     pod: str
@@ -126,9 +126,9 @@ class NodeResult:
     cells: tuple[Cell, ...]
     versions: dict[str, str]
     line: int
-    """Of acceptance.jsonl, where its pod begins to speak. 0: it said nothing."""
+    """Line of the pod's first record in acceptance.jsonl, or 0 if it has none."""
 
     @property
     def first(self) -> Cell | None:
-        """Return what failed first: the worst cell, or None where all passed."""
+        """Return the worst cell, or None if all passed."""
         return self.cells[0] if self.cells and self.cells[0].verdict != "PASS" else None

@@ -1,6 +1,6 @@
-"""Judge what the acceptance tests said in the pods: did every node answer, and is all right that they tested?
+"""Judge the acceptance tests of a launch: every node reported, and every test passed.
 
-A report is believed only as far as its own checks carry it: its verdict is made again here.
+The verdict in a report is not trusted. It is computed again from its checks.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from harness.workers.acceptance.check import TAGS
 
 NO_CUDA: CauseId = "image.no_cuda"
 _NODE_TAGS = {"ENV", "COMPUTE", "TRAIN", "DDP"}
-"""What a whole report of a node has checks of."""
+"""Tags of which a complete report of a node has checks."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one pod said: its report, and each check as it was made."""
+    """The report of one pod, or the single checks that it printed."""
 
     index: int
     node: str
-    """The Kubernetes node, as the API server says."""
+    """The Kubernetes node, according to the API server."""
     checks: tuple[tuple[str, AcceptanceCheck], ...]
-    """Checks and where they are in the bundle: those of the report, or those made when there is none."""
+    """(line in the bundle, check): those of the report, or the single ones if there is no report."""
     report: AcceptanceReport | None
     ref: str
     at: str = ""
-    """When the first check was said that failed."""
+    """When the first failed check was printed."""
 
     @property
     def about(self) -> str:
@@ -44,53 +44,53 @@ class Answer:
 
 
 def answers(case: Case) -> dict[int, Answer]:
-    """Map the index of each pod to what its last pod said."""
-    found_: dict[int, Answer] = {}
+    """Map each node index to the results of its last pod."""
+    by_index: dict[int, Answer] = {}
     records = case.bundle.accepted()
     for index, pod in case.pods.items():
         own = [(f"acceptance.jsonl:{line}", one) for line, one in records if one.pod == pod.name]
         reports = [(ref, one.report) for ref, one in own if one.report is not None]
         ref, report = reports[-1] if reports else ("", None)
         failed = [one.at for _, one in own if one.check is not None and one.check.verdict == "FAIL"]
-        made = tuple((at, one.check) for at, one in own if one.check is not None)
-        checks = tuple((ref, check) for check in report.checks) if report else made
-        found_[index] = Answer(index, pod.node or "", checks, report, ref, (failed or [""])[0])
-    return found_
+        single = tuple((at, one.check) for at, one in own if one.check is not None)
+        checks = tuple((ref, check) for check in report.checks) if report else single
+        by_index[index] = Answer(index, pod.node or "", checks, report, ref, (failed or [""])[0])
+    return by_index
 
 
 def reports(case: Case) -> Finding:
-    """Check `reports`: every node that must answer gave a whole report; of the collectives, one pod did."""
+    """Check `reports`: every expected node gave a complete report. For collectives, one pod's is enough."""
     there = answers(case)
     if _without_cuda(there):
-        return unknown("reports", "the image has no CUDA, and so no node was tested")
+        return unknown("reports", "the image has no CUDA, so no node was tested")
     if case.launch.acceptance == "ddp":
         return _one_report(case, there)
     wanted = case.expected.node_names
     if not wanted:
-        return unknown("reports", "which nodes must answer was not recorded")
+        return unknown("reports", "the nodes that must report were not recorded")
     by_node = {one.node: one for one in there.values() if one.report is not None}
     silent = [name for name in wanted if name not in by_node]
     refs = [by_node[name].ref for name in wanted if name in by_node]
     if not silent:
-        return passed("reports", f"all {counted(len(wanted), 'node')} gave a whole report", refs)
+        return passed("reports", f"all {counted(len(wanted), 'node')} gave a complete report", refs)
     of = {one.node: index for index, one in there.items()}
-    held = [(ref, one) for ref, one in device_holders(case) if one.node in silent and one.node not in of]
-    told = [f"{name}: {_state(case, of.get(name))}" for name in silent]
-    if held and {one.node for _, one in held} == set(silent):
+    holders = [(ref, one) for ref, one in device_holders(case) if one.node in silent and one.node not in of]
+    details = [f"{name}: {_state(case, of.get(name))}" for name in silent]
+    if holders and {one.node for _, one in holders} == set(silent):
         return found(
             "reports",
             "scheduling.devices_held",
             f"{counted(len(silent), 'node')} of {len(wanted)} could not be tested: others hold the devices",
-            details=[one.sentence for _, one in held],
-            evidence=[ref for ref, _ in held],
+            details=[one.sentence for _, one in holders],
+            evidence=[ref for ref, _ in holders],
         )
-    if held:
-        told = [*(one.sentence for _, one in held), *told]
+    if holders:
+        details = [*(one.sentence for _, one in holders), *details]
     return found(
         "reports",
         "node.not_answered",
         f"{counted(len(silent), 'node')} of {len(wanted)} gave no report",
-        details=told,
+        details=details,
         ranks=case.ranks_of(*[of[name] for name in silent if name in of]),
         evidence=refs,
     )
@@ -99,27 +99,28 @@ def reports(case: Case) -> Finding:
 def _one_report(case: Case, there: dict[int, Answer]) -> Finding:
     whole = [one for one in there.values() if one.report is not None and one.report.kind == "ddp"]
     if not whole:
-        told = [f"{case.place(index)}: {_state(case, index)}" for index in there]
-        return found("reports", "node.not_answered", "no pod gave a report of the collectives", details=told)
+        details = [f"{case.place(index)}: {_state(case, index)}" for index in there]
+        text = "no pod gave a report of the collectives"
+        return found("reports", "node.not_answered", text, details=details)
     report = whole[-1].report
     assert report is not None
     launched = (case.expected.num_nodes, case.expected.ranks)
     if (report.nodes, report.ranks) != launched:
         of = "{} pods with {} ranks in all"
-        text = f"the report is about {of.format(report.nodes, report.ranks)}, and {of.format(*launched)} ran"
+        text = f"the report is about {of.format(report.nodes, report.ranks)}, but {of.format(*launched)} ran"
         return found("reports", "node.not_answered", text, evidence=[whole[-1].ref])
     text = f"{names(case.ranks_of(whole[-1].index))} reported for all {counted(report.ranks, 'rank')}"
     return passed("reports", text, [whole[-1].ref])
 
 
 def accepted(case: Case) -> Finding:
-    """Check `acceptance`: every test that was made passed, and none that must be made is missing."""
+    """Check `acceptance`: every test passed, and no required test is missing."""
     there = answers(case)
     all_ = [(one, ref, check) for one in there.values() for ref, check in one.checks]
     if image := _without_cuda(there):
         _, ref, check = image[0]
-        where = f"{counted(len(image), 'pod')} said so, and no node is judged"
-        # It was so before any test began, so it comes before the exit codes that follow from it.
+        where = f"{counted(len(image), 'pod')} reported this, so no node is judged"
+        # The phase is that of `image`, before the exit codes that follow from it.
         start = REGISTRY["image"].at
         return found("acceptance", NO_CUDA, check.text, why=[where], evidence=[ref], phase=start)
     if bad := [each for each in all_ if each[2].verdict == "FAIL"]:
@@ -127,8 +128,8 @@ def accepted(case: Case) -> Finding:
     doubts = list(_doubts(case, there))
     if doubts or not all_:
         ranks = case.ranks_of(*[one.index for one, _ in doubts])
-        told = [f"{one.about}: {text}" for one, text in doubts]
-        return unknown("acceptance", "not everything was proved", details=told, ranks=ranks)
+        details = [f"{one.about}: {text}" for one, text in doubts]
+        return unknown("acceptance", "not everything was proved", details=details, ranks=ranks)
     warnings = Counter(check.id for _, _, check in all_ if check.verdict == "WARN")
     warned = [f"{id_} on {counted(count, 'pod')}" for id_, count in warnings.items()]
     nodes = {one.node for one in there.values()}
@@ -141,13 +142,13 @@ def accepted(case: Case) -> Finding:
 
 
 def _without_cuda(there: dict[int, Answer]) -> list[tuple[Answer, str, AcceptanceCheck]]:
-    """Return the checks of pods whose image can use no GPU."""
+    """Return the checks of pods whose image cannot use a GPU."""
     all_ = [(one, ref, check) for one in there.values() for ref, check in one.checks]
     return [each for each in all_ if each[2].cause == NO_CUDA]
 
 
 def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Finding:
-    """Return what failed: what a node has first, then what it computes, then what all do together."""
+    """Return the finding for failed checks. Checks of the environment come first, collectives last."""
     bad = sorted(bad, key=lambda each: (TAGS.index(each[2].tag), each[0].index))
     shared = _shared(case, bad)
     cause = shared[0] if shared else _cause(bad[0][2])
@@ -156,18 +157,18 @@ def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Findi
         f"also, {one.about}: {check.id}: {check.text}" for one, _, check in bad if _cause(check) != cause
     ]
     ranks = {rank for one, _, check in same for rank in _accused(case, one, check)}
-    told = list(dict.fromkeys(f"{one.about}: {check.id}: {check.text}" for one, _, check in same))
+    texts = list(dict.fromkeys(f"{one.about}: {check.id}: {check.text}" for one, _, check in same))
     if case.launch.acceptance == "ddp":
-        told = list(dict.fromkeys(check.text for _, _, check in same))
+        texts = list(dict.fromkeys(check.text for _, _, check in same))
     if shared:
-        told = [f"{shared[1]}: look at what they share, such as the image, the driver or the request", *told]
+        texts = [f"{shared[1]}: look at what they have in common, such as image, driver or request", *texts]
     refs = list(dict.fromkeys(ref for _, ref, _ in same))
     times = [at for one, _, _ in same if (at := seconds(one.at)) is not None]
     return found(
         "acceptance",
         cause,
-        told[0],
-        details=told[1:],
+        texts[0],
+        details=texts[1:],
         why=others[:3],
         ranks=ranks,
         evidence=refs,
@@ -176,7 +177,7 @@ def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Findi
 
 
 def _shared(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> tuple[CauseId, str] | None:
-    """Return the cause that more than half of the nodes have, at least two, and the sentence; else None."""
+    """Return the cause that more than half of the nodes and at least two share, with a sentence, or None."""
     if case.launch.acceptance != "nodes":
         return None
     nodes: dict[CauseId, set[int]] = {}
@@ -190,12 +191,12 @@ def _shared(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> tuple
 
 
 def _cause(check: AcceptanceCheck) -> CauseId:
-    """Return the cause of a check that failed, of the catalogue: the tests may be of another version."""
+    """Return the cause of a failed check. A cause of another version becomes acceptance.failed."""
     return CAUSES[check.cause].id if check.cause in CAUSES else "acceptance.failed"
 
 
 def _accused(case: Case, answer: Answer, check: AcceptanceCheck) -> list[int]:
-    """Return the ranks that a check accuses. One about its own node means all ranks there."""
+    """Return the ranks that a failed check concerns. A check of a node concerns all its ranks."""
     if case.launch.acceptance == "ddp":
         return [rank for rank in check.ranks if rank in case.ranks]
     return case.ranks_of(answer.index)
@@ -212,25 +213,25 @@ def _doubts(case: Case, there: dict[int, Answer]) -> Iterable[tuple[Answer, str]
 def _doubts_of(case: Case, one: Answer, every: set[str]) -> Iterable[str]:
     report = one.report
     if report is None:
-        yield "it gave no whole report"
+        yield "it gave no complete report"
         return
     if report.device != case.expected.device:
-        yield f"it tested a {report.device}, and {case.expected.device} was to be tested"
+        yield f"it tested {report.device} instead of {case.expected.device}"
     own = {check.id for check in report.checks}
     if case.launch.acceptance == "nodes":
         tags = {check.tag for check in report.checks}
         yield from (f"it reported nothing of {tag}" for tag in sorted(_NODE_TAGS - tags))
-        yield from (f"{id_} was not reported, and other nodes have it" for id_ in sorted(every - own))
+        yield from (f"{id_} was not reported, but other nodes have it" for id_ in sorted(every - own))
     for check in report.checks:
         if check.verdict == "UNKNOWN":
             yield f"{check.id}: {check.text}"
         elif check.verdict == "PASS" and not _holds(check):
             figures = f"{check.measured} {check.relation} {check.limit}"
-            yield f"{check.id} says {check.verdict}, and {figures} is not so"
+            yield f"{check.id} is {check.verdict}, but {figures} is not true"
 
 
 def _holds(check: AcceptanceCheck) -> bool:
-    """Return whether a figure that passed is on the right side of its own limit."""
+    """Return whether the figure of a check satisfies its limit."""
     if check.limit is None:
         return True
     if check.measured is None:
@@ -243,7 +244,7 @@ def _holds(check: AcceptanceCheck) -> bool:
 
 
 def _state(case: Case, index: int | None) -> str:
-    """Return what is known of the pod of a node that gave no report."""
+    """Return a clause on the pod of a node that gave no report."""
     pod = case.pods.get(index) if index is not None else None
     if pod is None:
         return "no pod started there"

@@ -1,8 +1,8 @@
-"""Judge the acceptance of a whole cluster: each check of each GPU of each node, beside the other nodes. Pure.
+"""Judge the acceptance of a whole cluster: each check of each GPU of each node, compared with other nodes.
 
-A node passes where its whole report is there and every check in it passed. What is missing is UNKNOWN: a node
-that did not answer, a check that the others have, a report that was cut off. Of what pods print, each check
-twice, no single record can be removed so that any verdict becomes better.
+A node passes if its report is complete and every check in it passed. Missing results are UNKNOWN: a node that
+did not report, a check that other nodes have, a report that was cut off. Pods print each check twice, so that
+the loss of a single record never improves a verdict.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GPUS = "fleet.gpus"
 
 @dataclass(frozen=True)
 class Pair:
-    """What two nodes gave with each other alone."""
+    """The result of a test of two nodes with each other."""
 
     a: str
     b: str
@@ -35,9 +35,9 @@ class Pair:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The verdict of a cluster. `nodes`: those that did not answer first, then the worst first.
+    """The verdict on a cluster. In `nodes`, those without a report come first, then the worst ones.
 
-    `checks` are about all nodes together: who answered, whose versions differ, the collectives.
+    `checks` concern all nodes together: missing reports, different versions, the collectives.
     """
 
     verdict: Verdict
@@ -45,40 +45,40 @@ class Fleet:
     checks: tuple[Cell, ...]
     pairs: tuple[Pair, ...]
     figures: tuple[Figure, ...]
-    """The fleet's median of each figure."""
+    """The median of each figure over the fleet."""
 
     @property
     def text(self) -> str:
-        """Return it as one sentence."""
+        """Return the verdict as one sentence."""
         count = {verdict: sum(node.verdict == verdict for node in self.nodes) for verdict in ORDER}
-        told = ", ".join(f"{many} {verdict}" for verdict, many in count.items() if many)
+        parts = ", ".join(f"{many} {verdict}" for verdict, many in count.items() if many)
         number = len(self.nodes)
-        return f"{number} node{'' if number == 1 else 's'}: {told}" if number else "no node"
+        return f"{number} node{'' if number == 1 else 's'}: {parts}" if number else "no node"
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the verdict as JSON-compatible data."""
         return asdict(self)
 
 
 def fleet(
     records: Iterable[AcceptanceRecord | tuple[int, AcceptanceRecord]], expected: Iterable[Member | str]
 ) -> Fleet:
-    """Judge what pods said. `expected`: the nodes that should answer. Records may have their line numbers."""
+    """Judge records of pods, with or without line numbers. `expected` are the nodes that should report."""
     members = [Member(one) if isinstance(one, str) else one for one in expected]
     pods = by_pod(one if isinstance(one, tuple) else (0, one) for one in records)
-    nodes, homeless = placed(pods, members)
+    nodes, unplaced = placed(pods, members)
     world = {rank: member.node for member in members for rank in member.ranks}
     if len(set(world.values())) < 2:
-        world = {}  # what the ranks of one node do together is that node's own affair
+        world = {}  # Tests among the ranks of one node belong to that node.
     restarts = {member.node: member.restarts for member in members}
     groups = fleet_group.groups(nodes, restarts, world)
     names = dict.fromkeys([*(member.node for member in members), *nodes, *fleet_group.covered(groups)])
-    owing = any(said.of_itself for said in [*nodes.values(), *homeless])
+    owing = any(said.of_itself for said in [*nodes.values(), *unplaced])
     results = []
     for name in names:
         shared = fleet_group.cells(groups, name)
         results.append(_node(name, nodes.get(name), restarts.get(name, 0), shared, bool(world), owing))
-    results += [_node(f"pod {one.pod}", one, 0, [], bool(world), owing) for one in homeless]
+    results += [_node(f"pod {one.pod}", one, 0, [], bool(world), owing) for one in unplaced]
     results, figures = compare.beside(results)
     versions = compare.versions(results) if owing else None
     missing = [node.node for node in results if not node.answered]
@@ -95,9 +95,10 @@ def fleet(
 def _node(
     name: str, said: PodSaid | None, restarts: int, shared: Sequence[Cell], together: bool, owing: bool
 ) -> NodeResult:
-    """Return what a node said of itself, and what tests of several nodes said, before any comparison.
+    """Return the results of a node from its own tests and those of several nodes, before any comparison.
 
-    `together`: all ranks make one world. `owing`: some node tested itself, so this one should have, too.
+    `together` means that all ranks form one world. `owing` means that some node tested itself, so this one
+    should have, too.
     """
     cells, report, gpus = list(shared), None, list[GpuResult]()
     if said is not None:
@@ -114,10 +115,10 @@ def _node(
         gpus = _gpus(report, cells)
     answered = said is not None and said.of_itself if owing else said is not None or bool(shared)
     if not answered:
-        text = "nothing of its own tests came" if said or shared else "the node did not answer"
+        text = "it reported no tests of its own" if said or shared else "the node did not report"
         cells.append(Cell(REPORT, "UNKNOWN", text))
     elif not cells:
-        cells.append(Cell(REPORT, "UNKNOWN", "no check was made"))
+        cells.append(Cell(REPORT, "UNKNOWN", "it reported no check"))
     return NodeResult(
         node=name,
         pod=said.pod if said else "",
@@ -132,28 +133,28 @@ def _node(
 
 
 def _verdict_of(report: AcceptanceReport) -> list[Cell]:
-    """Return a cell where a report says something worse than its checks, or has none."""
+    """Return a cell if the verdict of a report is worse than its checks, or if it has no checks."""
     made = worst(check.verdict for check in report.checks)
     if ORDER.index(report.verdict) < ORDER.index(made):
-        return [Cell(REPORT, report.verdict, f"the report says {report.verdict}, and its checks say {made}")]
-    return [] if report.checks else [Cell(REPORT, "UNKNOWN", "the report has no check")]
+        return [Cell(REPORT, report.verdict, f"the report is {report.verdict}, but its checks are {made}")]
+    return [] if report.checks else [Cell(REPORT, "UNKNOWN", "the report has no checks")]
 
 
 def _no_gpu(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
-    """Return a cell for a node none of whose GPUs was tested, where no check says so itself."""
+    """Return a cell for a node without tested GPUs, unless one of its checks reports that."""
     if (report.device == "cuda" and report.gpus) or any(
         cell.verdict != "PASS" and (cell.cause or "").startswith("gpu.") for cell in cells
     ):
         return []
-    text = f"no GPU was tested: the tests ran on {report.device}, and named {len(report.gpus)} GPUs"
+    text = f"no GPU was tested: the tests ran on {report.device} and listed {len(report.gpus)} GPUs"
     return [Cell(GPUS, "UNKNOWN", text, cause="gpu.not_tested")]
 
 
 def _untested(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
-    """Return a cell for each GPU that the node has and no check is about."""
+    """Return a cell for each GPU of the node that no check concerns."""
     tested = {cell.gpu for cell in cells}
     return [
-        Cell(GPUS, "UNKNOWN", f"no check is about {gpu.uuid}", gpu=gpu.index)
+        Cell(GPUS, "UNKNOWN", f"no check concerns {gpu.uuid}", gpu=gpu.index)
         for gpu in report.gpus
         if gpu.index not in tested
     ]
@@ -171,11 +172,11 @@ def _gpus(report: AcceptanceReport, cells: Sequence[Cell]) -> list[GpuResult]:
 def _answered(results: Sequence[NodeResult], missing: Sequence[str]) -> Cell:
     count = len(results)
     if not count:
-        return Cell(ANSWERED, "UNKNOWN", "no node was expected, and none answered")
+        return Cell(ANSWERED, "UNKNOWN", "no node was expected, and none reported")
     if missing:
         named = ", ".join(missing[:8]) + (f" and {len(missing) - 8} more" if len(missing) > 8 else "")
-        return Cell(ANSWERED, "UNKNOWN", f"{len(missing)} of {count} nodes did not answer: {named}")
-    return Cell(ANSWERED, "PASS", f"all {count} nodes answered")
+        return Cell(ANSWERED, "UNKNOWN", f"{len(missing)} of {count} nodes did not report: {named}")
+    return Cell(ANSWERED, "PASS", f"all {count} nodes reported")
 
 
 def _pairs(groups: Sequence[fleet_group.Group]) -> Iterable[Pair]:

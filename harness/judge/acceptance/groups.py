@@ -1,4 +1,4 @@
-"""Say what tests of several nodes together prove of each of them."""
+"""Derive what the tests of several nodes together prove for each of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TOGETHER = "fleet.together"
 
 @dataclass(frozen=True)
 class Group:
-    """What one pod reported of all. `hosts`: rank → node. `lack`: why the report is not whole, or None."""
+    """The report of one pod on several nodes. `hosts` is rank → node, `lack` why it is incomplete or None."""
 
     pod: str
     hosts: Mapping[int, str]
@@ -24,7 +24,7 @@ class Group:
     lack: str | None = None
 
     def node(self, number: int) -> str:
-        """Return the name of the node with this node rank: nodes are numbered as their first ranks are."""
+        """Return the name of the node with this number. Nodes are numbered by their first ranks."""
         return self._names[number] if 0 <= number < len(self._names) else f"node {number}"
 
     @cached_property
@@ -32,10 +32,10 @@ class Group:
         return list(dict.fromkeys(self.hosts[rank] for rank in sorted(self.hosts)))
 
     def cells(self, node: str) -> list[Cell]:
-        """Return what it proves of one node.
+        """Return the cells of one node.
 
-        Where checks name ranks, those about this node's ranks count. Where a check fails because of other
-        nodes, nothing is proved of this one: UNKNOWN.
+        Of checks with ranks, those with ranks of this node count. A check that failed because of other nodes
+        proves nothing about this one, which is UNKNOWN.
         """
         own = {rank for rank, name in self.hosts.items() if name == node}
         if not own:
@@ -52,8 +52,8 @@ class Group:
         shared = [check for check in checks if not check.ranks]
         others = [check for check in checks if check.ranks and not own & set(check.ranks)]
         cells = [Cell.of(check) for check in mine]
-        # Nobody is accused by the failure of all together. That none is named is no proof for anybody either.
-        # Where one node makes all ranks, it is that node's.
+        # A failure of all together accuses no node, and proves none to be good. If one node runs all ranks,
+        # it belongs to that node.
         alone = len(set(self.hosts.values())) == 1
         cells += [
             replace(
@@ -74,7 +74,7 @@ class Group:
 def groups(
     nodes: Mapping[str, PodSaid], restarts: Mapping[str, int], world: Mapping[int, str]
 ) -> list[Group]:
-    """Return what pods reported of several nodes. `world`: rank → node, where all nodes test together."""
+    """Return the reports of pods on several nodes. `world` is rank → node if all nodes test together."""
     found: list[Group] = []
     for node, said in nodes.items():
         lack = said.lacks(restarts.get(node, 0))
@@ -88,19 +88,19 @@ def groups(
 
 
 def covered(found: Iterable[Group]) -> list[str]:
-    """Return the nodes that took part."""
+    """Return the nodes that took part in the tests."""
     return list(dict.fromkeys(name for group in found for name in group.hosts.values()))
 
 
 def cells(found: Iterable[Group], node: str) -> list[Cell]:
-    """Return what all of them prove of one node."""
+    """Return the cells of one node from all groups."""
     return [cell for group in found for cell in group.cells(node)]
 
 
 def own(found: Sequence[Group], world: Mapping[int, str]) -> list[Cell]:
-    """Return their checks as they were made, about all nodes together.
+    """Return the checks of all groups unchanged, which concern all nodes together.
 
-    Where all nodes should have tested together and none reported it, that is UNKNOWN.
+    The result is UNKNOWN if all nodes should have tested together and no pod reported it.
     """
     if world and not found:
         return [Cell(TOGETHER, "UNKNOWN", "no pod reported the tests of all nodes together")]

@@ -1,7 +1,7 @@
-"""Tell a node's own faults from those of the image, the request, or what all nodes have in common. Pure.
+"""Distinguish a node's own faults from those of the image, the request, or something that nodes share.
 
-Other people's work is kept off a node only where the tests prove that the node itself is at fault. A cause
-that most nodes share is not: an image without CUDA fails everywhere.
+A node is tainted only if the tests prove that the node itself is at fault. A cause that most nodes share does
+not prove it: an image without CUDA fails everywhere.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ OWN = frozenset(
         *("training.not_reproducible", "straggler.rank", "clock.wrong", "node.bad"),
     }
 )
-"""Causes in a node's hardware, measured on the node, or found by a search among many."""
+"""Causes in the hardware of a node, measured on it or found by a search among many nodes."""
 COMPARED = frozenset({"gpu.absent", "gpu.fewer", "gpu.driver", "memlock.low", "shm.full"})
-"""Causes of a node, an image or a request: a node's own only where other nodes do not have them."""
+"""Causes of a node, an image or a request. They are a node's own only if other nodes do not have them."""
 
 
 def doubtful(found: Fleet, *, force: bool = False) -> dict[str, str]:
     """Return the failed nodes whose fault is not proved to be their own, each with the reason.
 
-    Where more than half of the nodes fail in the same way, these are all failed nodes. `force` takes such a
-    cause for each node's own.
+    If more than half of the nodes fail in the same way, these are all failed nodes. With `force`, such a
+    cause counts as each node's own.
     """
     answered = [node for node in found.nodes if node.answered]
     failed = [node for node in found.nodes if node.verdict == "FAIL"]
     if not force and (shared := shared_cause(found)) is not None:
-        reason = f"{shared.sentence}; --force taints all the same"
+        reason = f"{shared.sentence}; --force taints them anyway"
         return {node.node: _doubt(node, answered) or reason for node in failed}
     return {node.node: why for node in failed if (why := _doubt(node, answered, force)) is not None}
 
 
 @dataclass(frozen=True)
 class Shared:
-    """A cause that more than half of the nodes have."""
+    """A cause that more than half of the nodes share."""
 
     cause: str
     count: int
@@ -48,11 +48,11 @@ class Shared:
 
     @property
     def sentence(self) -> str:
-        return f"{self.cause} is on {self.count} of {self.answered} nodes: look at what they share"
+        return f"{self.cause} is on {self.count} of {self.answered} nodes: look at what they have in common"
 
 
 def shared_cause(found: Fleet) -> Shared | None:
-    """Return the cause with which more than half of the nodes fail, at least two, or None."""
+    """Return the cause with which more than half of the nodes and at least two fail, or None."""
     answered = [node for node in found.nodes if node.answered]
     causes = dict.fromkeys(cell.cause for node in answered for cell in node.cells if cell.verdict == "FAIL")
     counts = {cause: sum(_fails(node, cause) for node in answered) for cause in causes if cause}
@@ -61,7 +61,7 @@ def shared_cause(found: Fleet) -> Shared | None:
 
 
 def image_at_fault(found: Fleet) -> str | None:
-    """Return why the image of the tests can judge no node, or None."""
+    """Return why the image cannot test any node, or None."""
     texts = (cell.text for node in found.nodes for cell in node.cells if cell.cause == NO_CUDA)
     return next(texts, None)
 
@@ -76,11 +76,11 @@ def _doubt(node: NodeResult, answered: list[NodeResult], force: bool = False) ->
     for cause in causes:
         having = sum(_fails(other, cause) for other in answered)
         if cause not in OWN | COMPARED:
-            reasons.append(f"{cause or 'a failure without a cause'} need not be the node's own fault")
+            reasons.append(f"{cause or 'a failure without a cause'} may not be the node's own fault")
         elif _most(having, answered) and not force:
             reasons.append(Shared(cause, having, len(answered)).sentence)
         elif cause in COMPARED and len(answered) < 2:
-            reasons.append(f"{cause} may be the image's: no other node was tested with it")
+            reasons.append(f"{cause} may be a fault of the image: no other node was tested with it")
         else:
             return None
     return "; ".join(reasons) or "no check of this node failed"

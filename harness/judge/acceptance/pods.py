@@ -1,7 +1,7 @@
-"""Read what one pod said of its acceptance tests: for each check the last report, and whether it is whole.
+"""Read the acceptance records of one pod: the last result of each check, and whether they are complete.
 
-A pod prints each check as it is made, and again in a report at its end. So what got lost can be noticed: a
-check that no report has, a container that started more often than it reported.
+A pod prints each check when it is done, and again in the report at its end. So lost records are noticed: a
+check that is in no report, or a container that started more often than it reported.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Key = tuple[str, int | None, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Member:
-    """A node that should answer, and what the cluster knows of its pod.
+    """A node that should report, and the facts about its pod from the cluster.
 
-    `pod` is the node's last pod, "" where nobody knows. `ranks` are those of the world that all nodes make
-    together, () where each node tests itself.
+    `pod` is the last pod of the node, "" if unknown. `ranks` are those of the node in the world of all nodes,
+    () if each node tests itself.
     """
 
     node: str
@@ -31,46 +31,46 @@ class Member:
 
 @dataclass
 class PodSaid:
-    """What one pod said. `line` is that of its first record, 0 where there is no file."""
+    """The records of one pod. `line` is that of the first record, or 0 if they are not from a file."""
 
     pod: str
     line: int = 0
     reports: list[AcceptanceReport] = field(default_factory=list)
     loose: list[AcceptanceCheck] = field(default_factory=list)
-    """Checks that no later report has."""
+    """Checks that are in no later report."""
     contradicted: list[str] = field(default_factory=list)
-    """Ids of checks of which a later report says something else."""
+    """Ids of checks whose verdict differs in a later report."""
 
     def take(self, record: AcceptanceRecord) -> None:
-        """Take the next record of this pod."""
+        """Add the next record of this pod."""
         if record.check is not None:
             self.loose.append(record.check)
         if record.report is not None:
             self.reports.append(record.report)
-            said = {(key(check), check.verdict) for check in record.report.checks}
+            verdicts = {(key(check), check.verdict) for check in record.report.checks}
             ids = {check.id for check in record.report.checks}
             self.contradicted += [
-                one.id for one in self.loose if one.id in ids and (key(one), one.verdict) not in said
+                one.id for one in self.loose if one.id in ids and (key(one), one.verdict) not in verdicts
             ]
             self.loose = [one for one in self.loose if one.id not in ids]
 
     @property
     def of_itself(self) -> bool:
-        """Return whether it said anything of its own node, and not only of several together."""
+        """Return whether it has results of its own node, and not only of several nodes together."""
         return any(not of_group(one) for one in self.reports) or any(one.tag != "DDP" for one in self.loose)
 
     @property
     def starts(self) -> int:
-        """Return how many starts of the container its reports prove: how many have the same check."""
+        """Return how many container starts the reports prove: the most reports with the same check."""
         count = Counter(
             (report.kind, id_) for report in self.reports for id_ in {check.id for check in report.checks}
         )
         return max(count.values(), default=0)
 
     def last(self) -> list[tuple[AcceptanceReport, list[AcceptanceCheck]]]:
-        """Return the reports that count, oldest first, each with those of its checks that no later one has.
+        """Return the reports that count, oldest first, each with its checks that are in no later report.
 
-        A loose check is later than every report, and so replaces what a report says of it.
+        A loose check is later than all reports, so it replaces the reported one.
         """
         later = {check.id for check in self.loose}
         counting: list[tuple[AcceptanceReport, list[AcceptanceCheck]]] = []
@@ -82,7 +82,7 @@ class PodSaid:
         return counting[::-1]
 
     def lacks(self, restarts: int) -> str | None:
-        """Return why what it said is not whole, or None."""
+        """Return why the records are incomplete, or None."""
         if not self.reports:
             return "there is no report: the tests were cut off"
         if self.loose:
@@ -91,47 +91,48 @@ class PodSaid:
         if self.contradicted:
             return f"the report contradicts the log about {', '.join(sorted(set(self.contradicted))[:3])}"
         if self.starts <= restarts:
-            return f"its container started {restarts + 1} times, and {self.starts} reports came"
+            return f"its container started {restarts + 1} times, but only {self.starts} reports came"
         return None
 
 
 def key(check: AcceptanceCheck) -> Key:
-    """Return what tells two checks of one report apart."""
+    """Return the key that identifies a check within a report."""
     return (check.id, check.index, tuple(check.ranks))
 
 
 def by_pod(records: Iterable[tuple[int, AcceptanceRecord]]) -> dict[str, PodSaid]:
-    """Map each pod to what it said, in the order of their last words."""
-    found: dict[str, PodSaid] = {}
+    """Map each pod to its records, in the order of the last record."""
+    pods: dict[str, PodSaid] = {}
     for line, record in records:
-        said = found.pop(record.pod, None) or PodSaid(record.pod, line)
+        said = pods.pop(record.pod, None) or PodSaid(record.pod, line)
         said.take(record)
-        found[record.pod] = said
-    return found
+        pods[record.pod] = said
+    return pods
 
 
 def of_group(report: AcceptanceReport) -> bool:
-    """Return whether a report is about several nodes together."""
+    """Return whether a report concerns several nodes together."""
     return report.kind == "ddp" and len(set(report.hosts.values())) > 1
 
 
 def placed(pods: dict[str, PodSaid], members: Sequence[Member]) -> tuple[dict[str, PodSaid], list[PodSaid]]:
-    """Return node → what its last pod said, and the pods whose node nobody knows.
+    """Return node → records of its last pod, and the pods whose node is unknown.
 
-    The cluster's word counts before the pod's own. A pod that was replaced on its node no longer counts.
+    The node according to the cluster takes precedence over the pod's own report. A pod that was replaced on
+    its node does not count.
     """
     known = {member.pod: member.node for member in members if member.pod}
     decided = set(known.values())
     nodes: dict[str, PodSaid] = {}
-    homeless = []
+    unplaced = []
     for name, said in pods.items():
         node = known.get(name)
         if node is None:
             if not said.reports:
-                homeless += [said] if any(not member.pod for member in members) else []
+                unplaced += [said] if any(not member.pod for member in members) else []
                 continue
             node = said.reports[-1].node
             if node in decided:
                 continue
         nodes[node] = said
-    return nodes, homeless
+    return nodes, unplaced

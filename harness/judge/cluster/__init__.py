@@ -1,1 +1,1 @@
-"""Judge whether the cluster admitted, scheduled and started the job, and which part of it did not work."""
+"""Judge whether the cluster admitted, scheduled and started the job, and which part of it failed."""

@@ -1,4 +1,4 @@
-"""Judge whether Kueue admitted the job and let it keep its quota."""
+"""Judge whether Kueue admitted the job and did not evict it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.judge.cluster import controllers
 from harness.judge.finding import Finding, found, listed, passed, unknown
 
 ENDING_SECONDS = 20.0
-"""Seconds that ranks, their client and torchrun may need to end after the last row, on a busy machine."""
+"""Seconds that ranks, Pluto's client and torchrun may need to end after the last row on a busy machine."""
 _MANAGED = "kueue.x-k8s.io/managed"
 """The label of pods that Kueue admits."""
 
@@ -22,12 +22,12 @@ def _is(state: ObjectState, kind: str) -> bool:
 
 
 def ever_admitted(case: Case) -> bool:
-    """Return whether any recorded state of the job's Workload shows that it was admitted."""
+    """Return whether any recorded state of the job's Workload is Admitted."""
     return any(_is(state, "Admitted") for state in case.workload)
 
 
 def evicted(case: Case) -> bool:
-    """Return whether Kueue had taken the job's quota away when the wait ended."""
+    """Return whether the job's Workload was Evicted when the wait ended."""
     return bool(case.workload) and _is(case.workload[-1], "Evicted")
 
 
@@ -37,7 +37,7 @@ def refused(case: Case) -> bool:
 
 
 def queue_and_admission(case: Case) -> list[Finding]:
-    """Check `queue` and `admission`."""
+    """Check `queue` and `admission`: the queue exists and is active, and Kueue admitted the job."""
     if not case.queue:
         if case.jobset is None:
             missing = found("admission", "run.evidence_missing", "no state of the job was recorded")
@@ -48,11 +48,11 @@ def queue_and_admission(case: Case) -> list[Finding]:
     last = case.workload[-1]
     if ever_admitted(case):
         return [
-            passed("queue", f"queue {case.queue} took the job", [last.ref]),
+            passed("queue", f"queue {case.queue} accepted the job", [last.ref]),
             passed("admission", f"Workload {last.name} was admitted", [last.ref]),
         ]
     if case.pods:
-        text = f"pods ran, though Workload {last.name} was not recorded as admitted"
+        text = f"pods ran, but no recorded state of Workload {last.name} is Admitted"
         missing = found("admission", "run.evidence_missing", text, evidence=[last.ref])
         return [unknown("queue", "the last states of the Workload are missing"), missing]
     return _refused(case, last)
@@ -65,41 +65,41 @@ _TOLERATE = (
 
 
 def _refused(case: Case, last: ObjectState) -> list[Finding]:
-    """Return both checks for a Workload that was never admitted. The cause is what Kueue says of it."""
+    """Return both checks for a Workload that was never admitted. The cause comes from Kueue's message."""
     reserved = condition(last, "QuotaReserved")
     message, reason = str(reserved.get("message", "")), str(reserved.get("reason", ""))
     if reserved.get("status") == "True":
         checks = items(last.object, "status", "admissionChecks")
         waits = [f"{c.get('name')} is {c.get('state')}" for c in checks if c.get("state") != "Ready"]
-        message = f"quota is reserved, and admission check {', '.join(waits)}"
+        message = f"quota is reserved, but admission check {', '.join(waits)}"
         cause: CauseId = "admission.check_pending"
     else:
         cause = messages.refusal(message, reason).cause
     if cause == "admission.not_seen" and not message and controllers.down(case, "kueue"):
-        text = f"Kueue says nothing of Workload {last.name}"
+        text = f"Kueue wrote no status for Workload {last.name}"
         return [
             unknown("queue", "see admission"),
             controllers.not_followed(case, "admission", "kueue", text, [last.ref]),
         ]
-    text = f"Kueue did not admit the job (queue {case.queue}): {message or 'it says nothing'}"
+    text = f"Kueue did not admit the job (queue {case.queue}): {message or 'no message'}"
     if cause.startswith("queue."):
         why = _inactive(case, message) if cause == "queue.inactive" else []
         result = found("queue", cause, text, why=why, evidence=[last.ref])
         return [result, unknown("admission", "see queue")]
-    known = passed("queue", f"Kueue knows queue {case.queue}", [last.ref])
+    known = passed("queue", f"queue {case.queue} exists", [last.ref])
     advice = _TOLERATE if "untolerated taint" in message else ""
     return [known, found("admission", cause, text, evidence=[last.ref], advice=advice)]
 
 
 def _inactive(case: Case, message: str) -> list[str]:
-    """Return a sentence that says why the queue that Kueue names is inactive, from its status."""
+    """Return a sentence on why the queue in Kueue's message is inactive, from its status, or []."""
     for kind in ("clusterqueue", "localqueue"):
         for queue in case.bundle.last(kind).values():
             active = condition(queue, "Active")
             if queue.name in message.split() and active.get("status") == "False":
                 policy = mapping(queue.object, "spec").get("stopPolicy") or "None"
                 stopped = f" (stopPolicy {policy})" if policy != "None" else ""
-                return [f"its status says {active.get('reason')}: {active.get('message')}{stopped}"]
+                return [f"its status is {active.get('reason')}: {active.get('message')}{stopped}"]
     return []
 
 
@@ -110,20 +110,20 @@ def _no_workload(case: Case) -> Finding:
         if held or mapping(launched.object, "spec").get("suspend") is True:
             text = (
                 f"{case.launch.kind} {launched.name} waits for queue {case.queue}, "
-                "and Kueue made no Workload for it"
+                "but Kueue created no Workload for it"
             )
             return controllers.not_followed(case, "admission", "kueue", text, [launched.ref])
     if launched is not None and case.pods and not _held_by_kueue(case):
-        what = f"{case.launch.kind} {launched.name} names queue {case.queue}, and Kueue does not manage it"
-        text = f"{what}: there is no Workload of it, and its pods ran without being admitted"
+        what = f"{case.launch.kind} {launched.name} names queue {case.queue}, but Kueue does not manage it"
+        text = f"{what}: it has no Workload, and its pods ran without admission"
         return found("admission", "queue.kind_not_managed", text, evidence=[launched.ref])
     return found("admission", "run.evidence_missing", "no Workload of the job was recorded")
 
 
 def _held_by_kueue(case: Case) -> bool:
-    """Return whether Kueue ever held the job back: it suspends a JobSet and a Job, and gates other pods.
+    """Return whether Kueue ever held the job: it suspends JobSets and Jobs, and gates the pods of others.
 
-    If it did, it also made a Workload, and the evidence of that is lost.
+    If so, it also created a Workload, which the evidence lacks.
     """
     pods = [state for pods in case.pod_attempts.values() for pod in pods for state in pod.history]
     suspended = any(mapping(state.object, "spec").get("suspend") is True for state in case.jobsets)
@@ -131,16 +131,16 @@ def _held_by_kueue(case: Case) -> bool:
 
 
 def eviction(case: Case) -> Finding:
-    """Check whether Kueue took the job's quota away before the job ended.
+    """Check `eviction`: Kueue did not evict the job before it ended.
 
-    A job that still completed passes.
+    A job that completed after an eviction passes.
     """
     if not case.queue and case.jobset is not None:
         return passed("eviction", "the job is in no queue")
     if not case.workload:
         return unknown("eviction", "no Workload of the job was recorded")
     if not ever_admitted(case):
-        return unknown("eviction", "the job was not recorded as admitted")
+        return unknown("eviction", "no recorded state of the job's Workload is Admitted")
     for state in case.workload:
         inactive = mapping(state.object, "spec").get("active") is False
         if not _is(state, "Evicted") and not inactive:
@@ -161,7 +161,7 @@ def eviction(case: Case) -> Finding:
         return found(
             "eviction",
             cause,
-            f"Kueue ended the job ({reason}): {message}{limit}",
+            f"Kueue evicted the job ({reason}): {message}{limit}",
             why=[*_named(case, message), *advice],
             ranks=case.ranks,
             evidence=[state.ref],
@@ -171,21 +171,23 @@ def eviction(case: Case) -> Finding:
 
 
 def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
-    """Return the advice, and before it which ranks had logged nothing for long when the job's time was over,
-    the first to fall silent first. Ranks that had logged everything need no longer time.
+    """Return the advice, preceded by the ranks that had not logged for long when the job's time was over.
+
+    The rank that stopped logging first comes first. If all ranks had logged everything, more time would not
+    help, so the advice is replaced.
     """
     last = {rank: case.last_logged(rank) for rank in case.ranks}
     quiet = [rank for rank in last if last[rank] and over - last[rank] >= ENDING_SECONDS]
     quiet.sort(key=lambda rank: last[rank])
     if len(quiet) == len(last) and all(map(case.told_all, case.ranks)):
-        told = f"{names(case.ranks)} had logged everything {over - max(last.values()):.0f} s before"
-        return [f"{told}: what did not end is torchrun, or what follows it in the run script"]
-    told = listed([f"{names([rank])} had logged nothing for {over - last[rank]:.0f} s" for rank in quiet])
-    return [told, *advice] if told else advice
+        text = f"{names(case.ranks)} had logged everything {over - max(last.values()):.0f} s before"
+        return [f"{text}: torchrun, or a command after it in the run script, did not end"]
+    text = listed([f"{names([rank])} had logged nothing for {over - last[rank]:.0f} s" for rank in quiet])
+    return [text, *advice] if text else advice
 
 
 def _late(case: Case, over: float) -> list[str]:
-    """Return a sentence where half of the job's time was over before every rank had logged a row."""
+    """Return a sentence if more than half of the job's time passed before every rank had logged a row."""
     admissions = [condition(state, "Admitted") for state in case.workload if _is(state, "Admitted")]
     begun = min((seconds(one.get("lastTransitionTime")) or over for one in admissions), default=over)
     logged = [case.first_logged(rank) or over for rank in case.ranks]
@@ -194,25 +196,25 @@ def _late(case: Case, over: float) -> list[str]:
     times = [case.container_started(case.node_of(rank)) or over for rank in case.ranks]
     late = [rank for rank, time in zip(case.ranks, times, strict=True) if time >= over]
     if late:
-        return [f"when it was over, the containers of {names(late)} had not started"]
+        return [f"when the time was over, the containers of {names(late)} had not started"]
     started = f"the last container started {max(times) - begun:.0f} s after the job was admitted"
     silent = [rank for rank, time in zip(case.ranks, logged, strict=True) if time >= over]
     if silent:
-        return [f"{started}, and {names(silent)} had logged no row when it was over"]
+        return [f"{started}, and {names(silent)} had logged no row when the time was over"]
     return [f"{started}, and the last rank logged its first row after {max(logged) - begun:.0f} s"]
 
 
 def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:
-    """Return how long the job was allowed to run, and advice where the harness set that limit."""
+    """Return the maximum execution time of the job as text, and advice if the harness set it."""
     limit = mapping(workload.object, "spec").get("maximumExecutionTimeSeconds")
     wait = case.manifest.deadline_seconds
     text = f" ({limit} s)" if limit else ""
     if not limit or wait is None or wait < MIN_WAIT or limit != int(Budget(wait).job):
         return text, []
-    return text, [f"that is what --wait {wait:g} leaves for the job: if it needs longer, raise --wait"]
+    return text, [f"--wait {wait:g} leaves the job this much time: if it needs more, raise --wait"]
 
 
 def _named(case: Case, message: str) -> list[str]:
-    """Return a sentence that names the Workload that Kueue's message gives only by its UID."""
+    """Return a sentence with the name of the Workload whose UID is in Kueue's message, or []."""
     names = [seen.name for uid, seen in case.bundle.last("workload").items() if uid in message]
-    return [f"that is Workload {', '.join(names)}"] if names else []
+    return [f"this UID is that of Workload {', '.join(names)}"] if names else []

@@ -1,8 +1,8 @@
-"""The containers of a rank's pod that are not the rank's own: init containers, sidecars, helpers.
+"""Judge the other containers in the pods of ranks: init containers, sidecars, helpers.
 
-Kubernetes starts a rank only after its init containers, and counts a pod as ended only when every container
-has ended. So one of them can keep a job from its start or from its end, or fail a job whose ranks all
-succeeded.
+Kubernetes starts a rank's container only after the init containers, and a pod ends only when all its
+containers have ended. So another container can keep a job from starting or ending, or fail a job whose ranks
+all succeeded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WAITS_AGAIN = "CrashLoopBackOff"
 
 @dataclass(frozen=True)
 class Other:
-    """One container beside a rank's own, as the last recorded state of its pod that names it shows it."""
+    """A container beside that of the rank, in the last recorded state of its pod that lists it."""
 
     index: int
     pod: Pod
@@ -41,19 +41,19 @@ class Other:
 
     @property
     def running(self) -> dict[str, Any] | None:
-        """Return its state while it runs, or None."""
+        """Return the state `running`, or None if the container does not run."""
         state = mapping(self.status, "state").get("running")
         return state if isinstance(state, dict) else None
 
     @property
     def ended(self) -> dict[str, Any]:
-        """Return how it ended, or how its last try did while the kubelet waits to start it again, or {}."""
+        """Return the state `terminated`, or {}. During CrashLoopBackOff it is that of the last attempt."""
         waits = mapping(self.status, "state", "waiting").get("reason") == _WAITS_AGAIN
         return mapping(self.status, "lastState" if waits else "state", "terminated")
 
     @property
     def exit_code(self) -> int:
-        """Return its exit code, 0 while it has none."""
+        """Return the exit code, or 0 if there is none."""
         code = self.ended.get("exitCode")
         return code if isinstance(code, int) else 0
 
@@ -68,12 +68,12 @@ class Other:
 
     @property
     def endless(self) -> bool:
-        """Return whether Kubernetes itself ends it with its pod, so that nobody waits for it."""
+        """Return whether the pod ends without waiting for this container, as for native sidecars."""
         return self.role == "native sidecar"
 
 
 def of(case: Case, index: int) -> list[Other]:
-    """Return the containers of a node's pod that are not the rank's own, in the order of its spec."""
+    """Return the other containers of a node's pod, in the order of its spec."""
     pod = case.pods.get(index)
     return [] if pod is None else list(_of(case, index, pod))
 
@@ -93,7 +93,7 @@ def _of(case: Case, index: int, pod: Pod) -> Iterator[Other]:
 
 
 def _last(pod: Pod, statuses: str, name: str) -> tuple[ObjectState, dict[str, Any]]:
-    """Return a container's last status before its pod was being deleted, which ends every container."""
+    """Return a container's last status before the deletion of its pod, which ends every container."""
     for seen in reversed([seen for seen in pod.history if not deletion.leaving(seen)] or pod.history):
         for status in items(seen.object, "status", statuses):
             if status.get("name") == name:
@@ -102,10 +102,10 @@ def _last(pod: Pod, statuses: str, name: str) -> tuple[ObjectState, dict[str, An
 
 
 def check(case: Case, ends: dict[int, End]) -> Finding:
-    """Check `containers`: no other container of a pod kept its rank, or the job, from start or end."""
+    """Check `containers`: no other container of a pod kept the rank or the job from starting or ending."""
     others = [other for index in sorted(case.pods) for other in of(case, index)]
     if not others:
-        return passed(CHECK, "no pod has a container beside its rank's")
+        return passed(CHECK, "no pod has a container besides that of its rank")
     for judged in (_init_failed, _init_unended, _failed, _unended):
         if (finding := judged(case, ends, others)) is not None:
             return finding
@@ -114,7 +114,7 @@ def check(case: Case, ends: dict[int, End]) -> Finding:
 
 
 def holds_back(case: Case, index: int) -> bool:
-    """Return whether a rank has not started because of an init container of its pod."""
+    """Return whether an init container keeps the rank of this node from starting."""
     return not case.started(index) and any(
         other.role != "container" and (other.exit_code or other.running is not None)
         for other in of(case, index)
@@ -122,7 +122,7 @@ def holds_back(case: Case, index: int) -> bool:
 
 
 def before(case: Case, end: End) -> list[str]:
-    """Return a sentence for each helper of a rank's pod that had ended before the rank did."""
+    """Return a sentence for each other container of the pod that ended before the rank did."""
     gone = [
         other
         for other in of(case, end.index)
@@ -136,7 +136,7 @@ def before(case: Case, end: End) -> list[str]:
 
 
 def _init_failed(case: Case, _ends: dict[int, End], others: list[Other]) -> Finding | None:
-    """Return the finding for init containers that failed, so that their ranks never started."""
+    """Return the finding for ranks that never started because an init container failed."""
     bad = [
         other
         for other in others
@@ -151,7 +151,7 @@ def _init_failed(case: Case, _ends: dict[int, End], others: list[Other]) -> Find
 
 
 def _init_unended(case: Case, _ends: dict[int, End], others: list[Other]) -> Finding | None:
-    """Return the finding for init containers that still ran when the wait was over."""
+    """Return the finding for init containers that were still running at the end of the wait."""
     bad = [
         other
         for other in others
@@ -173,7 +173,7 @@ def _init_unended(case: Case, _ends: dict[int, End], others: list[Other]) -> Fin
 
 
 def _in_time(case: Case, pod: Pod) -> bool:
-    """Return whether a pod was there to the end of the wait, or until the job's time was over."""
+    """Return whether the pod existed until the end of the wait or until the job's time limit."""
     removed = deletion.removed(pod)
     if removed is None or deletion.at_the_deadline(case, removed) is not None:
         return True
@@ -183,7 +183,7 @@ def _in_time(case: Case, pod: Pod) -> bool:
 
 
 def _failed(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
-    """Return the finding for containers that failed pods whose ranks ended with 0."""
+    """Return the finding for containers that failed a pod whose rank exited with 0."""
     bad = [
         other
         for other in others
@@ -199,7 +199,7 @@ def _failed(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | 
 
 
 def _unended(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
-    """Return the finding for containers that still run in pods whose ranks have ended."""
+    """Return the finding for containers that are still running in pods whose ranks have ended."""
     if case.launch.held or case.terminal is not None:
         return None
     bad = [
@@ -221,9 +221,9 @@ def _found(
 ) -> Finding:
     first = bad[0]
     alike = [other.index for other in bad[1:] if other.name == first.name]
-    more = [f"the same is true of {names(case.ranks_of(*alike))}"] if alike else []
+    more = [f"the same happened in the pods of {names(case.ranks_of(*alike))}"] if alike else []
     others = {f"{other.role} {other.name}": None for other in bad if other.name != first.name}
-    more += [f"so it is of {', '.join(others)}"] if others else []
+    more += [f"{', '.join(others)} did the same"] if others else []
     return found(
         CHECK,
         cause,
@@ -238,20 +238,18 @@ def _found(
 
 
 def added_by(case: Case, other: Other) -> str:
-    """Return who put a container into its pod, as far as the templates and their field managers tell."""
+    """Return a clause on who added a container to its pod, from the templates and their field managers."""
     launched = _templates(case.jobset) if case.jobset is not None else []
     what = f"{case.launch.kind} {case.launch.object_name}"
     if case.jobset is None or not launched:
-        return "the template that would tell who added it is not recorded"
+        return "it is not known who added it, because no template was recorded"
     if _has(launched, other.name):
         writers = _writers(case.jobset, other.name)
         return f"it is in the template of {what}" + (f", written by {', '.join(writers)}" if writers else "")
     owners = {owner.get("uid") for owner in items(other.pod.last.object, "metadata", "ownerReferences")}
     for uid, seen in case.bundle.last("job").items():
         if uid in owners and _has(_templates(seen), other.name):
-            return (
-                f"{what} has it not, but Job {seen.name} has: an admission webhook or policy added it there"
-            )
+            return f"it is in Job {seen.name}, not in {what}: an admission webhook or policy added it there"
     return f"the template of {what} has no such container: an admission webhook or policy added it to the pod"
 
 
@@ -272,7 +270,7 @@ def _has(templates: list[dict[str, Any]], name: str) -> bool:
 
 
 def _writers(seen: ObjectState, name: str) -> list[str]:
-    """Return the field managers that own a container of this name in an object's template."""
+    """Return the field managers of the container with this name in an object's template."""
     key = f'k:{{"name":"{name}"}}'
     entries = items(seen.object, "metadata", "managedFields")
     return sorted({str(entry.get("manager")) for entry in entries if key in _keys(entry.get("fieldsV1"))})
@@ -286,7 +284,7 @@ def _keys(fields: Any) -> Iterator[str]:
 
 
 def _said(case: Case, other: Other) -> str:
-    """Return the end of a sentence: the last line that a container logged, where its log was collected."""
+    """Return a clause with the last log line of a container, or "" if its log was not collected."""
     line, _ = last_line(case.bundle.tail(case.bundle.log(other.pod.name, other.name)))
     message = str(other.ended.get("message") or "").strip()
     text = line or (message.splitlines()[-1] if message else "")

@@ -1,4 +1,4 @@
-"""Judge whether JobSet and Kueue took the steps that they take at once when they serve."""
+"""Judge whether JobSet and Kueue reconciled the job, and find why not."""
 
 from __future__ import annotations
 
@@ -21,14 +21,17 @@ _TITLES: dict[Controller, str] = {"jobset": "JobSet", "kueue": "Kueue"}
 def waited(case: Case) -> bool:
     """Return whether the harness waited to the end and was not stopped.
 
-    Only then is an absent object missing.
+    Only then does the absence of an object prove anything.
     """
     whole = case.wait is not None and (case.wait.ok or case.wait.cause == "run.timed_out")
     return whole and not case.cut_short
 
 
 def down(case: Case, controller: Controller) -> ObjectState | None:
-    """Return a controller's last Deployment if none of its pods was available at the end of the wait."""
+    """Return the last state of a controller's Deployment without available pods, or None.
+
+    States after the end of the wait do not count.
+    """
     limit = case.stopped_at or float("inf")
     states = [s for s in case.bundle.history(f"{controller}-controller") if _at(s) <= limit]
     if not states:
@@ -40,14 +43,14 @@ def down(case: Case, controller: Controller) -> ObjectState | None:
 
 @dataclass(frozen=True)
 class SilentWebhook:
-    """The Service of a controller's webhooks without any ready endpoint, and the state that shows it."""
+    """A Service of webhooks without a ready endpoint. `ref` is the EndpointSlice in the evidence."""
 
     service: str
     ref: str
 
 
 def webhook_without_endpoints(case: Case) -> SilentWebhook | None:
-    """Return the first Service of webhooks that had no ready endpoint at the end of the wait, or None."""
+    """Return the first webhook Service that had no ready endpoint at the end of the wait, or None."""
     limit = case.stopped_at or float("inf")
     last: dict[str, list[ObjectState]] = {}
     for kind in ("kueue-endpoints", "jobset-endpoints"):
@@ -63,34 +66,35 @@ def webhook_without_endpoints(case: Case) -> SilentWebhook | None:
 
 
 def _serves(slice_: ObjectState) -> bool:
-    """Return whether an EndpointSlice has an endpoint that is ready. Without a word it counts as ready."""
+    """Return whether an EndpointSlice has a ready endpoint. An endpoint without this condition is ready."""
     ends = [] if slice_.type == "DELETED" else items(slice_.object, "endpoints")
     return any(end.get("addresses") and mapping(end, "conditions").get("ready") is not False for end in ends)
 
 
 @dataclass(frozen=True)
 class Refused:
-    """A request of a controller that the API server refuses, as a dry run showed."""
+    """A controller's request that the API server rejects, according to a dry run."""
 
     cause: CauseId | None
-    """None: the refusal is shown beside the cause of a controller that makes no progress."""
+    """None means that the rejection is only mentioned beside the cause for the controller itself."""
     text: str
     ref: str
 
 
 def refused_request(case: Case) -> Refused | None:
-    """Return why the API server refuses what a controller should have created, or None.
+    """Return why the API server rejects an object that a controller should have created, or None.
 
-    A refusal that only shows a difference between the dry run and the controller's own request is left out.
+    Rejections that may come only from a difference between the dry run and the controller's request are
+    ignored.
     """
-    asked = [(f"dry-runs.jsonl:{line}", run) for line, run in case.bundle.dry_runs()]
+    dry_runs = [(f"dry-runs.jsonl:{line}", run) for line, run in case.bundle.dry_runs()]
     for awaited in (True, False):
-        runs = [(ref, run) for ref, run in asked if run.awaited is awaited]
-        told = [(ref, run) for ref, run in runs if _tells(run)]
-        if told:
-            ref, run = told[-1]
+        runs = [(ref, run) for ref, run in dry_runs if run.awaited is awaited]
+        rejected = [(ref, run) for ref, run in runs if _tells(run)]
+        if rejected:
+            ref, run = rejected[-1]
             what = f"the awaited {run.kind}" if awaited else f"another {run.kind}"
-            who = f", asked in the name of {run.user}," if run.user else ""
+            who = f", as user {run.user}," if run.user else ""
             text = f"at {run.at[11:19]} a dry run of {what}{who} was refused: {run.message}"
             later = [other for _, other in runs if other.at > run.at and other.kind == run.kind]
             if later and later[-1].message is None:
@@ -105,8 +109,10 @@ def _tells(run: DryRun) -> bool:
 
 
 def _cause(run: DryRun) -> CauseId | None:
-    """Return the cause that a refusal shows. A controller without a right, and a rule that may refuse the
-    harness alone, are told beside the controller's own cause.
+    """Return the cause that a rejection proves, or None.
+
+    Missing permissions of the controller, and rules that may apply only to the harness, are not causes. They
+    are mentioned beside the cause for the controller itself.
     """
     message = run.message or ""
     if _WEBHOOK in message:
@@ -122,42 +128,44 @@ def not_followed(
     evidence: list[str],
     phase: float = PROVISION,
 ) -> Finding:
-    """Return the finding for a step that did not come.
+    """Return the finding for a step that this controller did not take.
 
-    This controller, or another one on its way, failed to take it.
+    The cause is this controller, another one on which it depends, or a rejected request.
     """
     other: Controller = "kueue" if controller == "jobset" else "jobset"
     refused = refused_request(case)
-    said, refs = ([refused.text], [refused.ref]) if refused else ([], [])
+    rejection, refs = ([refused.text], [refused.ref]) if refused else ([], [])
     cause: CauseId = NOT_RECONCILING[controller]
     available = case.bundle.history(f"{controller}-controller")
     why = [f"the Deployment of {_TITLES[controller]} is Available"] if available else []
     gone = next(((name, last) for name in (controller, other) if (last := down(case, name))), None)
     if gone is not None:
         name, deployment = gone
-        asked = mapping(deployment.object, "spec").get("replicas", "?")
-        none = "was deleted" if deployment.type == "DELETED" else f"has no available pod (replicas: {asked})"
-        why = [f"{_TITLES[name]} is down: Deployment {deployment.name} {none}", *said]
+        replicas = mapping(deployment.object, "spec").get("replicas", "?")
+        none = f"has no available pod (replicas: {replicas})"
+        none = "was deleted" if deployment.type == "DELETED" else none
+        why = [f"{_TITLES[name]} is down: Deployment {deployment.name} {none}", *rejection]
         cause, refs = NOT_READY[name], [deployment.ref, *refs]
     elif (silent := webhook_without_endpoints(case)) is not None:
-        why = [f"Service {silent.service} has no endpoint, so the API server cannot call its webhooks", *said]
+        text = f"Service {silent.service} has no endpoint, so the API server cannot call its webhooks"
+        why = [text, *rejection]
         cause, refs = "controllers.webhook_not_serving", [silent.ref, *refs]
     elif refused is not None:
-        cause, why = refused.cause or cause, said if refused.cause else [*why, *said]
+        cause, why = refused.cause or cause, rejection if refused.cause else [*why, *rejection]
     return found(check, cause, what, why=why, ranks=case.ranks, evidence=[*refs, *evidence], phase=phase)
 
 
 def no_job(case: Case) -> Finding | None:
-    """Return a finding for a resumed JobSet that has no Job: the JobSet controller does nothing."""
+    """Return a finding for a resumed JobSet without a Job, or None. The JobSet controller did nothing."""
     jobset = case.jobset
     if case.launch.kind != "JobSet" or jobset is None or case.pods or case.terminal or not waited(case):
         return None
     resumed = mapping(jobset.object, "spec").get("suspend") is not True and jobset.type != "DELETED"
     if not resumed or case.bundle.history("job") or case.broken("objects/workload.jsonl"):
         return None
-    text = f"JobSet {jobset.name} was resumed, and no Job was made for {names(case.ranks)}"
+    text = f"JobSet {jobset.name} was resumed, but no Job was created for {names(case.ranks)}"
     return not_followed(case, "rank-pods", "jobset", text, [jobset.ref])
 
 
-def _at(seen: ObjectState) -> float:
-    return seconds(seen.received_at) or 0.0
+def _at(state: ObjectState) -> float:
+    return seconds(state.received_at) or 0.0

@@ -1,4 +1,4 @@
-"""Find who deleted a pod: its controllers, because the job was to end, or somebody else before that."""
+"""Find who deleted a pod: its controllers at the end of the job, or somebody else before that."""
 
 from __future__ import annotations
 
@@ -11,42 +11,45 @@ from harness.judge.case import Case, condition
 from harness.judge.finding import LATE
 
 WHOLE_SECONDS = 1.0
-"""Kubernetes writes times without their fractions."""
+"""Kubernetes writes times without fractions of a second."""
 
 
 def leaving(seen: ObjectState) -> bool:
-    """Return whether the object was being deleted in this state, or was gone."""
+    """Return whether the object has a deletionTimestamp in this state, or was deleted."""
     return bool(mapping(seen.object, "metadata").get("deletionTimestamp")) or seen.type == "DELETED"
 
 
 def removed(pod: Pod) -> ObjectState | None:
-    """Return the first state in which the pod was being deleted, or None."""
+    """Return the first state with the deletion of the pod, or None."""
     return next(filter(leaving, pod.history), None)
 
 
 def while_it_ran(case: Case, pod: Pod) -> ObjectState | None:
-    """Return the first state in which the pod was being deleted, unless its container had ended before."""
+    """Return the first state with the deletion of the pod, or None if its container ended before that."""
     seen = removed(pod)
     return None if seen is None or seen.version > _first_ended(case, pod).version else seen
 
 
 def evicted(pod: Pod) -> str | None:
-    """Return why the pod's node or the scheduler evicted the pod, or None when they did not."""
+    """Return why the kubelet or the scheduler evicted the pod, or None if it was not evicted."""
     disruption = pod.condition("DisruptionTarget")
     status = mapping(pod.last.object, "status")
     if disruption is None and status.get("reason") != "Evicted":
         return None
-    told = disruption[1] if disruption else {}
-    why = told.get("message") or told.get("reason") or status.get("message") or "no reason given"
+    details = disruption[1] if disruption else {}
+    why = details.get("message") or details.get("reason") or status.get("message") or "no reason given"
     return str(why).rstrip(" .")  # the kubelet ends its message with ". "
 
 
 def evicted_at(pod: Pod) -> float | None:
-    """Return when a pod was first seen evicted, or None. Its kubelet may report no end of its container."""
+    """Return when the first state with the eviction of a pod was received, or None.
+
+    The kubelet may never report the end of its container.
+    """
     for seen in pod.history:
         status = mapping(seen.object, "status")
-        told = [c for c in items(status, "conditions") if c.get("type") == "DisruptionTarget"]
-        if told or status.get("reason") == "Evicted":
+        disruptions = [c for c in items(status, "conditions") if c.get("type") == "DisruptionTarget"]
+        if disruptions or status.get("reason") == "Evicted":
             return seconds(seen.received_at)
     return None
 
@@ -54,7 +57,7 @@ def evicted_at(pod: Pod) -> float | None:
 def asked(removed: ObjectState) -> float:
     """Return when the deletion was requested.
 
-    A deletionTimestamp is the end of the grace period, so it is later.
+    It is before the deletionTimestamp, which is the end of the grace period.
     """
     metadata = mapping(removed.object, "metadata")
     limit, grace = seconds(metadata.get("deletionTimestamp")), metadata.get("deletionGracePeriodSeconds")
@@ -64,9 +67,9 @@ def asked(removed: ObjectState) -> float:
 
 
 def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
-    """Return when the Job had run for too long, where its controller deleted the pod because of that.
+    """Return when the Job exceeded its deadline, if its controller deleted the pod for that reason, or None.
 
-    It deletes the pods first, and then writes why, so the versions do not show it.
+    The controller deletes the pods before it writes the condition, so resource versions prove nothing.
     """
     job = case.jobset
     ended = (condition(job, "FailureTarget") or condition(job, "Failed")) if job is not None else {}
@@ -77,9 +80,9 @@ def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
 
 
 def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
-    """Return whether a pod was deleted before anything else of the job had ended or was to end.
+    """Return whether a pod was deleted before anything else of the job ended or was about to end.
 
-    Such a deletion is no consequence. Resource versions of one cluster give the order in which its objects
+    Such a deletion is not a consequence. Resource versions of one cluster give the order in which its objects
     were written.
     """
     born = pod.history[0].version
@@ -89,16 +92,16 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
 
 
 def with_the_job(case: Case, removed: ObjectState) -> bool:
-    """Return whether the JobSet was deleted before the pod: the garbage collector then deleted the pod."""
+    """Return whether the JobSet was deleted before the pod, so that the garbage collector deleted the pod."""
     return case.terminal is None and any(
         0 <= seen.version < removed.version for seen in filter(leaving, case.jobsets)
     )
 
 
 def by_torchrun_controller(case: Case) -> ObjectState | None:
-    """Return the first state of the TorchrunJob that says that it is over, if its JobSet was deleted after.
+    """Return the first state of the TorchrunJob with a completionTime, if its JobSet was deleted after it.
 
-    Its controller deletes a JobSet that still runs then.
+    The torchrun controller deletes a JobSet that is still running at that time.
     """
     leaves = next(filter(leaving, case.jobsets), None)
     if case.launch.launcher != "torchrun" or leaves is None:
@@ -114,19 +117,19 @@ def by_torchrun_controller(case: Case) -> ObjectState | None:
 def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
     """Yield the states of other objects after which the controllers delete a pod."""
     for other in case.pods.values():
-        for seen in other.history:
-            phase = mapping(seen.object, "status").get("phase")
-            if other is not pod and (seen.type == "DELETED" or phase in {"Failed", "Succeeded"}):
-                yield seen
+        for state in other.history:
+            phase = mapping(state.object, "status").get("phase")
+            if other is not pod and (state.type == "DELETED" or phase in {"Failed", "Succeeded"}):
+                yield state
     for kind in ("jobset", "job", "workload"):
-        for seen in case.bundle.history(kind):
-            suspended = mapping(seen.object, "spec").get("suspend") is True
+        for state in case.bundle.history(kind):
+            suspended = mapping(state.object, "spec").get("suspend") is True
             over = any(
-                condition(seen, name).get("status") == "True"
+                condition(state, name).get("status") == "True"
                 for name in ("Failed", "FailureTarget", "Complete", "Completed", "Evicted", "Finished")
             )
-            if leaving(seen) or suspended or over:
-                yield seen
+            if leaving(state) or suspended or over:
+                yield state
 
 
 def _first_ended(case: Case, pod: Pod) -> ObjectState:

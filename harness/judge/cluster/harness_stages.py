@@ -1,4 +1,4 @@
-"""Judge whether the harness did its part: its stages, the launch, and the evidence itself."""
+"""Judge whether the harness did its own part: its stages, the launch and the evidence."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _STAGE_PHASE |= {"queue": START, "admission": START, "scheduling": START}
 
 
 def stages(manifest: Manifest) -> Finding:
-    """Check every stage that the harness itself had to complete."""
+    """Check `stages`: every stage of the harness succeeded."""
     for stage in manifest.stages:
         error = (stage.error or "no reason was recorded").strip()
-        # A signal ends the stage under way. The check `harness` says so.
+        # The check `harness` reports a stage that a signal ended.
         if stage.ok or (manifest.interrupted and error in SIGNALS):
             continue
         cause = CAUSES.get(stage.cause or "")
@@ -24,13 +24,13 @@ def stages(manifest: Manifest) -> Finding:
             return found("stages", "run.harness_error", text, evidence=["manifest.json"])
         phase = _STAGE_PHASE.get(cause.family, PROVISION)
         holders = [f"{use.what}, holds {use.bytes / 2**30:.1f} GiB" for use in manifest.disk]
-        why = [f"most of that disk: {listed(holders)}"] if holders else []
+        why = [f"largest users of that disk: {listed(holders)}"] if holders else []
         return found("stages", cause.id, text, why=why, evidence=["manifest.json"], phase=phase)
     return passed("stages", f"{counted(len(manifest.stages), 'stage')} succeeded", ["manifest.json"])
 
 
 def ended(manifest: Manifest) -> Finding:
-    """Check whether the harness watched until the end."""
+    """Check `harness`: the harness watched until the end."""
     refs = ["manifest.json"]
     word = (manifest.interrupted or "").upper()
     if word.startswith(("SIG", "KEYBOARDINTERRUPT", "CTRL")):
@@ -40,36 +40,39 @@ def ended(manifest: Manifest) -> Finding:
         where = f" in the stage {manifest.in_stage}" if manifest.in_stage else ""
         text = f"the harness was killed{where}, so its evidence has no end"
         return found("harness", "run.harness_killed", text, evidence=refs)
-    # What infrastructure lost and the harness requested again changes no verdict, but it is shown.
-    told = listed([f"{retry.what}: {retry.reason}" for retry in manifest.retries])
-    why = [f"it repeated requests: {told}"] if told else []
+    # Requests that were lost and repeated do not change the verdict, but they are shown.
+    retries = listed([f"{retry.what}: {retry.reason}" for retry in manifest.retries])
+    why = [f"it repeated these requests: {retries}"] if retries else []
     return passed("harness", "the harness watched until the end", refs, why=why)
 
 
 def _where(manifest: Manifest) -> str:
-    """Return every stage that a signal ended.
+    """Return a clause with every stage that a signal ended.
 
-    Some run side by side, and a second signal ends a second one.
+    There may be several, because stages run in parallel and a second signal ends another stage.
     """
     ended_ = [stage.name for stage in manifest.stages if (stage.error or "") in SIGNALS]
     return f" in the stage{'s' if ended_[1:] else ''} {' and '.join(ended_)}" if ended_ else ""
 
 
 def manifest(manifest: Manifest | None, before: list[Finding]) -> Finding:
-    """Check that the manifest is there. A run that failed `before` its launch need not say more."""
+    """Check `manifest`: it can be read and records a launch, unless the run failed before its launch.
+
+    `before` are the findings of earlier checks.
+    """
     refs = ["manifest.json"]
     if manifest is None:
         return found("manifest", "run.no_manifest", "the bundle has no readable manifest.json", evidence=refs)
     if manifest.expected is not None and manifest.launch is not None:
-        return passed("manifest", "the manifest says what was launched and expected", refs)
+        return passed("manifest", "the manifest records the launch and what was expected", refs)
     if any(finding.result != "PASS" for finding in before):
         return passed("manifest", "the run ended before the launch", refs)
-    text = "the manifest does not say what was launched and expected"
+    text = "the manifest does not record what was launched and expected"
     return found("manifest", "run.no_manifest", text, evidence=refs)
 
 
 def expected(case: Case) -> Finding:
-    """Check that the expected ranks can be spread evenly over the expected nodes."""
+    """Check `expected`: the expected ranks can be spread evenly over the expected nodes."""
     ranks, nodes = case.expected.ranks, case.expected.num_nodes
     text = f"{counted(ranks, 'rank')} on {counted(nodes, 'node')}"
     if nodes > 0 and ranks > 0 and ranks % nodes == 0:
@@ -78,19 +81,22 @@ def expected(case: Case) -> Finding:
 
 
 def launched(case: Case) -> Finding:
-    """Check that the launch made an object. Only an object read back from the cluster proves it."""
+    """Check `launched`: the launch created an object, which was read back from the cluster."""
     launch = case.launch
     if launch.object_name and launch.uid:
         return passed("launched", f"{launch.kind} {launch.object_name} exists", ["manifest.json"])
     stopped = case.manifest.interrupted or case.manifest.ended_at is None
     if stopped or not all(stage.ok for stage in case.manifest.stages):
-        return unknown("launched", "the launch was not reached, did not end or was not recorded")
-    text = f"the launcher {launch.launcher} reported no error, and no {launch.kind} of it was found"
+        return unknown("launched", "the launch did not begin, did not end or was not recorded")
+    text = f"the launcher {launch.launcher} reported no error, but its {launch.kind} was not found"
     return found("launched", "launch.jobset_not_found", text, evidence=["manifest.json"])
 
 
 def evidence(case: Case) -> Finding:
-    """Check that nothing that is read is cut off or malformed. Other checks have read all but the objects."""
+    """Check `evidence`: no file of the bundle that was read is truncated or malformed.
+
+    Earlier checks have read everything but the objects.
+    """
     case.bundle.read_objects()
     damaged = case.bundle.damaged
     if damaged:

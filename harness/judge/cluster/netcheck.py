@@ -1,4 +1,4 @@
-"""Judge what netcheck said inside the pods: which ranks cannot reach each other, and why."""
+"""Judge the diagnoses of netcheck from inside the pods: which ranks cannot reach each other, and why."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from harness.judge.cluster import services
 from harness.judge.finding import LATE, Finding, counted, found, passed, unknown
 
 ABSENT = "peer.never_came"
-"""netcheck's word for a rank that spoke to nobody. Why it did not, its pod says, where that is known."""
+"""netcheck's cause for a rank that contacted no other. The reason, if known, is in the state of its pod."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """The last diagnosis of one pod. `index` is the pod's, which netcheck itself may have wrong."""
+    """The last diagnosis of one pod. `index` is its true node index; the one in the record may be wrong."""
 
     index: int
     ref: str
@@ -32,7 +32,7 @@ class Said:
 
 def said(case: Case) -> dict[int, Said]:
     """Map the index of each node to the last diagnosis of its last pod."""
-    if case.launch.netcheck is None:  # What a rank starts by itself is its own affair.
+    if case.launch.netcheck is None:  # A netcheck that a rank starts by itself is not judged.
         return {}
     index = {pod.name: node for node, pod in case.pods.items()}
     return {
@@ -43,14 +43,14 @@ def said(case: Case) -> dict[int, Said]:
 
 
 def best(all_: Iterable[Said]) -> Said | None:
-    """Return the diagnosis that says most: one that failed, then one that is about all pairs."""
+    """Return the most informative diagnosis: failed ones come first, then those of all pairs."""
     order = {"failed": 0, "unknown": 1, "ok": 2}
     ranked = sorted(all_, key=lambda one: (order[one.diagnosis.verdict], not one.diagnosis.whole, one.index))
     return ranked[0] if ranked else None
 
 
 def check(case: Case) -> Finding:
-    """Check `netcheck`: every pod's diagnosis is there, is about all pairs, and all pairs are fine."""
+    """Check `netcheck`: every pod has a diagnosis of all pairs, and all pairs work."""
     there = said(case)
     first = best(there.values())
     if first is not None and first.diagnosis.verdict == "failed":
@@ -58,21 +58,21 @@ def check(case: Case) -> Finding:
     absent = [index for index in range(case.expected.num_nodes) if index not in there]
     if absent or first is None:
         ranks = case.ranks_of(*absent)
-        return unknown("netcheck", f"netcheck said nothing in the pod of {names(ranks)}", ranks=ranks)
+        return unknown("netcheck", f"netcheck reported nothing in the pod of {names(ranks)}", ranks=ranks)
     nodes, refs = case.expected.num_nodes, [one.ref for one in there.values()]
     partial = [one.index for one in there.values() if not one.diagnosis.whole or one.diagnosis.nodes != nodes]
     if first.diagnosis.verdict == "unknown" or partial:
         doubts = [f"{s.step}: {s.text}" for s in first.diagnosis.findings if s.status == "unknown"]
-        text = "netcheck proved only a part of what it should prove"
+        text = "netcheck could not test everything"
         return unknown("netcheck", text, details=doubts, ranks=case.ranks_of(*partial), evidence=refs)
     pairs = counted(nodes * (nodes - 1), "pair")
     took = max(one.diagnosis.seconds for one in there.values())
-    text = f"from inside every pod, all {pairs} of {counted(nodes, 'pod')} were proved within {took:.1f} s"
+    text = f"from inside every pod, all {pairs} of {counted(nodes, 'pod')} were tested within {took:.1f} s"
     return passed("netcheck", text, refs, details=["names, connections, who answers, full packets"])
 
 
 def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
-    """Return the steps, with what a pod cannot know of `pods` and `service` from the API server."""
+    """Return the steps. `pods` and `service`, which pods cannot see, come from the API server's objects."""
     known = {"pods": _pods(case), "service": _service(case)}
     return [known.get(step.step) or step if step.status == "unknown" else step for step in diagnosis.findings]
 
@@ -94,7 +94,7 @@ def _service(case: Case) -> NetcheckStep | None:
 
 
 def _accused(first: Said, all_: Iterable[Said]) -> list[int]:
-    """Return the nodes that the cause accuses: by the first diagnosis, or by one of their own."""
+    """Return the nodes to blame, according to the first diagnosis or to their own."""
     own = {
         one.index
         for one in all_
@@ -110,7 +110,7 @@ def _failed(case: Case, first: Said, accused: list[int]) -> Finding:
         text = f"netcheck failed with {diagnosis.cause or 'no cause'}, which this harness does not know"
         return unknown("netcheck", text, evidence=[first.ref])
     nodes = [rank for rank in accused if rank < case.expected.num_nodes]
-    about = "" if diagnosis.whole else f" ({names(case.ranks_of(first.index))} alone says so)"
+    about = "" if diagnosis.whole else f" (according to {names(case.ranks_of(first.index))} alone)"
     text, why = failed[0].text, list[str]()
     if nodes and "rank" not in text:
         text = f"{names(case.ranks_of(*nodes))}: {text}"
@@ -118,42 +118,43 @@ def _failed(case: Case, first: Said, accused: list[int]) -> Finding:
     if cause in (*services.NAMES, ABSENT) and (wrong := services.problem(case)) is not None:
         cause, nodes, refs = wrong.cause, wrong.nodes, [*refs, *wrong.evidence]
         text, why = wrong.text, [f"in the pods: {text}"]
-    elif cause == ABSENT and (kept := _homeless(case, first, nodes)) is not None:
-        cause, (text, ref) = "scheduling.unschedulable", kept
+    elif cause == ABSENT and (delayed := _homeless(case, first, nodes)) is not None:
+        cause, (text, ref) = "scheduling.unschedulable", delayed
         refs = [*refs, ref]
-    elif cause == ABSENT and (told := _spoke(case, first, nodes)) is not None:
-        cause, text = told
+    elif cause == ABSENT and (unreached := _spoke(case, first, nodes)) is not None:
+        cause, text = unreached
     elif cause == ABSENT:
         why += [f"{case.place(index)}: its pod {_state(case, index)}" for index in nodes]
     return found(
         "netcheck",
         CAUSES[cause].id,
-        f"the ranks cannot meet{about}: {text}",
+        f"the ranks cannot reach each other{about}: {text}",
         why=[*why, *[f"also: {s.text}" for s in failed[1:3]]],
         ranks=case.ranks_of(*nodes),
         evidence=refs,
-        # Where a rank is not there, what ended its pod or kept it away is the cause. All else was so before
-        # any rank could end because of it.
+        # If a rank is absent, the cause is the reason why its pod ended or did not start, which has its own
+        # time. All other problems existed before any rank could end because of them.
         phase=RUNNING if cause == ABSENT else None,
         at=None if cause == ABSENT else seconds(first.record.at),
     )
 
 
 def _homeless(case: Case, first: Said, nodes: list[int]) -> tuple[str, str] | None:
-    """Return what kept pods from a node while the others waited for them, and its evidence.
+    """Return why pods had no node while the others waited for them, and its evidence, or None.
 
-    They got one later, when those that waited had ended. Of a pod that never got one, `scheduling` tells.
+    These pods were scheduled later, after the waiting ones had ended. The check `scheduling` judges pods that
+    never were.
     """
     until = seconds(first.record.at) or 0.0
-    told = [said_ for index in nodes if (said_ := _unscheduled(case, index, until)) is not None]
-    if not told or len(told) < len(nodes):
+    reasons = [said_ for index in nodes if (said_ := _unscheduled(case, index, until)) is not None]
+    if not reasons or len(reasons) < len(nodes):
         return None
     who = names(case.ranks_of(*nodes))
-    return f"{who} had no node while the others waited: {told[0][0]}", told[0][1]
+    return f"{who} had no node while the others waited: {reasons[0][0]}", reasons[0][1]
 
 
 def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None:
-    """Return what the scheduler last said before `until` of a pod that had no node then, and its evidence."""
+    """Return the scheduler's last message until then for a pod without a node, and its evidence, or None."""
     pod = case.pods.get(index)
     history = pod.history if pod is not None and pod.node is not None else ()
     then = [state for state in history if (seconds(state.received_at) or LATE) <= until]
@@ -164,9 +165,9 @@ def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None
 
 
 def _spoke(case: Case, first: Said, nodes: list[int]) -> tuple[str, str] | None:
-    """Return what others saw of pods that do have a diagnosis of their own: they came, and were not reached.
+    """Return cause and text for pods that started in time and that the others could not reach, or None.
 
-    Returns None when one of them has none, or came only after the others had ended.
+    Returns None if one of them has no diagnosis, or if it started only after the others had ended.
     """
     there, until = said(case), seconds(first.record.at) or 0.0
     began = {index: (seconds(one.record.at) or LATE) - one.diagnosis.seconds for index, one in there.items()}
@@ -175,17 +176,17 @@ def _spoke(case: Case, first: Said, nodes: list[int]) -> tuple[str, str] | None:
     cells = [row[nodes[0]] for row in first.diagnosis.rows.values() if nodes[0] in row]
     seen = [cell for cell in cells if cell.outcome in CAUSES]
     who = names(case.ranks_of(*nodes))
-    return (seen[0].outcome, f"{who} came, and nobody reached it: {seen[0].text}") if seen else None
+    return (seen[0].outcome, f"{who} started, but no other rank reached it: {seen[0].text}") if seen else None
 
 
 def _state(case: Case, index: int) -> str:
     pod = case.pods.get(index)
     if pod is None:
-        return "was never seen"
+        return "was not recorded"
     phase = (pod.last.object.get("status") or {}).get("phase", "unknown")
     return f"is {phase}" + ("" if case.started(index) else ", and its container never started")
 
 
 def ended_by_it(case: Case) -> set[int]:
-    """Return the nodes whose pod ended because its netcheck failed: nothing ran there after it."""
+    """Return the nodes whose pod ended because netcheck failed there, before the command of the rank."""
     return {index for index, one in said(case).items() if one.diagnosis.verdict == "failed"}

@@ -1,4 +1,4 @@
-"""Judge whether the nodes of the job kept answering while ranks ran on them."""
+"""Judge whether the nodes of the job stayed Ready while ranks ran on them."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ from harness.judge.end import End
 from harness.judge.finding import Finding, found, passed, unknown
 
 SILENT_SECONDS = 50.0
-"""Seconds after a node's last sign of life when Kubernetes calls it Unknown (node-monitor-grace-period)."""
+"""Seconds after a node's last heartbeat when its condition becomes Unknown (node-monitor-grace-period)."""
 
 
 def _lost(case: Case, node: str, until: float) -> ObjectState | None:
-    """Return the first state before `until` (seconds since the epoch) with the node not Ready or gone."""
+    """Return the first state up to `until` (seconds since the epoch) with the node not Ready or gone."""
     for states in case.bundle.objects("node").values():
-        for seen in states:
-            ready = condition(seen, "Ready")
-            away = seen.type == "DELETED" or ready.get("status", "True") != "True"
-            if seen.name == node and away and (seconds(seen.received_at) or 0.0) <= until:
-                return seen
+        for state in states:
+            ready = condition(state, "Ready")
+            away = state.type == "DELETED" or ready.get("status", "True") != "True"
+            if state.name == node and away and (seconds(state.received_at) or 0.0) <= until:
+                return state
     return None
 
 
 def checks(case: Case, ends: dict[int, End]) -> Finding:
-    """Check `nodes`. A node that was away for a while does not fail a job that still completed."""
+    """Check `nodes`: every node stayed Ready while ranks ran on it, or the job completed all the same."""
     if case.terminal == "Completed":
         return passed("nodes", "the job completed on its nodes")
     lost: dict[str, tuple[ObjectState, list[int]]] = {}
@@ -42,11 +42,11 @@ def checks(case: Case, ends: dict[int, End]) -> Finding:
             return unknown("nodes", f"no state of {missing[0] if missing else 'the nodes'} was recorded")
         return passed("nodes", "every node of the job was Ready while the harness watched")
     node, (seen, ranks) = min(lost.items(), key=lambda entry: _since(entry[1][0]))
-    others = [f"so did node {n} with {names(r)}" for n, (_, r) in lost.items() if n != node]
+    others = [f"node {n} with {names(r)} was lost too" for n, (_, r) in lost.items() if n != node]
     return found(
         "nodes",
         "cluster.node_lost",
-        f"node {node} stopped serving while {names(ranks)} ran on it: {_why(seen)}",
+        f"node {node} was lost while {names(ranks)} ran on it: {_why(seen)}",
         why=others,
         ranks=[rank for _, more in lost.values() for rank in more],
         evidence=[state.ref for state, _ in lost.values()],
@@ -54,18 +54,20 @@ def checks(case: Case, ends: dict[int, End]) -> Finding:
     )
 
 
-def _since(seen: ObjectState) -> float:
-    """Return when the node was last known to serve, in seconds since the epoch."""
-    ready = condition(seen, "Ready")
-    moment = seconds(ready.get("lastTransitionTime")) or seconds(seen.received_at) or 0.0
+def _since(state: ObjectState) -> float:
+    """Return when the node was last known to work, in seconds since the epoch."""
+    ready = condition(state, "Ready")
+    moment = seconds(ready.get("lastTransitionTime")) or seconds(state.received_at) or 0.0
     return moment - SILENT_SECONDS if ready.get("status") == "Unknown" else moment
 
 
-def _why(seen: ObjectState) -> str:
-    ready = condition(seen, "Ready")
-    if seen.type == "DELETED" and ready.get("status", "True") == "True":
+def _why(state: ObjectState) -> str:
+    ready = condition(state, "Ready")
+    if state.type == "DELETED" and ready.get("status", "True") == "True":
         return "it was deleted from the cluster"
     since = ready.get("lastTransitionTime", "an unknown time")
     text = f"Ready is {ready.get('status')} since {since}, {ready.get('reason')}: {ready.get('message')}"
-    away = [str(t.get("key")) for t in items(seen.object, "spec", "taints") if t.get("effect") == "NoExecute"]
+    away = [
+        str(t.get("key")) for t in items(state.object, "spec", "taints") if t.get("effect") == "NoExecute"
+    ]
     return text + (f" (taints {', '.join(away)})" if away else "")

@@ -1,6 +1,6 @@
-"""Find what is wrong with the headless Service that names the pods, from what the API server said of it.
+"""Find what is wrong with the headless Service of the pods, from the recorded API objects.
 
-netcheck sees from inside a pod that a name does not exist. Why that is so, only the API's objects say.
+Inside a pod, netcheck finds only that a name does not exist. The reason is in the API objects.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case, names
 
 NAMES = ("dns.no_record", "dns.negative_cached", "dns.old_address")
-"""Causes of which a wrong Service may be the reason."""
+"""Causes that a wrong Service may explain."""
 _SLICES = "kubernetes.io/service-name"
 
 
 @dataclass(frozen=True)
 class ServiceProblem:
-    """Why the names of `nodes` (indexes of pods) cannot exist."""
+    """Why DNS has no names for the pods of `nodes` (node indexes)."""
 
     cause: CauseId
     text: str
@@ -29,12 +29,12 @@ class ServiceProblem:
 
 
 def problem(case: Case) -> ServiceProblem | None:
-    """Return what is wrong with the Service of the pods, or None: nothing, or not recorded."""
+    """Return what is wrong with the Service of the pods. None means nothing, or that it was not recorded."""
     pods = {index: pod for index, pod in case.pods.items() if _subdomain(pod)}
     if not pods or not _watched(case, "service"):
         return None
     name = _subdomain(next(iter(pods.values())))
-    # After the wait the harness deletes the job, and the garbage collector its Service.
+    # After the wait, the harness deletes the job, and the garbage collector deletes its Service.
     limit = case.waited_until or float("inf")
     recorded = [states for states in case.bundle.objects("service").values() if states[0].name == name]
     until = [[s for s in states if (seconds(s.received_at) or 0.0) <= limit] for states in recorded]
@@ -42,28 +42,28 @@ def problem(case: Case) -> ServiceProblem | None:
     refs = [pod.last.ref for pod in pods.values()]
     if not services or services[-1][-1].type == "DELETED":
         how = "was deleted" if services else "does not exist"
-        text = f"the pods' subdomain is {name}, and a Service of this name {how}"
+        text = f"the subdomain of the pods is {name}, and the Service of this name {how}"
         return ServiceProblem("service.missing", text, name, [*pods], [*refs, *(s[-1].ref for s in services)])
     service = services[-1][-1]
     return _selector(case, service, pods) or _endpoints(case, service, pods)
 
 
 def healthy(case: Case) -> str | None:
-    """Return what is proved of the Service of the pods when it has no problem, or None: that is not known."""
+    """Return a sentence if the Service is proved to select and publish all pods, else None."""
     names_ = {_subdomain(pod) for pod in case.pods.values()} - {""}
     if problem(case) or len(case.pods) < case.expected.num_nodes or len(names_) != 1:
         return None
     if not _watched(case, "service") or not case.bundle.has("objects/endpointslice.jsonl"):
         return None
     return (
-        f"Service {next(iter(names_))} selects all {len(case.pods)} pods, and had each of them as an endpoint"
+        f"Service {next(iter(names_))} selects all {len(case.pods)} pods, and each of them was its endpoint"
     )
 
 
 def _watched(case: Case, kind: str) -> bool:
-    """Return whether every object of a kind is in the evidence. What may not be read is not watched.
+    """Return whether the evidence has every object of a kind.
 
-    While a job runs, its watches are up to date. A harness that was killed left them at some moment.
+    It does not if the harness may not list the kind, or was killed, which ends the record at some moment.
     """
     unread = any(retry.reason.startswith(f"objects/{kind}: ") for retry in case.manifest.retries)
     return (case.manifest.ended_at is not None or case.running) and not unread
@@ -80,7 +80,7 @@ def _selector(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Service
         for index, pod in pods.items()
         if not wanted.items() <= mapping(pod.last.object, "metadata", "labels").items()
     ]
-    if not wanted or not left:  # Without a selector, somebody else makes the endpoints.
+    if not wanted or not left:  # Without a selector, Kubernetes does not manage the endpoints.
         return None
     labels = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
     who = "no pod of the job" if len(left) == len(pods) else f"not the pod of {names(case.ranks_of(*left))}"
@@ -94,8 +94,8 @@ def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Servic
         unready = [index for index in ran if not _ever_ready(pods[index])]
         if unready:
             text = (
-                f"Service {service.name} publishes only pods that are ready, and the pod of "
-                f"{names(case.ranks_of(*unready))} never was"
+                f"Service {service.name} publishes only ready pods, and the pod of "
+                f"{names(case.ranks_of(*unready))} never was ready"
             )
             refs = [service.ref, *(pods[index].last.ref for index in unready)]
             return ServiceProblem("service.not_ready", text, service.name, unready, refs)
@@ -111,7 +111,7 @@ def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Servic
     if not left:
         return None
     who = names(case.ranks_of(*left))
-    text = f"Service {service.name} matches the pod of {who}, and never had it as an endpoint"
+    text = f"Service {service.name} selects the pod of {who}, but that was never an endpoint of it"
     return ServiceProblem("service.endpoints", text, service.name, left, [service.ref])
 
 

@@ -1,4 +1,4 @@
-"""Judge whether every pod got a node and its container could start from its image."""
+"""Judge whether every pod was scheduled and its container started from its image."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _KEPT_FROM_STARTING: dict[str, CauseId] = {
     "FailedAttachVolume": "scheduling.volume_failed",
     "FailedMapVolume": "scheduling.volume_failed",
 }
-"""Reason of a warning about a pod that has a node → what keeps its containers from starting."""
+"""Reason of a warning event for a scheduled pod → the cause that keeps its containers from starting."""
 LASTING_SECONDS = 5.0
-"""The kubelet tries again. What it says once may be over."""
+"""Seconds over which a warning must repeat. The kubelet retries, so a single warning may be over."""
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """A container that could not start, in the recorded state that says most about it."""
+    """A container that could not start, in the recorded state with the longest message about it."""
 
     seen: ObjectState
     container: str
-    """What it is, for a container that is not the rank's own: "init container warm-cache"; else ""."""
+    """Role and name of a container that is not the rank's own, as "init container warm-cache", else ""."""
     reason: str
     message: str
     image: str
@@ -47,7 +47,7 @@ class Blocked:
 
 
 def blocked(case: Case, index: int) -> Blocked | None:
-    """Return why a container of a node's pod did not start, as the kubelet says it, or None.
+    """Return the kubelet's reason why a container of a node's pod did not start, or None.
 
     The rank's own container comes first, then the others of its pod.
     """
@@ -63,7 +63,7 @@ def blocked(case: Case, index: int) -> Blocked | None:
 
 def _blocked_other(pod: Pod, other: containers.Other) -> Blocked | None:
     if mapping(other.status, "state").keys() & {"running", "terminated"}:
-        return None  # It was late.
+        return None  # It started late.
     part = "containers" if other.role == "container" else "initContainers"
     return _blocked(pod, part, other.name, f"{other.role} {other.name}")
 
@@ -71,9 +71,9 @@ def _blocked_other(pod: Pod, other: containers.Other) -> Blocked | None:
 def _blocked(pod: Pod, part: str, name: str, text: str) -> Blocked | None:
     statuses = "containerStatuses" if part == "containers" else "initContainerStatuses"
     best: Blocked | None = None
-    for seen in pod.history:
-        spec = next((c for c in items(seen.object, "spec", part) if c.get("name") == name), {})
-        for status in items(seen.object, "status", statuses):
+    for recorded in pod.history:
+        spec = next((c for c in items(recorded.object, "spec", part) if c.get("name") == name), {})
+        for status in items(recorded.object, "status", statuses):
             for state in ("waiting", "terminated"):
                 what = mapping(status, "state", state)
                 reason, message = str(what.get("reason", "")), str(what.get("message", ""))
@@ -83,12 +83,12 @@ def _blocked(pod: Pod, part: str, name: str, text: str) -> Blocked | None:
                 if best is None or len(message) >= len(best.message):
                     image = str(status.get("image") or spec.get("image", ""))
                     always = spec.get("imagePullPolicy") == "Always"
-                    best = Blocked(seen, text, reason, message, image, always, meaning.cause)
+                    best = Blocked(recorded, text, reason, message, image, always, meaning.cause)
     return best
 
 
 def image(case: Case) -> Finding:
-    """Check `image`: every rank's container could be started from its image."""
+    """Check `image`: every rank's container started from its image."""
     stuck = {index: why for index in case.pods if (why := blocked(case, index)) is not None}
     if stuck:
         index, first = next(iter(stuck.items()))
@@ -108,12 +108,12 @@ def image(case: Case) -> Finding:
         )
     waiting = [i for i in range(case.expected.num_nodes) if not case.started(i)]
     if waiting:
-        return unknown("image", f"the container of {case.place(waiting[0])} was not seen to start")
+        return unknown("image", f"the container of {case.place(waiting[0])} is not recorded as started")
     return passed("image", "every rank's container started", [pod.last.ref for pod in case.pods.values()])
 
 
 def _on_nodes(case: Case, why: Blocked, node: str | None) -> tuple[str, str]:
-    """Return what the nodes have of an image that was not pulled, and what to do; "" where nothing is known.
+    """Return which nodes have an image that could not be pulled, and what to do; "" if that is not known.
 
     `node` is the node of the pod.
     """
@@ -123,55 +123,55 @@ def _on_nodes(case: Case, why: Blocked, node: str | None) -> tuple[str, str]:
     if not why.pulled_always:
         return node_images.instead(why.image, node, nodes)
     if node not in node_images.holders(nodes).get(node_images.normal(why.image), []):
-        return "its pull policy is Always, so an image that the node has is not used", ""
-    use = "set imagePullPolicy: IfNotPresent, or a tag other than latest: the policy of latest is Always"
-    return f"this image is on {node}, and the pull policy Always does not use it", use
+        return "its pull policy is Always, so an image on the node is not used", ""
+    use = "set imagePullPolicy: IfNotPresent, or use a tag other than latest, whose default policy is Always"
+    return f"this image is on {node}, but the pull policy Always does not use it", use
 
 
 def scheduling(case: Case) -> Finding:
-    """Check `scheduling`: every pod got a node, and the node's kubelet accepted it."""
-    homeless = {
+    """Check `scheduling`: every pod was scheduled, and the kubelet of its node could start containers."""
+    pending = {
         index: scheduled
         for index, pod in case.pods.items()
         if pod.node is None
         and (scheduled := pod.condition("PodScheduled")) is not None
         and scheduled[1].get("status") == "False"
     }
-    if homeless:
-        seen, told = next(iter(homeless.values()))
+    if pending:
+        seen, unschedulable = next(iter(pending.values()))
         why = never_fits(seen.object, [states[-1].object for states in case.bundle.objects("node").values()])
-        said = f"{told.get('reason', '')}: {told.get('message', 'no message')}"
-        held = [] if why else device_holders(case)
+        said = f"{unschedulable.get('reason', '')}: {unschedulable.get('message', 'no message')}"
+        holders = [] if why else device_holders(case)
         return found(
             "scheduling",
-            "scheduling.devices_held" if held else "scheduling.unschedulable",
-            f"{names(case.ranks_of(*homeless))} could not be scheduled: "
+            "scheduling.devices_held" if holders else "scheduling.unschedulable",
+            f"{names(case.ranks_of(*pending))} could not be scheduled: "
             + (f"{why} (the scheduler: {said})" if why else said),
-            why=[listed([one.sentence for _, one in held])],
-            ranks=case.ranks_of(*homeless),
-            evidence=[*(seen.ref for seen, _ in homeless.values()), *(ref for ref, _ in held)],
+            why=[listed([one.sentence for _, one in holders])],
+            ranks=case.ranks_of(*pending),
+            evidence=[*(seen.ref for seen, _ in pending.values()), *(ref for ref, _ in holders)],
         )
     idle = [index for index, pod in case.pods.items() if pod.node and not case.started(index)]
     if any(containers.holds_back(case, index) for index in idle):
         return unknown("scheduling", "see containers", ranks=case.ranks_of(*idle))
-    kept = {index: warning for index in idle if (warning := _kept_from_starting(case, index)) is not None}
-    if kept:
-        index, last = next(iter(kept.items()))
+    blocked_by = {i: warning for i in idle if (warning := _kept_from_starting(case, i)) is not None}
+    if blocked_by:
+        index, last = next(iter(blocked_by.items()))
         reason, message = (str(last.object.get(name, "")) for name in ("reason", "message"))
-        alike = [i for i, other in kept.items() if other.object.get("reason") == reason]
+        alike = [i for i, other in blocked_by.items() if other.object.get("reason") == reason]
         return found(
             "scheduling",
             _KEPT_FROM_STARTING[reason],
             f"no container of {case.place(index)} could start: {reason}: {message}",
             details=[f"neither could one of {names(case.ranks_of(*alike[1:]))}"] if alike[1:] else [],
             ranks=case.ranks_of(*alike),
-            evidence=[kept[i].ref for i in alike],
+            evidence=[blocked_by[i].ref for i in alike],
         )
     if case.timed_out and idle and not any(blocked(case, index) for index in case.pods):
         return found(
             "scheduling",
             "scheduling.not_started",
-            f"{case.place(idle[0])} was bound to its node, and its container never started",
+            f"{case.place(idle[0])} was bound to its node, but its container never started",
             ranks=case.ranks_of(idle[0]),
             evidence=[case.pods[idle[0]].last.ref],
         )
@@ -184,18 +184,21 @@ def scheduling(case: Case) -> Finding:
 
 
 def device_holders(case: Case) -> list[tuple[str, DeviceHolder]]:
-    """Return the pods that hold devices for which a pod waits, each with its place in the bundle."""
+    """Return the pods that hold devices for which a pod waits, each with its line in the bundle."""
     return [(f"device-holders.jsonl:{line}", one) for line, one in case.bundle.device_holders()]
 
 
 def _kept_from_starting(case: Case, index: int) -> ObjectState | None:
-    """Return the last warning that says why a pod with a node starts no container, if it lasted."""
+    """Return the last warning event that explains why a scheduled pod starts no container, or None.
+
+    Warnings that did not repeat for LASTING_SECONDS are ignored.
+    """
     pod = case.pods[index]
-    told = [
+    warnings = [
         seen
         for seen in case.bundle.history("event")
         if mapping(seen.object, "involvedObject").get("uid") == pod.last.uid
         and seen.object.get("reason") in _KEPT_FROM_STARTING
     ]
-    times = [at for seen in told if (at := seconds(seen.received_at)) is not None]
-    return told[-1] if times and max(times) - min(times) >= LASTING_SECONDS else None
+    times = [at for seen in warnings if (at := seconds(seen.received_at)) is not None]
+    return warnings[-1] if times and max(times) - min(times) >= LASTING_SECONDS else None

@@ -1,1 +1,1 @@
-"""Find what others changed in the cluster during a launch, and which findings that explains."""
+"""Find changes by others in the cluster during a launch, and the findings that they explain."""

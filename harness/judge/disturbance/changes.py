@@ -1,9 +1,8 @@
-"""List what changed in the cluster under a launch, and who changed it.
+"""List the changes in the cluster during a launch, and their authors.
 
-A change counts when it came between the launch and the end of the wait, and neither the harness nor one of
-the controllers made it. Field managers of an object say who wrote it (metadata.managedFields). Kubernetes
-does not record who deleted an object. A bundle that lacks an object, or who wrote it, tells of no change of
-it.
+A change counts if it happened between the launch and the end of the wait and neither the harness nor one of
+the controllers made it. The author of a write is in metadata.managedFields. Kubernetes does not record who
+deleted an object. Changes of objects that are not in the bundle are not known.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ _WRITTEN = (
     *("tracker-service", "tracker-deployment", "resourcequota", "limitrange"),
     *("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks"),
 )
-"""Kinds of which others may create, edit or delete an object."""
+"""Kinds whose creations, edits and deletions by others are reported."""
 _OF_THE_JOB = ("pod", "job", "jobset", "statefulset", "daemonset", "workload")
-"""Kinds of the launched object and what belongs to it."""
+"""Kinds of the launched object and of the objects that belong to it."""
 _WITH_STATUS = ("jobset", "job", "statefulset", "daemonset", "workload")
-"""Kinds whose status nobody but their controllers writes."""
+"""Kinds whose status only their controllers should write."""
 _OF_ADMISSION = ("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks")
 _CONTROLLERS = {
     *("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kindnetd", "kubeadm"),
@@ -41,22 +40,22 @@ _CONTROLLERS = {
 }
 """Field managers of Kubernetes, JobSet (`manager` in older versions), Kueue and the harness."""
 _OF_KUEUE = "kueue-"
-"""How the other field managers of Kueue begin: kueue-admission, kueue-job-controller-PodsReady, …"""
+"""Prefix of the other field managers of Kueue: kueue-admission, kueue-job-controller-PodsReady, …"""
 _MAKERS = {"OpenAPI-Generator", "torchrun-controller"}
-"""Field managers of konduktor and of our controller. They create the objects of a launch, and edit none."""
+"""Field managers of konduktor and the torchrun controller. They create the objects of a launch."""
 
 
 def changes(case: Case) -> list[Change]:
-    """Return what others changed between the launch and the end of the wait, the earliest first."""
+    """Return the changes by others between the launch and the end of the wait, the earliest first."""
     begin, end = _window(case)
-    found = [*_written(case), *_deleted(case), *outages(case)]
-    # A delivery may be recorded twice, when a watch began anew.
-    once = {(change.at, change.text): change for change in found if begin <= change.at <= end}
+    all_ = [*_written(case), *_deleted(case), *outages(case)]
+    # A watch that was restarted may record an event twice.
+    once = {(change.at, change.text): change for change in all_ if begin <= change.at <= end}
     return [once[key] for key in sorted(once)]
 
 
 def _window(case: Case) -> tuple[float, float]:
-    """Return when the launch began and when the wait ended. After it the harness deletes its own objects."""
+    """Return when the launch began and when the wait ended, after which the harness deletes its objects."""
     end = case.waited_until
     return seconds(case.manifest.launched_at) or LATE, LATE if end is None else end
 
@@ -66,7 +65,7 @@ def _others(managers: list[str]) -> list[str]:
 
 
 def _written(case: Case) -> Iterator[Change]:
-    """Yield each creation and edit whose field manager is of none of the known controllers."""
+    """Yield each creation and edit whose field manager is not one of the known controllers."""
     for kind in _WRITTEN:
         for states in case.bundle.objects(kind).values():
             yield from _created(case, kind, states[0])
@@ -77,11 +76,11 @@ def _written(case: Case) -> Iterator[Change]:
                 removed = _removed(before.object, after.object)
                 scaled = "spec.replicas" in fields and items(after.object, "metadata", "managedFields")
                 if scaled and not changed_by(before, after):
-                    who = ["somebody"]  # `kubectl scale` leaves no field manager
+                    who = ["somebody"]  # `kubectl scale` records no field manager
                 if kind in _OF_ADMISSION and set(who) <= set(_managers(before)):
-                    continue  # who renews the certificates of its own webhook
+                    continue  # Its own controller renews the certificates of a webhook.
                 if kind in _OF_THE_JOB and removed and not changed_by(before, after):
-                    who = ["somebody"]  # nor does who takes away a field
+                    who = ["somebody"]  # Removing a field does not record a field manager either.
                 if after.type != "DELETED" and who and fields:
                     what = ", ".join(
                         [*fields, *(f"without {part}" for part in removed if kind in _OF_THE_JOB)]
@@ -93,12 +92,12 @@ def _written(case: Case) -> Iterator[Change]:
                     yield Change(at, "edited", kind, after.name, text, after.ref, fields, removed=removed)
 
 
-def _managers(seen: ObjectState) -> list[str]:
-    return [str(entry.get("manager")) for entry in items(seen.object, "metadata", "managedFields")]
+def _managers(state: ObjectState) -> list[str]:
+    return [str(entry.get("manager")) for entry in items(state.object, "metadata", "managedFields")]
 
 
 def _status_written(kind: str, before: ObjectState, after: ObjectState) -> Iterator[Change]:
-    """Yield that somebody who is no controller wrote the status of an object of the job."""
+    """Yield a write to the status of an object of the job by somebody other than a controller."""
 
     def writes(state: ObjectState) -> set[tuple[str, str]]:
         entries = items(state.object, "metadata", "managedFields")
@@ -108,24 +107,25 @@ def _status_written(kind: str, before: ObjectState, after: ObjectState) -> Itera
 
     who = _others(sorted({manager for manager, _ in writes(after) - writes(before)} - _MAKERS))
     if who and after.type != "DELETED":
-        said = ended(after)
+        outcome = ended(after)
         text = f"the status of {title(after)} was edited by {', '.join(who)}"
-        text += f": it says {said}" if said and said != ended(before) else ""
+        text += f": it says {outcome}" if outcome and outcome != ended(before) else ""
         yield Change(when(after), "edited", kind, after.name, text, after.ref, (STATUS,))
 
 
 def ended(seen: ObjectState) -> str | None:
-    """Return how an object says that it ended, or None."""
-    said = [c.get("type") for c in items(seen.object, "status", "conditions") if c.get("status") == "True"]
-    word = next((w for w in ("Completed", "Complete", "Failed", "Finished") if w in said), None)
+    """Return the terminal state or condition in the status of an object, or None."""
+    conditions = items(seen.object, "status", "conditions")
+    true = [c.get("type") for c in conditions if c.get("status") == "True"]
+    word = next((w for w in ("Completed", "Complete", "Failed", "Finished") if w in true), None)
     return mapping(seen.object, "status").get("terminalState") or word
 
 
 def _removed(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
-    """Return the labels and owner references that one state has and the next one lacks."""
+    """Return the labels and owner references that were removed between two states."""
     old, new = mapping(before, "metadata"), mapping(after, "metadata")
-    kept = {owner.get("uid") for owner in items(new, "ownerReferences")}
-    lost = [owner for owner in items(old, "ownerReferences") if owner.get("uid") not in kept]
+    owners = {owner.get("uid") for owner in items(new, "ownerReferences")}
+    lost = [owner for owner in items(old, "ownerReferences") if owner.get("uid") not in owners]
     return (
         *(f"label {name}" for name in mapping(old, "labels") if name not in mapping(new, "labels")),
         *(f"owner {owner.get('kind')} {owner.get('name')}" for owner in lost),
@@ -133,29 +133,32 @@ def _removed(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _created(case: Case, kind: str, first: ObjectState) -> Iterator[Change]:
-    made = seconds(mapping(first.object, "metadata").get("creationTimestamp")) or 0.0
+    created_at = seconds(mapping(first.object, "metadata").get("creationTimestamp")) or 0.0
     who = [name for name in _others(_managers(first)) if name not in _MAKERS]
-    if first.type == "ADDED" and who and made >= (seconds(case.manifest.launched_at) or LATE) - 1:
+    if first.type == "ADDED" and who and created_at >= (seconds(case.manifest.launched_at) or LATE) - 1:
         text = f"{title(first)} was created by {', '.join(dict.fromkeys(who))}"
         yield Change(when(first), "created", kind, first.name, text, first.ref)
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
-    """Return what of an object differs, without its status. Of a Secret only that it was written is known."""
+    """Return the fields in which two states differ, apart from the status.
+
+    The content of Secrets and ConfigMaps is not recorded, only that it was written.
+    """
     if "spec" not in after and "status" not in after:
         return ("its content",)
-    found = [
+    metadata = [
         f"metadata.{part}"
         for part in ("labels", "annotations", "ownerReferences")
         if (mapping(before, "metadata").get(part) or None) != (mapping(after, "metadata").get(part) or None)
     ]
     old, new = mapping(before, "spec"), mapping(after, "spec")
     keys = sorted({*old, *new})
-    return (*found, *(f"spec.{key}" for key in keys if old.get(key) != new.get(key)))
+    return (*metadata, *(f"spec.{key}" for key in keys if old.get(key) != new.get(key)))
 
 
 def _deleted(case: Case) -> Iterator[Change]:
-    """Yield each deletion that did not follow from another one, from a restart or from the job's end."""
+    """Yield each deletion that is not a consequence of another one, of a restart or of the job's end."""
     gone = [
         (kind, state)
         for kind in (*_WRITTEN, *SYSTEM_PODS)
@@ -184,7 +187,7 @@ def _deleted(case: Case) -> Iterator[Change]:
 
 
 def _by_somebody(case: Case, kind: str, state: ObjectState) -> bool:
-    """Return whether no controller deletes a pod or Job at this time: nothing had ended or was to end."""
+    """Return whether no controller had a reason to delete this pod or Job at this time."""
     if case.terminal is not None or (case.jobset and mapping(case.jobset.object, "status").get("restarts")):
         return False
     if kind == "job":

@@ -1,8 +1,8 @@
-"""Judge whether somebody or something from outside the job disturbed it, and name that as the cause.
+"""Judge whether a change outside the job disturbed it and is the cause of the verdict.
 
-A disturbance is the cause when it came before what the other checks found, and explains it. The rules
-(harness/judge/disturbance/rules.py) state which findings each one explains, so that a rank that failed
-by itself keeps its own cause.
+A disturbance is the cause if it explains the first finding of the other checks and came before it. The rules
+(harness/judge/disturbance/rules.py) define which findings each disturbance explains, so a rank that failed by
+itself keeps its own cause.
 """
 
 from __future__ import annotations
@@ -36,68 +36,68 @@ PARTS = {
     "rules of admission": ("admission-policy", "validating-webhooks"),
     "the tracker": ("tracker", "tracker-service", "tracker-deployment"),
 }
-"""What a launch depends on → the kinds of objects that show it."""
+"""Part of the cluster on which a launch depends → the kinds of its objects."""
 _TRACKER = PARTS["the tracker"]
 TOLD = 8
-"""To how many changes a verdict refers."""
+"""Number of changes to which a verdict refers."""
 
 
 def judged(case: Case, findings: list[Finding]) -> Finding:
-    """Check `disturbances`: whether one explains the finding that would give the verdict.
+    """Check `disturbances`: no change by others explains the finding that would decide the verdict.
 
-    That one then becomes a consequence.
+    If one does, it becomes the cause, and that finding a consequence.
     """
-    seen = changes(case)
+    changed = changes(case)
     first = next(iter(decisive(findings)), None)
     if first is None:
-        return passed(CHECK, _beside(case, seen))
-    cause, evidence = first.cause or "", [change.ref for change in seen[:TOLD]]
-    for one in sorted(named(case, seen), key=lambda d: d.change.at):
+        return passed(CHECK, _beside(case, changed))
+    cause, evidence = first.cause or "", [change.ref for change in changed[:TOLD]]
+    for one in sorted(named(case, changed), key=lambda d: d.change.at):
         if one.explains(cause) and one.change.at <= first.at + one.late:
-            why = [f"what followed: {first.check.explanation}"]
-            if others := _listed([change for change in seen if change is not one.change]):
+            why = [f"consequence: {first.check.explanation}"]
+            if others := _listed([change for change in changed if change is not one.change]):
                 why.append(f"also changed: {others}")
             refs = [one.change.ref, *first.evidence]
             text = f"{one.change.told}{one.text}"
             return _before(found(CHECK, one.cause, text, why=why, ranks=one.ranks, evidence=refs), first)
-    # What a cause of the tracker names is the tracker, and who changed that is told beside it.
+    # A cause of the tracker explains itself. Changes of the tracker are mentioned beside it.
     elsewhere = [
         change
-        for change in seen
+        for change in changed
         if not (cause.startswith("tracker.") and change.kind in _TRACKER) and not elastic.allows(case, change)
     ]
     if cause in UNEXPLAINED and elsewhere:
         result = Finding(
             CHECK,
             first.result,
-            "no check explains it, and the cluster was changed meanwhile",
+            "no check explains it, but the cluster was changed meanwhile",
             "run.disturbed",
             first.ranks,
             [*evidence, *first.evidence],
-            details=[change.told for change in seen],
-            why=[f"what was found: {first.check.explanation}"],
+            details=[change.told for change in changed],
+            why=[f"finding: {first.check.explanation}"],
         )
         return _before(result, first)
-    return passed(CHECK, _beside(case, seen), evidence)
+    return passed(CHECK, _beside(case, changed), evidence)
 
 
 def _before(result: Finding, first: Finding) -> Finding:
-    """Return the finding as one that comes before the one that it explains."""
+    """Return the finding with a time before that of the finding that it explains."""
     return replace(result, phase=min(first.phase, RUNNING), at=0.0)
 
 
-def _beside(case: Case, seen: list[Change]) -> str:
-    """Return what others changed, or of which parts of the cluster nobody is known to have changed any."""
-    if seen:
-        return f"beside the job: {_listed(seen)}"
+def _beside(case: Case, changed: list[Change]) -> str:
+    """Return a sentence with the changes by others, or with the parts of the cluster that did not change."""
+    if changed:
+        return f"changes outside the job: {_listed(changed)}"
     watched = case.manifest.watched
-    if not watched:  # a harness that did not record what it watched
-        return "nobody else was seen to change the cluster"
+    if not watched:  # An older harness did not record what it watched.
+        return "no change of the cluster by others was recorded"
     named_ = [part for part, kinds in PARTS.items() if set(kinds) & set(watched)]
     left = [part for part in PARTS if part not in named_]
-    text = f"nobody else was seen to change {', '.join(named_)}"
+    text = f"no change by others was recorded of {', '.join(named_)}"
     return text + (f"; not watched: {', '.join(left)}" if left else "")
 
 
-def _listed(seen: list[Change]) -> str:
-    return listed([change.told for change in seen])
+def _listed(changed: list[Change]) -> str:
+    return listed([change.told for change in changed])

@@ -1,4 +1,4 @@
-"""List what happened to machines and services under a launch: nodes, clocks, DNS, restarted containers."""
+"""List outages of nodes and services during a launch: reboots, clock jumps, DNS, restarted containers."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ CONTROL_PLANE = {
     "kube-scheduler": "the scheduler (kube-scheduler)",
     "kube-controller-manager": "the controller manager (kube-controller-manager)",
 }
-"""Component label of a control plane's pod → how a sentence calls it."""
+"""Component label of a control plane pod → its name in messages."""
 CLOCK_SECONDS = 30.0
-"""A lease that is off by more was written by a clock that is wrong. A late request is off by 10 s at most."""
+"""Seconds by which a lease is off only because of a wrong clock. A late request causes at most 10 s."""
 
 
 def outages(case: Case) -> Iterator[Change]:
-    """Yield each of them, also those after the wait, in no order."""
+    """Yield all outages, also those after the wait, in no particular order."""
     yield from _restarts(case)
     yield from _nodes(case)
     yield from _clocks(case)
@@ -37,7 +37,7 @@ def outages(case: Case) -> Iterator[Change]:
 
 
 def _restarts(case: Case) -> Iterator[Change]:
-    """Yield each restart of a container of the pods that serve the launch."""
+    """Yield each restart of a container in the pods on which the launch depends."""
     for kind in SYSTEM_PODS:
         for states in case.bundle.objects(kind).values():
             for before, after in pairwise(states):
@@ -52,12 +52,12 @@ def _restarts(case: Case) -> Iterator[Change]:
                     yield Change(when(after), "restarted", kind, after.name, text, after.ref)
 
 
-def _containers(seen: ObjectState) -> list[dict[str, Any]]:
-    return items(seen.object, "status", "containerStatuses")
+def _containers(state: ObjectState) -> list[dict[str, Any]]:
+    return items(state.object, "status", "containerStatuses")
 
 
 def _nodes(case: Case) -> Iterator[Change]:
-    """Yield what happened to nodes: a new boot, a kubelet that started again, a time without service."""
+    """Yield reboots of nodes, restarts of kubelets, and changes of nodes to not Ready."""
     for states in case.bundle.objects("node").values():
         for before, after in pairwise(states):
             name, old, new = after.name, _boot(before), _boot(after)
@@ -78,18 +78,18 @@ def _nodes(case: Case) -> Iterator[Change]:
             yield Change(when(event), "kubelet", "node", name, text, event.ref)
 
 
-def _boot(seen: ObjectState) -> str:
-    return str(mapping(seen.object, "status", "nodeInfo").get("bootID") or "")
+def _boot(state: ObjectState) -> str:
+    return str(mapping(state.object, "status", "nodeInfo").get("bootID") or "")
 
 
 def _last_sign(case: Case, node: str, before: float) -> float | None:
-    """Return when the node last renewed its lease before a time."""
+    """Return when the node last renewed its lease before a time, or None."""
     signs = [when(lease) for lease in case.bundle.history("node-lease") if lease.name == node]
     return max((at for at in signs if at < before - 1), default=None)
 
 
 def _clocks(case: Case) -> Iterator[Change]:
-    """Yield each time from which a node renewed its lease by a clock that differs from the API server's."""
+    """Yield each jump of a node's clock relative to the API server's, found in the renewals of its lease."""
     for states in case.bundle.objects("node-lease").values():
         wrong = 0.0
         for before, after in pairwise([None, *states]):
@@ -104,63 +104,63 @@ def _clocks(case: Case) -> Iterator[Change]:
 
 
 def _clock_error(lease: ObjectState) -> float | None:
-    """Return the seconds by which the node's clock is ahead of the API server's when it wrote the lease."""
+    """Return the seconds by which the node's clock was ahead of the API server's, from a lease, or None."""
     written = [
         seconds(entry.get("time"))
         for entry in items(lease.object, "metadata", "managedFields")
         if entry.get("manager") == "kubelet"
     ]
-    told, server = (
+    renewed, server = (
         seconds(mapping(lease.object, "spec").get("renewTime")),
         max(filter(None, written), default=None),
     )
-    return None if told is None or server is None else told - server
+    return None if renewed is None or server is None else renewed - server
 
 
 def _dns_pods(case: Case) -> list[ObjectState] | None:
-    """Return the states of the DNS's pods, or None where the cluster has no DNS that is known here."""
-    seen = case.bundle.history("dns-pod")
-    return seen if seen or case.bundle.history("dns") else None
+    """Return the states of the DNS pods, or None if the cluster has no known DNS."""
+    states = case.bundle.history("dns-pod")
+    return states if states or case.bundle.history("dns") else None
 
 
 def _control_plane(case: Case, part: str) -> list[ObjectState] | None:
-    """Return the states of one component's pods, or None where the control plane is not in pods."""
-    seen = case.bundle.history("control-plane")
-    labels = [mapping(state.object, "metadata", "labels").get("component") for state in seen]
+    """Return the states of a component's pods, or None if the control plane does not run in pods."""
+    states = case.bundle.history("control-plane")
+    labels = [mapping(state.object, "metadata", "labels").get("component") for state in states]
     if "kube-apiserver" not in labels:
         return None
-    return [state for state, label in zip(seen, labels, strict=True) if label == part]
+    return [state for state, label in zip(states, labels, strict=True) if label == part]
 
 
 def _service_proxy(case: Case, node: str) -> list[ObjectState] | None:
-    """Return the states of kube-proxy's pods on a node, or None where the cluster has no kube-proxy."""
-    seen = case.bundle.history("service-proxy")
+    """Return the states of kube-proxy's pods on a node, or None if the cluster has no kube-proxy."""
+    states = case.bundle.history("service-proxy")
     known = any(state.name == "kube-proxy" for state in case.bundle.history("system-daemonset"))
-    if not seen and not known:
+    if not states and not known:
         return None
-    return [state for state in seen if mapping(state.object, "spec").get("nodeName") == node]
+    return [state for state in states if mapping(state.object, "spec").get("nodeName") == node]
 
 
 def _away_for_a_time(
     case: Case, kind: str, called: str, states: list[ObjectState] | None
 ) -> Iterator[Change]:
-    """Yield each time in which no pod of a service was ready, also from the start of the launch."""
+    """Yield each period without a ready pod of a service. It may begin with the launch."""
     if states is None:
         return
     ready: dict[str, bool] = {}
     launched = seconds(case.manifest.launched_at) or LATE
     began = None if kind not in case.manifest.watched else launched
-    ref = next((seen.ref for seen in [*states, *case.bundle.history(kind)]), f"objects/{kind}.jsonl")
+    ref = next((state.ref for state in [*states, *case.bundle.history(kind)]), f"objects/{kind}.jsonl")
     since: tuple[float, str] | None = (began, ref) if began is not None else None
-    for seen in sorted(states, key=lambda s: (s.version, s.type == "DELETED")):
+    for state in sorted(states, key=lambda s: (s.version, s.type == "DELETED")):
         before = any(ready.values())
-        ready[seen.uid] = seen.type != "DELETED" and condition(seen, "Ready").get("status") == "True"
+        ready[state.uid] = state.type != "DELETED" and condition(state, "Ready").get("status") == "True"
         now = any(ready.values())
         if before and not now:
-            since = max(when(seen), began or 0.0), seen.ref
+            since = max(when(state), began or 0.0), state.ref
         elif now and since is not None:
-            if when(seen) > launched or began is None:
-                yield _away(kind, called, since, when(seen), launched)
+            if when(state) > launched or began is None:
+                yield _away(kind, called, since, when(state), launched)
             since = None
     if since is not None:
         yield _away(kind, called, since, LATE, launched)

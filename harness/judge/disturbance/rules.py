@@ -1,4 +1,4 @@
-"""Name the changes that are disturbances with a cause of their own, and what follows from each."""
+"""Define which changes are disturbances with a cause of their own, and which findings each explains."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from harness.judge.points import elastic
 Explains = Callable[[str], bool]
 
 BACK_SECONDS = 60.0
-"""Seconds in which a machine that starts again is back."""
+"""Seconds within which a rebooted machine is back."""
 _OUT_OF_TIME = ("run.timed_out", "admission.max_execution_time")
-"""Where Kueue manages the job, it ends it a little before the harness would."""
+"""Causes for an exceeded time limit. Kueue ends its jobs shortly before the harness would."""
 UNEXPLAINED = {
     *("", "run.not_completed", *_OUT_OF_TIME, "run.evidence_missing", "run.log_incomplete"),
     *(
@@ -34,13 +34,13 @@ UNEXPLAINED = {
     ),
     *("tracker.unreachable", "tracker.incomplete"),
 }
-"""Causes that say what followed and not why ("" for a check without a cause)."""
+"""Causes that describe a consequence without its reason ("" for a check without a cause)."""
 _UNSERVICED = {
     *("rank.tracker_unreachable", "rendezvous.dns", "rendezvous.timeout", "rendezvous.unreachable"),
     *("dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.no_record"),
     *("dns.differs_by_node", "peer.never_came", "unification.no_run"),
 }
-"""What follows where the address of a Service leads nowhere."""
+"""Causes that follow if the address of a Service leads nowhere."""
 _TAKEN_DOWN = {
     "rank.killed",
     "rank.pod_deleted",
@@ -85,13 +85,13 @@ _RELEASED = {
     *("unification.metric_collision", "unification.foreign_job", "unification.lost_points"),
     "controllers.jobset_not_reconciling",
 }
-"""What follows when a controller no longer counts a pod as its own and makes another one."""
+"""Causes that follow if a controller no longer owns a pod and creates another one."""
 _UNSERVED = {
     *("scheduling.not_started", "scheduling.unschedulable", "admission.pods_ready_timeout"),
     *("controllers.jobset_not_reconciling", "controllers.kueue_not_reconciling"),
     *UNEXPLAINED,
 }
-"""What follows where no scheduler gives pods a node, or no controller manager makes pods and ends Jobs."""
+"""Causes that follow without a scheduler that binds pods, or a controller manager that creates them."""
 _UNRESOLVED = re.compile(
     r"Temporary failure in name resolution|Name or service not known|gaierror|getaddrinfo"
     r"|No address associated with hostname|dns error|failed to lookup address"
@@ -99,21 +99,21 @@ _UNRESOLVED = re.compile(
     re.IGNORECASE,
 )
 _LOST_CONTAINER = 255
-"""Exit code that containerd gives a container that ended while it was not there to see it."""
+"""Exit code that containerd reports for a container that ended while containerd was down."""
 
 
 @dataclass(frozen=True)
 class Disturbance:
-    """A change that explains other findings: which, and of which ranks."""
+    """A change that explains findings with certain causes, and the ranks that it affects."""
 
     cause: CauseId
     change: Change
     explains: Explains
     ranks: tuple[int, ...]
     text: str = ""
-    """What more there is to say of it."""
+    """The end of the sentence on the change."""
     late: float = SAME_MOMENT
-    """Seconds by which it may be seen later than what follows from it."""
+    """Seconds by which the change may be recorded later than its consequences."""
 
 
 def _one_of(*causes: str) -> Explains:
@@ -137,7 +137,7 @@ def named(case: Case, seen: list[Change]) -> Iterator[Disturbance]:
         elif change.kind in {"localqueue", "clusterqueue"} and _of_our_queue(case, change):
             yield Disturbance("queue.changed", change, _one_of(*_NOT_ADMITTED), all_)
         elif change.fields == (STATUS,):
-            text = ", which its controller alone may say: what it does then follows from that"
+            text = ", which only its controller may write, and the controller then acted on it"
             explains = _one_of(*_TAKEN_DOWN, *UNEXPLAINED, "rank.missing", "run.deleted", "run.status_wrong")
             yield Disturbance("run.edited", change, explains, all_, text)
         elif elastic.allows(case, change):
@@ -159,7 +159,7 @@ def named(case: Case, seen: list[Change]) -> Iterator[Disturbance]:
 
 
 def _of_the_job(cause: str) -> bool:
-    """Return whether a finding can follow from the end of the job's namespace: any but one of the harness."""
+    """Return whether a cause can follow from the deletion of the namespace. Those of the harness cannot."""
     family = cause.partition(".")[0]
     return family not in {"docker", "cluster", "controllers", "user"} and cause not in {
         *(
@@ -177,7 +177,7 @@ def _edits_spec(change: Change) -> bool:
 
 
 def _config(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield the deletion of a Secret or ConfigMap if a container that needs it had not started by then."""
+    """Yield the deletion of a Secret or ConfigMap if a container that needs it had not started before."""
     late = [
         index
         for index, pod in case.pods.items()
@@ -195,7 +195,7 @@ def _config(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _needs(pod: Pod, kind: str) -> set[str]:
-    """Return the names of the Secrets or ConfigMaps that a pod's containers cannot start without."""
+    """Return the names of the Secrets or ConfigMaps that a pod's containers need to start."""
     ref, plain = ("secret", "secretName") if kind == "secret" else ("configMap", "name")
     spec = mapping(pod.last.object, "spec")
     volumes = items(spec, "volumes")
@@ -210,18 +210,18 @@ def _needs(pod: Pod, kind: str) -> set[str]:
 
 
 def _first_run(case: Case, pod: Pod) -> float:
-    for seen in pod.history:
-        for status in items(seen.object, "status", "containerStatuses"):
+    for recorded in pod.history:
+        for status in items(recorded.object, "status", "containerStatuses"):
             state = mapping(status, "state")
             if status.get("name") == case.launch.container and ("running" in state or "terminated" in state):
-                return seconds(seen.received_at) or 0.0
+                return seconds(recorded.received_at) or 0.0
     return LATE
 
 
 def _of_our_queue(case: Case, change: Change) -> bool:
-    """Return whether somebody changed the job's own LocalQueue or the ClusterQueue behind it.
+    """Return whether the change is of the job's LocalQueue or of its ClusterQueue.
 
-    A queue that was created as the launch began took nothing from the job: what it lacks is the cause.
+    The creation of a queue during the launch does not count: it takes nothing from the job.
     """
     if change.verb == "created" or (change.verb == "edited" and not _edits_spec(change)):
         return False
@@ -229,13 +229,13 @@ def _of_our_queue(case: Case, change: Change) -> bool:
         return change.name == case.queue
     locals_ = case.bundle.last("localqueue").values()
     return any(
-        seen.name == case.queue and mapping(seen.object, "spec").get("clusterQueue") == change.name
-        for seen in locals_
+        queue.name == case.queue and mapping(queue.object, "spec").get("clusterQueue") == change.name
+        for queue in locals_
     )
 
 
 def _unresolved(case: Case, after: float) -> dict[int, str]:
-    """Map each node index to the first line of its rank's log that tells of a name that did not resolve."""
+    """Map each node index to the first log line after a time with a name that did not resolve."""
     unresolved: dict[int, str] = {}
     for index, pod in case.pods.items():
         path = case.bundle.log(pod.name, case.launch.container)
@@ -247,7 +247,7 @@ def _unresolved(case: Case, after: float) -> dict[int, str]:
 
 
 def _without_dns(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield an absence of the cluster's DNS if a rank could not resolve a name meanwhile."""
+    """Yield an outage of the cluster's DNS if a rank could not resolve a name after it began."""
     unresolved = _unresolved(case, change.at)
     if unresolved:
         ranks = tuple(rank for index in unresolved for rank in case.ranks_of(index))
@@ -256,28 +256,28 @@ def _without_dns(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _without_proxy(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield an absence of the service proxy on a node where ranks ran."""
+    """Yield an outage of the service proxy on a node where ranks ran."""
     there = [index for index, pod in case.pods.items() if pod.node == change.name]
     ranks = case.ranks_of(*there)
     if ranks:
-        text = ", and nothing else makes the addresses of Services (DNS, the tracker) lead to pods there"
+        text = ", so the addresses of Services (DNS, the tracker) led to no pod there"
         crashed = [index for index in _unresolved(case, change.at) if index in there]
         explains = _one_of(*_UNSERVICED, *(("rank.crashed",) if crashed else ()))
         yield Disturbance("cluster.service_proxy_down", change, explains, tuple(ranks), text)
 
 
 def _released(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield that a pod of the job lost labels or owners by which its controllers know it."""
+    """Yield the removal of labels or owners by which controllers identify a pod of the job."""
     for attempts in case.pod_attempts.values():
         for pod in attempts:
             if pod.name == change.name:
-                text = ", so that its controllers no longer know it as the job's"
+                text = ", so its controllers no longer treat it as a pod of the job"
                 ranks = tuple(case.ranks_of(pod.index))
                 yield Disturbance("run.edited", change, _one_of(*_RELEASED), ranks, text)
 
 
 def _unserved(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield the absence of a part of the control plane if a step of the job was left to it meanwhile."""
+    """Yield an outage of a control plane component if a step of the job waited for it."""
     pods = case.bundle.pod_attempts()
     waiting = [rank for index, each in pods.items() if not each[-1].node for rank in case.ranks_of(index)]
     missing = [rank for i in range(case.expected.num_nodes) if i not in pods for rank in case.ranks_of(i)]
@@ -286,14 +286,14 @@ def _unserved(case: Case, change: Change) -> Iterator[Disturbance]:
     else:
         phases = {mapping(each[-1].last.object, "status").get("phase") for each in pods.values()}
         unended = list(case.ranks) if phases <= {"Succeeded", "Failed"} and case.terminal is None else []
-        ranks, text = missing or unended, ", which makes the pods of a Job and writes how it ended"
+        ranks, text = missing or unended, ", which creates the pods of a Job and writes its result"
     if ranks and change.until == LATE:
         explains = _one_of(*_UNSERVED)
         yield Disturbance("cluster.component_down", change, explains, tuple(ranks), text)
 
 
 def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield a change of a node that ranks ran on, or that they were to run on."""
+    """Yield a change of a node on which ranks ran, or on which they may have to run."""
     pods = [pod for attempts in case.pod_attempts.values() for pod in attempts]
     there = [pod for pod in pods if pod.node == change.name]
     ranks = tuple(rank for pod in there for rank in case.ranks_of(pod.index))
@@ -303,9 +303,9 @@ def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
         yield Disturbance("cluster.node_rebooted", change, follows, ranks)
     elif change.verb == "kubelet" and lost:
         text = (
-            ", and containerd had lost the containers there (exit code 255), as when the machine starts again"
+            ", and containerd had lost the containers there (exit code 255), as after a reboot of the machine"
         )
-        # A kubelet tells that it started when it is back: what followed may have been seen before.
+        # The kubelet's event comes when it is back, so consequences may be recorded before it.
         yield Disturbance("cluster.runtime_restarted", change, follows, ranks, text, BACK_SECONDS)
     elif change.verb == "clock" and ranks:
         yield Disturbance("cluster.clock_jumped", change, _one_of(*_CUT_OFF, *UNEXPLAINED), ranks)
@@ -319,7 +319,7 @@ def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _lost(case: Case, pod: Pod) -> bool:
-    """Return whether the node lost the pod's container: nothing there saw how it ended."""
+    """Return whether the node lost the pod's container, so that its exit code is not known."""
     ended = pod.container(case.launch.container, "terminated")
     return ended is not None and (
         (ended[1].get("exitCode") == _LOST_CONTAINER and ended[1].get("reason") == "Unknown")
@@ -331,4 +331,4 @@ _AWAY: dict[str, Callable[[Case, Change], Iterator[Disturbance]]] = {
     "dns-pod": _without_dns,
     "service-proxy": _without_proxy,
 }
-"""Kind of what was away → what follows from that. Otherwise it is a part of the control plane."""
+"""Kind of an outage → its rule. All other outages are of the control plane."""

@@ -1,1 +1,1 @@
-"""Read the end of a rank's log: its last error, and where its threads stood."""
+"""Read the last lines of a rank's log: its last error and the stacks of its threads."""

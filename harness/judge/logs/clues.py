@@ -1,6 +1,6 @@
-"""What a rank's last log lines say about its end. Logs only explain: no verdict rests on them alone.
+"""Find clues to the end of a rank in its last log lines. No verdict is based on logs alone.
 
-The patterns are those of torch 2.6, gloo, torchrun, faulthandler and konduktor, as seen in recorded jobs.
+The patterns match output of torch 2.6, gloo, torchrun, faulthandler and konduktor in recorded jobs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"RendezvousTimeoutError|waiting for clients|RendezvousClosedError"
         r"|(TCPStore|[Rr]endezvous|init_process_group|DistStoreError).*[Tt]imed? ?out",
     ),
-    # Of gloo, and of NCCL (src/bootstrap.cc).
+    # The messages are from gloo and from NCCL (src/bootstrap.cc).
     (
         "variables.interface",
         r"Unable to find address for: |GLOO_SOCKET_IFNAME=\S+: |Bootstrap : no socket interface found",
@@ -49,7 +49,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         "rank.write_failed",
         r"(Error|IOException).*\[Errno (5|27|28|30|116|122)\]"
         r"|No space left on device|Disk quota exceeded|Input/output error|Read-only file system"
-        # torch.save does not tell the reason, and closing the file then fails too.
+        # torch.save does not report the reason, and closing the file then fails too.
         r"|PytorchStreamWriter failed writing file|inline_container\.cc:\d+\] \. unexpected pos",
     ),
     ("tracker.key_rejected", r"authentication failed \(HTTP 401\)"),
@@ -60,9 +60,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     ),
 )
 AT_ANY_TIME: tuple[CauseId, ...] = ("training.loss_not_finite", "rank.write_failed")
-"""Causes that are so also of a rank that has logged, where its last own error says so. The others are of its
-start.
-"""
+"""Causes that may also end a rank that has logged, if its last error matches. Others occur at its start."""
 _OF_A_PEER = re.compile(
     r"Connection (closed|reset) by peer|RendezvousConnectionError|SignalException|Broken pipe"
     r"|remote process exited|Received 15 death signal|Socket closed"
@@ -72,16 +70,16 @@ _IN_VAIN = re.compile(
     r"|Watchdog caught collective operation timeout"
 )
 _RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
-"""How Pluto's client says that it tries a request again (pluto/iface.py)."""
+"""The log line of Pluto's client for a retried request (pluto/iface.py)."""
 _REPORT = re.compile(
     r"ChildFailedError|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
 )
 _EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
 BEGINS = "===== KONDUKTOR: Running task ====="
-"""Lines before this one are the shell's own."""
+"""Lines before this one come from konduktor's shell."""
 SHELL_ENDED = "finished with exit code: "
-"""What konduktor's shell says last of a command."""
+"""Part of the last line of konduktor's shell for a command."""
 _SHELL_ENDED = re.compile(r"^===== KONDUKTOR: .* finished with exit code: (\d+)")
 _AFTER_REPORT = re.compile(
     r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
@@ -103,31 +101,31 @@ _ERROR = re.compile(r"^(\[rank\d+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrup
 
 @dataclass(frozen=True)
 class Clues:
-    """`rank` and `exit_code` are those of the worker that torchrun names as the first to fail."""
+    """Clues from a log. `rank` and `exit_code` are of the worker that failed first in torchrun's report."""
 
     log: str = ""
     cause: CauseId | None = None
     line: str = ""
     line_number: int = 0
     last: str = ""
-    """The last error that the rank itself printed, or else its last line."""
+    """The last error of the rank itself, or else its last line."""
     last_number: int = 0
     rank: int | None = None
     exit_code: int | None = None
     of_a_peer: bool = False
-    """Whether it lost a peer, or waited for one in vain."""
+    """Whether the rank lost a peer or waited for one in vain."""
     in_vain: bool = False
     """Whether a collective operation timed out because a peer did not take part."""
     stack: Stack | None = None
-    """Where it stood when its deadline passed or it was ended."""
+    """The stack at its deadline or at its end."""
     retried: str = ""
-    """The last line in which Pluto's client says that the tracker did not answer."""
+    """The last line in which Pluto's client reports that the tracker did not respond."""
     report_is_last: bool = False
     """Whether the log ends with torchrun's report of a failure."""
 
     @property
     def said(self) -> str:
-        """Return a sentence with its last line."""
+        """Return a sentence with the last line."""
         return f"its last log line: {self.last}" if self.last else "its log is empty"
 
     @property
@@ -149,7 +147,7 @@ def read(tail: Lines, log: str = "") -> Clues:
             continue
         is_error = _ERROR.match(text) is not None
         cause = next((cause for cause, pattern in _CLUES if re.search(pattern, text)), None)
-        # What a program mentions, and goes on, did not end it.
+        # An error after which the program continued did not end it.
         if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
             cause = None
         if cause:
@@ -179,15 +177,15 @@ def read(tail: Lines, log: str = "") -> Clues:
 
 
 def last_line(tail: Lines) -> tuple[str, int]:
-    """Return the last error in the numbered last lines of any container's log, or else its last line.
+    """Return the last error, or else the last line, and its number, in the last lines of a container's log.
 
-    ("", 0) for an empty log.
+    Returns ("", 0) for an empty log.
     """
     return _last_own(_plain(tail))
 
 
 def _plain(tail: Lines) -> Lines:
-    """Return what the program itself logged, without times and without the harness's own lines."""
+    """Return the lines of the program itself, without timestamps and without lines of the harness."""
     return [(number, _TIME.sub("", text)) for number, text in tail if not is_own(text)]
 
 
@@ -196,7 +194,7 @@ def _is_of_a_peer(text: str) -> bool:
 
 
 def _ends_with(lines: Lines) -> bool:
-    """Return whether only the success message of konduktor's shell follows torchrun's report."""
+    """Return whether nothing but the success message of konduktor's shell follows torchrun's report."""
     for _, text in reversed(lines):
         if text.startswith("Root Cause"):
             return True
@@ -221,7 +219,7 @@ def _last_own(lines: Lines) -> tuple[str, int]:
 
 
 def _without_stacks(lines: Lines) -> Lines:
-    """Return lines without the source lines that follow each "File …" of a Python stack."""
+    """Return the lines without "File …" lines of Python stacks and the source lines after them."""
     kept, inside = [], False
     for number, text in lines:
         of_a_stack = _FILE_OF_A_STACK.match(text) is not None

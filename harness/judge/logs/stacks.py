@@ -1,11 +1,11 @@
-"""Stacks that faulthandler left in a log: where a rank stood when its deadline passed, or when it was ended.
+"""Read the stacks that faulthandler wrote to a log at a rank's deadline or at its end.
 
     Timeout (0:00:38)!
     Thread 0x00007f31 (most recent call first):
       File "/workspace/faulty.py", line 70 in wait
     ...
 
-The main thread is the last one of a dump.
+The main thread is the last one in a dump.
 """
 
 from __future__ import annotations
@@ -40,34 +40,34 @@ class Frame:
 
 
 def _of_torch(frame: Frame) -> bool:
-    """Return whether this is torch's collective code, also in a source tree of torch."""
+    """Return whether the frame is in torch's collective code, also in a source tree of torch."""
     return any(part in frame.file for part in _COLLECTIVE)
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The main thread's frames, innermost first, and the line of the log at which the dump begins."""
+    """The frames of the main thread, innermost first, and the log line at which the dump begins."""
 
     frames: tuple[Frame, ...]
     number: int
     after: str | None = None
-    """The deadline that passed, as faulthandler writes it. None when something else asked for the dump."""
+    """The expired deadline as faulthandler writes it, or None if something else caused the dump."""
     fatal: str | None = None
     """A fatal error of the interpreter, e.g. "Segmentation fault"."""
 
     @property
     def in_collective(self) -> bool:
-        """Return whether it waited for its peers: the frames inside the rank's own code are torch's."""
+        """Return whether the thread waited for its peers, in torch code called by the rank's own code."""
         return not self.in_teardown and any(map(_of_torch, self._inside()))
 
     @property
     def in_teardown(self) -> bool:
-        """Return whether it was destroying its process group, where torch waits for its own threads."""
+        """Return whether the thread was in destroy_process_group(), where torch waits for its own threads."""
         return any(frame.name == "destroy_process_group" for frame in self._inside())
 
     @property
     def in_client(self) -> bool:
-        """Return whether Pluto's client waited for the network: for the tracker."""
+        """Return whether the thread waited for the network in Pluto's client, and so for the tracker."""
         network = False
         for frame in self._inside():
             network = network or any(part in frame.file for part in _NETWORK)
@@ -76,12 +76,12 @@ class Stack:
         return False
 
     def _inside(self) -> Iterator[Frame]:
-        """Yield the frames of libraries that the rank's own code had called, innermost first."""
+        """Yield the library frames below the rank's own code, innermost first."""
         return itertools.takewhile(lambda frame: _of_torch(frame) or _LIBRARY.search(frame.file), self.frames)
 
     @property
     def place(self) -> str:
-        """Return where it stood, the rank's own code first.
+        """Return the position of the thread as text, with the rank's own code.
 
         For example "wait (faulty.py line 70), under on_step (multinode.py line 121)".
         """
@@ -94,7 +94,7 @@ class Stack:
 
 def last(lines: list[tuple[int, str]]) -> tuple[Stack | None, set[int]]:
     """Return the stack of the last dump in numbered lines, and the line numbers of all dumps."""
-    found: Stack | None = None
+    stack: Stack | None = None
     dumped: set[int] = set()
     after = fatal = None
     begin, frames, inside = 0, list[Frame](), False
@@ -112,5 +112,5 @@ def last(lines: list[tuple[int, str]]) -> tuple[Stack | None, set[int]]:
             continue
         dumped.add(number)
         if frames:
-            found = Stack(tuple(frames), begin, after, fatal)
-    return found, dumped
+            stack = Stack(tuple(frames), begin, after, fatal)
+    return stack, dumped

@@ -1,1 +1,1 @@
-"""Judge whether every point that a rank logged is in the one run, and no other."""
+"""Judge whether the run holds every point that a rank logged, and no other."""

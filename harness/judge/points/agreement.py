@@ -1,7 +1,8 @@
 """Judge whether the two recorders of a rank agree: the worker's own, and the one around Pluto's client.
 
-Where a worker records by itself, its own record is compared with the tracker. The other one must hold the
-same points. A point that only the other one has was handed to the client, so the run must hold it too.
+If a worker records by itself, its own record is compared with the tracker, and the record around the client
+must hold the same points. A point that is only in the latter was handed to the client, so the run must hold
+it too.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ from harness.judge.points.series import NONE, joined
 CHECK: Final[CheckId] = "recorders-agree"
 SUFFIX = ".outside"
 Differences = list[tuple[str, int, str]]
-"""(metric, step, how the two differ)."""
+"""(metric, step, a clause on how the two differ)."""
 
 
 @dataclass
 class Agreement:
-    """What the ranks logged, and where the two records of a rank differ."""
+    """The points that the ranks logged, and the differences between the two records of a rank."""
 
     truths: list[Truth]
     pairs: list[tuple[Truth, Truth]]
@@ -34,32 +35,32 @@ class Agreement:
     apart: dict[int, tuple[Truth, Differences]]
     """Rank → its record around the client, and the differences."""
     cut: list[int]
-    """Ranks that were cut off: they may have recorded a point and not handed it over yet."""
+    """Ranks that were cut off, so that they may have recorded a point without handing it to the client."""
 
     def finding(self) -> Finding:
-        """Check `recorders-agree`."""
+        """Check `recorders-agree`: both records of each rank hold the same points."""
         ranks = [own.rank for own, _ in self.pairs]
         if not self.pairs:
-            return passed(CHECK, "each rank has one record of what it logged, so nothing can differ")
+            return passed(CHECK, "each rank has only one record, so nothing can differ")
         if self.apart:
             refs = [p for rank, (other, _) in self.apart.items() for p in (f"truth/{rank}.jsonl", other.path)]
             return found(
                 CHECK,
                 "unification.recorders_disagree",
-                f"what {names(self.apart)} recorded and what was recorded around the client differ",
+                f"the points that {names(self.apart)} recorded differ from those recorded around the client",
                 details=[_told(rank, *how) for rank, how in self.apart.items()],
                 ranks=self.apart,
                 evidence=refs,
             )
         if self.cut:
-            return unknown(CHECK, f"what {names(self.cut)} recorded is not completely known", ranks=self.cut)
+            return unknown(CHECK, f"the ground truth of {names(self.cut)} is incomplete", ranks=self.cut)
         rows = sum(other.count for _, other in self.pairs)
-        text = f"what {names(ranks)} recorded and what they handed to the client are the same {rows} rows"
+        text = f"{names(ranks)} recorded and handed to the client the same {rows} rows"
         return passed(CHECK, text, [other.path for _, other in self.pairs])
 
 
 def compare(case: Case, truths: list[Truth]) -> Agreement:
-    """Compare both records of each rank. `Agreement.truths` also have the points that only the other has."""
+    """Compare both records of each rank. `Agreement.truths` holds the points of either record."""
     pairs = [(one, other) for one in truths if (other := _other(case, one)) is not None]
     apart = {
         own.rank: (other, found_)
@@ -72,7 +73,7 @@ def compare(case: Case, truths: list[Truth]) -> Agreement:
 
 
 def _joined(own: Truth, other: Truth) -> Truth:
-    """Return the rank's own record with the points and client settings that only the other one has."""
+    """Return the rank's own record, completed by points and client settings that only the other one has."""
     for mine, theirs in zip(own.attempts, other.attempts, strict=False):
         mine.settings = mine.settings or theirs.settings
     more = {
@@ -84,23 +85,23 @@ def _joined(own: Truth, other: Truth) -> Truth:
 
 
 def _other(case: Case, own: Truth) -> Truth | None:
-    """Return what was recorded around the client of a rank that also recorded by itself."""
+    """Return the record around the client of a rank that also recorded by itself, or None."""
     if not own.attempts or not case.bundle.has(f"truth/{own.rank}{SUFFIX}.jsonl"):
         return None
     return ground_truth.read(case, own.rank, SUFFIX)
 
 
 def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
-    """Yield where two records of a rank differ. Of points past the row limit, the digests are compared."""
+    """Yield the differences between two records of a rank. Past the row limit, digests are compared."""
     if own.blocks or other.blocks:
         mine, theirs = (one.attempts[-1].metrics if one.end else {} for one in (own, other))
         if own.end and own.end == other.end and not mine and not theirs:
-            return  # of older recorders, with more metrics than one frame had room for: all rows, in order
+            return  # Older recorders wrote no digests of many metrics. Count and digest of all rows agree.
         for metric in sorted(metric for metric in {*mine, *theirs} if mine.get(metric) != theirs.get(metric)):
-            told = [f"{(side.get(metric) or (0, ''))[0]} rows" for side in (mine, theirs)]
-            yield metric, -1, f"{told[0]} recorded, {told[1]} handed over, or other values"
+            counts = [f"{(side.get(metric) or (0, ''))[0]} rows" for side in (mine, theirs)]
+            yield metric, -1, f"{counts[0]} recorded, {counts[1]} handed over, or other values"
         if not mine or not theirs:
-            yield "", -1, "the record of one has no digests of its metrics"
+            yield "", -1, "one record has no digests of its metrics"
         return
     for metric in sorted({*own.rows, *other.rows}):
         mine_, theirs_ = own.rows.get(metric, NONE), other.rows.get(metric, NONE)
@@ -108,9 +109,9 @@ def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
             continue
         for step in sorted({*mine_, *theirs_}):
             if step not in theirs_:
-                yield metric, step, "recorded, and not seen to be handed to the client"
+                yield metric, step, "recorded by the worker, but not handed to the client"
             elif step not in mine_:
-                yield metric, step, "handed to the client, and not recorded by the worker"
+                yield metric, step, "handed to the client, but not recorded by the worker"
             elif not same(mine_[step], theirs_[step]):
                 yield metric, step, f"recorded as {mine_[step]!r}, handed over as {theirs_[step]!r}"
 
@@ -120,4 +121,4 @@ def _told(rank: int, other: Truth, found_: Differences) -> str:
     where = metric + (f" at step {step}" if step >= 0 else "")
     text = f"rank {rank}: {where}{': ' if where else ''}{how}"
     text += f"; and {len(found_) - 1} more points" if len(found_) > 1 else ""
-    return text + (f" (of the recorder around the client, {other.incomplete})" if other.incomplete else "")
+    return text + (f" (the record around the client: {other.incomplete})" if other.incomplete else "")

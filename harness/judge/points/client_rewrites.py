@@ -1,7 +1,7 @@
 """Judge what Pluto's client changed on the way: names, values and steps (harness/workers/client_rules.py).
 
-`explain` takes what the client's rules explain out of the comparison. So what is left is lost or foreign for
-another reason, and a renamed metric is not reported as lost and as foreign.
+`explain` removes the differences that the client's rules explain from the comparison. The remaining points
+are lost or foreign for another reason, and a renamed metric is not reported as lost and foreign.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ CHECK: Final[CheckId] = "client-kept"
 
 @dataclass
 class Rewritten:
-    """What the client changed."""
+    """The changes that the client made."""
 
     merged: dict[str, list[str]] = field(default_factory=dict)
-    """Name in the run → the names that became it, where more than one did."""
+    """Name in the run → the names that became it, if there are several."""
     overwritten: dict[tuple[int, str], list[int]] = field(default_factory=dict)
-    """(rank, metric) → steps that the run lacks, because another name became the same."""
+    """(rank, metric) → steps that the run lacks because another metric got the same name."""
     renamed: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     """(rank, metric) → steps that the run has under the new name."""
     renamed_blocks: list[tuple[int, TruthBlock]] = field(default_factory=list)
     dropped: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     """(rank, metric) → steps whose values the client left out."""
     why: dict[tuple[int, str], str] = field(default_factory=dict)
-    """(rank, metric) → why the client left values of it out, or changed them."""
+    """(rank, metric) → why the client left out or changed its values."""
     told: dict[tuple[int, str], list[TruthRewrite]] = field(default_factory=dict)
-    """(rank, reason) → what the recorder told of values that are changed or left out for that reason."""
+    """(rank, reason) → the recorded values that the client changed or left out for that reason."""
 
     @property
     def ranks(self) -> set[int]:
@@ -54,7 +54,7 @@ def explain(
 ) -> Rewritten:
     """Move lost and foreign points that the client's rules explain from the comparison to the result.
 
-    `left` are values that the client was seen to leave out.
+    `left` are values that the client left out according to its recorder.
     """
     why = {(one.rank, one.key): one.why for one in left}
     result = Rewritten()
@@ -70,8 +70,8 @@ def explain(
     result.merged = {name: list(of) for name, of in became.items() if len(of) > 1}
     for (rank, metric), steps in list(compared.lost.items()):
         rest = _renamed(by_rank[rank], metric, steps, recorded, result)
-        told = any(not one.kept and one.metric == metric for one in by_rank[rank].rewrites)
-        if rest and (told or (rank, metric) in observed):
+        left_out = any(not one.kept and one.metric == metric for one in by_rank[rank].rewrites)
+        if rest and (left_out or (rank, metric) in observed):
             result.dropped[rank, metric] = rest
             rest = []
         _keep(compared.lost, (rank, metric), rest)
@@ -80,7 +80,7 @@ def explain(
         if have == 0 and _has_block(recorded, block):
             result.renamed_blocks.append((rank, block))
             compared.lost_in_blocks.remove(entry)
-    for wrong in list(compared.wrong):  # A plain name that another name became.
+    for wrong in list(compared.wrong):  # Another metric got this name.
         others = [
             truth.rows.get(m, NONE).get(wrong.step) for truth in truths for m in became.get(wrong.metric, {})
         ]
@@ -99,7 +99,7 @@ def explain(
 
 
 def _renamed(truth: Truth, metric: str, steps: list[int], recorded: Recorded, result: Rewritten) -> list[int]:
-    """Sort lost steps of a metric into renamed and overwritten ones. Return the others."""
+    """Add lost steps of a metric to the renamed and overwritten ones of `result`. Return the others."""
     name = sent_name(metric)
     series = recorded.shared.get(name, NONE)
     if name == metric:
@@ -115,7 +115,7 @@ def _renamed(truth: Truth, metric: str, steps: list[int], recorded: Recorded, re
 
 
 def _keep(into: dict, key: object, steps: list[int]) -> None:  # type: ignore[type-arg]
-    """Set the steps of a key, or remove the key when there are none."""
+    """Set the steps of a key, or remove the key if there are none."""
     if steps:
         into[key] = steps
     else:
@@ -123,7 +123,7 @@ def _keep(into: dict, key: object, steps: list[int]) -> None:  # type: ignore[ty
 
 
 def _expected(truths: list[Truth], originals: dict[str, None], step: int) -> bool:
-    """Return whether a rank logged this step under a name that the client changes into another."""
+    """Return whether a rank logged this step under a name that the client changes."""
     return any(
         step in truth.rows.get(metric, NONE)
         or any(block.metric == metric and block.first <= step <= block.last for block in truth.blocks)
@@ -144,7 +144,7 @@ def _has_block(recorded: Recorded, block: TruthBlock) -> bool:
 
 
 def check(result: Rewritten, label: str) -> Finding:
-    """Check `client-kept`: the client sent names, values and steps as the ranks gave them."""
+    """Check `client-kept`: the client sent names, values and steps as the ranks logged them."""
     parts = [
         f"{result.why[rank, metric]}: {metric!r} of rank {rank} ({compact(steps)})"
         for (rank, metric), steps in result.dropped.items()
@@ -167,7 +167,7 @@ def check(result: Rewritten, label: str) -> Finding:
             for step in steps
         ]
         text = f"{', '.join(map(repr, metrics))} became one metric, {name!r}, with one value for each step"
-        parts.append(text + (f": {len(lost)} points of {who} are gone ({compact(lost)})" if lost else ""))
+        parts.append(text + (f": {len(lost)} points of {who} are lost ({compact(lost)})" if lost else ""))
     counts: dict[str, Counter[int]] = {}
     for (rank, metric), steps in result.renamed.items():
         counts.setdefault(metric, Counter())[rank] += len(steps)
@@ -179,7 +179,7 @@ def check(result: Rewritten, label: str) -> Finding:
     ]
     if not parts:
         return passed(CHECK, "Pluto's client changed no name, value or step")
-    text = f"Pluto's client did not send to {label} what the ranks gave it"
+    text = f"Pluto's client did not send to {label} exactly what the ranks logged"
     refs = [f"truth/{rank}.jsonl" for rank in sorted(result.ranks)][:4]
     return found(
         CHECK,

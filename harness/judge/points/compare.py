@@ -1,4 +1,4 @@
-"""Compare the ranks' rows with the tracker's after Pluto's own deduplication, in one pass over each."""
+"""Compare the ranks' rows with those of the tracker after Pluto's deduplication, in one pass over each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.judge.points.series import NONE, Rows, Series, extend, put
 from harness.workers.truth_frames import digest
 
 OWN_METRICS = "sys/"
-"""Prefix of metrics that the client logs by itself. No rank's ground truth holds them."""
+"""Prefix of metrics that the client logs by itself. They are in no rank's ground truth."""
 
 
 @dataclass
@@ -34,7 +34,10 @@ class Recorded:
 
 
 def read(bundle: Bundle, shared_run: int | None, others: Callable[[int], bool]) -> Recorded:
-    """Read tracker/points.jsonl in one pass. `others`: whether a run is of other launches alone."""
+    """Return the rows of tracker/points.jsonl, read in one pass.
+
+    `others` returns whether only other launches attached to a run. Such runs are left out.
+    """
     recorded = Recorded()
     for _, part in bundle.point_parts():
         run, count = (part.run_id, 1) if isinstance(part, Point) else (part[0].run_id, len(part[1]))
@@ -73,20 +76,20 @@ class Comparison:
     lost: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     """(rank, metric) → steps that the run lacks."""
     lost_in_blocks: list[tuple[int, TruthBlock, int]] = field(default_factory=list)
-    """(rank, block, points that the run has of it)."""
+    """(rank, block, number of its points in the run)."""
     wrong: list[Wrong] = field(default_factory=list)
     wrong_blocks: list[tuple[int, TruthBlock]] = field(default_factory=list)
     collisions: dict[tuple[str, int], dict[int, float]] = field(default_factory=dict)
-    """(metric, step) → rank → value, where ranks differ."""
+    """(metric, step) → rank → value, if ranks differ."""
     undecided: list[tuple[int, TruthBlock]] = field(default_factory=list)
-    """Blocks that share a metric and steps with another rank, so that their digest cannot be compared."""
+    """Blocks whose digest cannot be compared, because others logged the same metric and steps."""
     foreign: dict[str, list[int]] = field(default_factory=dict)
     arrived: dict[int, int] = field(default_factory=dict)
     """Number of each rank's rows that are in the run."""
 
 
 def same(one: float, other: float) -> bool:
-    """Return whether two values are exactly the same double. NaN is the same as NaN."""
+    """Return whether two values are the same double. NaN equals NaN."""
     return one == other or (one != one and other != other)  # noqa: PLR0124
 
 
@@ -108,7 +111,7 @@ def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
         kept = truth.kept_metrics
         for metric, rows in truth.rows.items():
             if metric in kept:
-                continue  # Its blocks hold these rows too, as far as no later one replaced them.
+                continue  # Its blocks also hold these rows, unless later ones replaced them.
             owners, steps = claims[metric], disputed.get(metric, set())
             _compare_rows(truth, metric, rows, owners, steps, recorded.shared.get(metric, NONE), result)
         for block in truth.blocks:
@@ -130,7 +133,7 @@ def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
 
 
 def _disputed(owners: list[Truth], metric: str) -> set[int]:
-    """Return the steps for which the ranks that logged a metric do not all have the same value."""
+    """Return the steps of a metric for which its ranks logged different values."""
     all_rows = [truth.rows[metric] for truth in owners]
     if all(rows.same_as(all_rows[0]) for rows in all_rows[1:]):
         return set()
@@ -176,12 +179,12 @@ def _compare_rows(
         result.arrived[truth.rank] += len(rows)
         return
     superseded = truth.superseded.get(metric, set())
-    # Of a superseded step that the rank made twice, the run may have the value of the first time.
+    # For a superseded step that the rank ran twice, the run may have the first value.
     earlier = superseded & {step for steps in rows.overwrites.values() for step in steps}
     for step, value in rows.items():
         if step in disputed:
-            said = {other.rank: other.rows[metric][step] for other in owners if step in other.rows[metric]}
-            result.collisions[metric, step] = said
+            values = {other.rank: other.rows[metric][step] for other in owners if step in other.rows[metric]}
+            result.collisions[metric, step] = values
             result.arrived[truth.rank] += step in series
             continue
         if step not in series:
@@ -202,9 +205,9 @@ def _compare_block(
     series: Series,
     result: Comparison,
 ) -> None:
-    """Compare a block with the run. `holders` are the ranks that logged anything of its metric.
+    """Compare a block with the run. `holders` are the ranks that logged its metric.
 
-    `here` are the steps in `series`, the run's rows of the metric, that lie between the block's.
+    `series` are the rows of this metric in the run, and `here` its steps within the range of the block.
     """
     own = NONE if block.kept else truth.rows.get(block.metric, NONE)
     if len(here) == block.count and _digest(block, here, series) == block.sha256:
@@ -214,10 +217,10 @@ def _compare_block(
         return
     several = len(truth.attempts) > 1
     if several and (block.kept or any(block.first <= step <= block.last for step in own)):
-        result.undecided.append((truth.rank, block))  # A row in the run does not say which attempt logged it.
+        result.undecided.append((truth.rank, block))  # The run does not show which attempt logged a row.
         return
     if block.ordered is False or block.count > block.last - block.first + 1:
-        result.undecided.append((truth.rank, block))  # Rows replaced others, and nothing says which stayed.
+        result.undecided.append((truth.rank, block))  # Rows replaced others, and it is not known which ones.
         return
     for other in holders:
         steps = other.rows.get(block.metric, NONE) if other is not truth else NONE

@@ -1,8 +1,8 @@
-"""A training whose number of nodes changed while it ran: which rows count, and who changed the number.
+"""Judge trainings whose number of nodes changed: which rows count, and who changed the number.
 
-torchrun forms a world of the nodes that are there. Its ranks resume from the last checkpoint, so they make
-the steps after it again. What an earlier world logged of these steps does not belong to the result. In each
-step, rank 0 logs how many ranks made it.
+torchrun forms a world of the nodes that exist. Its ranks resume from the last checkpoint and repeat the steps
+after it. Rows of an earlier world for these steps do not belong to the result. In each step, rank 0 logs the
+number of ranks that ran it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.points.series import NONE, Series
 
 RANKS = "train/ranks"
-"""The metric of rank 0 with the number of ranks that made a step (harness/workers/training/trainer.py)."""
+"""The metric of rank 0 with the number of ranks that ran a step (harness/workers/training/trainer.py)."""
 
 
 def with_superseded(case: Case, truths: list[Truth]) -> list[Truth]:
-    """Return what the ranks logged, and which rows of it the run need not hold.
+    """Return the ground truth of the ranks with the rows that the run may lack (`superseded`).
 
-    A row is superseded when a world without its rank made the step again. Ranks are left out that were
-    expected for a time and never came to a world: their pods were deleted before.
+    A row is superseded if a later world without its rank repeated the step. Ranks whose pods were deleted
+    before they joined a world are left out.
     """
     if case.launch.max_nodes is None or not truths:
         return truths
@@ -40,28 +40,26 @@ def with_superseded(case: Case, truths: list[Truth]) -> list[Truth]:
 def _with_superseded(truth: Truth, sizes: Series) -> Truth:
     again = {step for step, size in sizes.items() if size <= truth.rank}
     if again and truth.blocks:
-        why = (
-            "it logged more rows than are kept (HARNESS_TRUTH_ROWS), and a world without it made steps again"
-        )
+        why = "it logged more rows than the limit (HARNESS_TRUTH_ROWS), and a world without it repeated steps"
         return replace(truth, incomplete=truth.incomplete or why)
     superseded = {metric: again.intersection(series) for metric, series in truth.rows.items()}
     return replace(truth, superseded={metric: steps for metric, steps in superseded.items() if steps})
 
 
 def scalings(case: Case) -> Iterator[tuple[float, str, ObjectState]]:
-    """Yield each change of the launched object's replicas: when, in words, and the state after it."""
+    """Yield each change of the launched object's replicas: time, text, and the state after it."""
     for before, after in pairwise(case.jobsets):
         if (text := scaling(before, after)) is not None:
             yield when(after), text, after
 
 
 def scaling(before: ObjectState, after: ObjectState) -> str | None:
-    """Return "scaled from 2 to 3 replicas by kubectl", or None where the replicas stayed as they were."""
+    """Return "scaled from 2 to 3 replicas by kubectl", or None if the replicas did not change."""
     was, now = (mapping(seen.object, "spec").get("replicas") for seen in (before, after))
     if was == now or not isinstance(was, int) or not isinstance(now, int):
         return None
     who = changed_by(before, after)
-    if not who:  # A field manager that scaled it once is known without the times at which it did.
+    if not who:  # managedFields show who scaled it, but after the first time not when.
         entries = items(after.object, "metadata", "managedFields")
         who = sorted({str(each.get("manager")) for each in entries if each.get("subresource") == "scale"})
     return f"scaled from {was} to {now} replicas by {who[0] if len(who) == 1 else 'somebody'}"
@@ -78,13 +76,13 @@ def allows(case: Case, change: Change) -> bool:
 
 
 def why_formed(case: Case, at: float) -> str:
-    """Return in one clause which change of replicas a new world followed, or "" where there was none."""
+    """Return a clause on the change of replicas before a new world, or "" if there was none."""
     before = [f"{text} at {timestamp(when_)}" for when_, text, _ in scalings(case) if when_ <= at]
     return f", after the {case.launch.kind} was {before[-1]}" if before else ""
 
 
 def scaled_away(case: Case, pod: ObjectState) -> bool:
-    """Return whether the StatefulSet's controller deleted a pod because the StatefulSet was to have fewer."""
+    """Return whether the StatefulSet controller deleted a pod because the StatefulSet was scaled down."""
     owners = items(pod.object, "metadata", "ownerReferences")
     if case.launch.kind != "StatefulSet" or all(owner.get("uid") != case.launch.uid for owner in owners):
         return False

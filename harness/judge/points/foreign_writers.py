@@ -1,8 +1,8 @@
-"""Judge whether the shared run holds anything that another job sent: before, during or after this one.
+"""Judge whether the shared run holds anything that another job sent, before, during or after this one.
 
-The embedded tracker tells of every request which launch's key it came with, so equal names, steps, values and
-addresses do not hide a stranger. A tracker that does not tell launches is judged by the job's name, the
-sender's name and the address. Hosted Pluto tells none of these, and nothing is known there.
+The embedded tracker stores the launch whose key came with each request, so equal names, steps, values and
+addresses do not hide a foreign writer. Without launches, the job's name, the sender's name and the address
+decide. Hosted Pluto reports none of these, so foreign writers are not found there.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ _WRITTEN = {
     "heartbeat": ("heartbeat", "heartbeats"),
     "claim": ("claim of its id", "claims of its id"),
 }
-"""Kind of RunWriter → one of what it writes, and several."""
+"""Kind of RunWriter → the noun for what it writes, singular and plural."""
 _TOLD_ELSEWHERE = {"attach", "metrics", "status"}
-"""Kinds of RunWriter that are counted from records of their own."""
+"""Kinds of RunWriter that other records count."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """One thing that somebody else did to the run."""
+    """A record of something that another job wrote to the run."""
 
     ref: str
     kind: str
@@ -59,7 +59,7 @@ class Trace:
 
 @dataclass
 class Stranger:
-    """One other job, as far as the tracker tells it apart from others."""
+    """Another job, as far as the tracker distinguishes it from others."""
 
     launch: str | None
     job: str | None
@@ -82,7 +82,7 @@ class Stranger:
 
     @property
     def text(self) -> str:
-        """Return which job it is, with its ranks and senders, what it sent and when."""
+        """Return a sentence on the job: its ranks and senders, what it sent and when."""
         launch = f" of launch {self.launch}" if self.launch else ""
         who = f"job {self.job}{launch}" if self.job else f"another job{launch}"
         who += f", {names(self.ranks)}" if self.ranks else ""
@@ -102,7 +102,7 @@ def _many(kind: str, count: int) -> str:
 
 
 class Own:
-    """What tells this launch's requests from others' in the shared run."""
+    """Distinguishes this launch's requests to the shared run from those of others."""
 
     def __init__(self, case: Case, attachments: Iterable[Attachment]) -> None:
         attachments = list(attachments)
@@ -112,13 +112,13 @@ class Own:
         self.hosts = {name for pod in pods for name in (pod.name, pod.hostname)}
         self.addresses = {address for pod in pods for address in addresses(pod)}
         self.by_launch = any(one.launch == self.nonce for one in attachments)
-        """Whether the tracker tells launches, and this launch's ranks used the key of their launch."""
+        """Whether the tracker stores launches and the ranks used the key of their launch."""
         own = [one for one in attachments if self.attached(one)]
         self.senders = {one.name for one in own if one.name is not None}
         self.peers = self.addresses | {one.peer for one in own if one.peer is not None}
 
     def attached(self, one: Attachment) -> bool:
-        """Return whether a process of this launch attached."""
+        """Return whether this attachment is of a process of this launch."""
         if self.by_launch or one.launch not in {None, self.nonce}:
             return one.launch == self.nonce
         strange_host = bool(self.hosts) and one.hostname is not None and one.hostname not in self.hosts
@@ -128,10 +128,7 @@ class Own:
         return one.job_name == self.job and not (strange_host and strange_peer)
 
     def sent(self, launch: str | None, sender: str | None, peer: str | None) -> bool:
-        """Return whether a process of this launch sent this.
-
-        What the tracker does not tell makes no difference.
-        """
+        """Return whether a process of this launch sent the request. Facts that are None are ignored."""
         if self.by_launch or launch not in {None, self.nonce}:
             return launch == self.nonce
         known_sender = sender is None or not self.senders or sender in self.senders
@@ -144,14 +141,15 @@ def check(attached: Attached) -> Finding:
     _, run = attached.shared[0]
     label = attached.label(run.run_id)
     if attached.attachments is None:
-        text = f"this tracker does not tell who sent what into {label}, so another job's share is not known"
+        text = f"this tracker does not report who sent what to {label}, so other jobs cannot be found"
         return passed(CHECK, text)
     here = [(number, one) for number, one in attached.attachments if one.run_id == run.run_id]
     own = Own(attached.case, (one for _, one in here))
     traces = list(_traces(attached, own, here, run))
     if not traces:
         how = "the key of each request" if own.by_launch else "the names and addresses of its senders"
-        return passed(CHECK, f"by {how}, all of {label} is this job's", ["tracker/attachments.jsonl"])
+        text = f"according to {how}, everything in {label} is from this job"
+        return passed(CHECK, text, ["tracker/attachments.jsonl"])
     jobs: dict[str, Stranger] = {}
     known = {trace.sender: trace.job for trace in traces if trace.sender and trace.job}
     for trace in traces:
@@ -160,9 +158,9 @@ def check(attached: Attached) -> Finding:
         jobs.setdefault(key, Stranger(trace.launch, job)).take(trace)
     refs = list(dict.fromkeys(trace.ref for trace in traces if not trace.point))[:6]
     refs += [trace.ref for trace in traces if trace.point][:2]
-    told = [job.text for job in jobs.values()]
-    text = f"{label} holds what another job sent"
-    return found(CHECK, "unification.foreign_job", text, details=told, evidence=refs)
+    details = [job.text for job in jobs.values()]
+    text = f"{label} holds data that another job sent"
+    return found(CHECK, "unification.foreign_job", text, details=details, evidence=refs)
 
 
 def _traces(

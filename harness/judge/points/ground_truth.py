@@ -1,4 +1,4 @@
-"""A rank's ground truth over all its attempts, and whether it holds everything that the rank logged."""
+"""Read the ground truth of a rank over all its attempts, and find whether it is complete."""
 
 from __future__ import annotations
 
@@ -37,36 +37,36 @@ from harness.workers.ground_truth import BLOCK_ROWS
 from harness.workers.truth_frames import row_bytes
 
 DENSE_ROWS, DENSE_MS = 20, 30
-"""A rank that recorded so many rows in so many ms may have held some back for a longer frame."""
+"""A rank that recorded DENSE_ROWS rows within DENSE_MS may have buffered some for a longer frame."""
 
 
 @dataclass
 class Attempt:
-    """One attempt of a rank: what it recorded from its start to its end, or until it was cut off."""
+    """The record of one attempt of a rank, from its start to its end or until it was cut off."""
 
     start: TruthStart | None = None
-    """None when the recorder wrote no attempts."""
+    """None if the recorder wrote no attempts."""
     end: TruthEnd | None = None
     client: TruthClient | None = None
     account: TruthAccount | None = None
     accounted: int = -1
-    """The number of rows before its last account."""
+    """The number of rows before the last account."""
     left: dict[tuple[str, str, str], tuple[int, str, str]] = field(default_factory=dict)
-    """(key, type, reason) of values that the client left out → how many, first step, last step."""
+    """(key, type, reason) of values that the client left out → count, first step, last step."""
     code: list[tuple[int, TruthCode]] = field(default_factory=list)
-    """What it said of the code that it ran, each with its line number."""
+    """Reports of the code that it ran, with line numbers."""
     row_count: int = 0
     blocks: list[TruthBlock] = field(default_factory=list)
     kept: list[TruthBlock] = field(default_factory=list)
-    """What Pluto keeps of metrics whose steps fell or came again. They stand for their rows and blocks."""
+    """Blocks of what Pluto keeps of metrics with unordered steps. They replace the rows and `blocks`."""
     metrics: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """metric → the number and the digest of all its rows. For attempts with blocks."""
+    """metric → number and digest of all its rows, for attempts with blocks."""
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
     """metric → its first and last step."""
     settings: list[TruthSettings] = field(default_factory=list)
-    """How it made the client, once for each init."""
+    """Settings of the client, one entry for each `init`."""
     batch: int = 1
-    """The number of rows for which its frames waited when it recorded fast."""
+    """The number of rows in a frame when it recorded fast."""
     gaps: int = 0
     fault: str = ""
     """Why the recorder around the client failed, or ""."""
@@ -77,7 +77,7 @@ class Attempt:
 
     @property
     def is_child(self) -> bool:
-        """Return whether it is a process that the rank started, such as an evaluation, and logs too."""
+        """Return whether it is a process that the rank started, such as an evaluation, and that logs too."""
         return self.start is not None and self.start.parent is not None
 
     @property
@@ -86,13 +86,13 @@ class Attempt:
 
     @property
     def compared(self) -> list[TruthBlock]:
-        """Return what must be compared in blocks: those of metrics in disorder as Pluto keeps them."""
+        """Return the blocks to compare. Metrics with unordered steps have those that Pluto keeps."""
         kept = {block.metric for block in self.kept}
         return [*(block for block in self.blocks if block.metric not in kept), *self.kept]
 
     @property
     def counts(self) -> dict[str, int]:
-        """Map each metric to the number of its rows, those in blocks included."""
+        """Map each metric to the number of its rows, including those in blocks."""
         counts = dict(self._counts)
         for block in self.blocks:
             counts[block.metric] = counts.get(block.metric, 0) + block.count
@@ -100,7 +100,7 @@ class Attempt:
 
     @property
     def last_ms(self) -> int | None:
-        """Return when it recorded its last row, in milliseconds since the epoch. None without rows."""
+        """Return when it recorded its last row, in milliseconds since the epoch, or None."""
         return self._times[-1] if self._times else None
 
     def told(
@@ -118,7 +118,7 @@ class Attempt:
         | TruthSettings
         | TruthEnd,
     ) -> None:
-        """Take what is no row. `number` is its line."""
+        """Add a line that is not a row. `number` is its line number."""
         if isinstance(line, TruthBlock):
             (self.kept if line.kept else self.blocks).append(line)
             self._reach(line.metric, line.first, line.last)
@@ -146,7 +146,7 @@ class Attempt:
             self.metrics |= line.metrics
 
     def take(self, row: TruthRow) -> None:
-        """Count and digest one row. Rows must come in the order in which the rank recorded them."""
+        """Count one row and add it to the digests. Rows must come in the order of recording."""
         data = row_bytes(row.metric, row.step, row.value)
         self._root.update(data)
         self._digests.setdefault(row.metric, hashlib.sha256()).update(data)
@@ -156,9 +156,9 @@ class Attempt:
         self._times.append(row.time_ms)
 
     def take_columns(self, columns: Columns, parts: Iterable[Part], by_metric: bool) -> None:
-        """Count and digest rows in columns, as `take` does one by one. `parts` are its metrics.
+        """Count rows in columns and add them to the digests, like `take`. `parts` are its metrics.
 
-        Digests by metric take long, and are for attempts with blocks alone.
+        Digests by metric are slow to compute. Only attempts with blocks need them.
         """
         data = bytes_of_rows(columns)
         self._root.update(data)
@@ -173,23 +173,23 @@ class Attempt:
         self._times.extend(columns.times[-DENSE_ROWS:])
 
     def _reach(self, metric: str, low: int, high: int) -> None:
-        """Widen `steps` by those from `low` to `high`."""
+        """Extend the range of a metric in `steps` to `low` and `high`."""
         first, last = self.steps.get(metric, (low, high))
         self.steps[metric] = min(first, low), max(last, high)
 
     @property
     def dense(self) -> bool:
-        """Return whether its last rows came so fast that a cut-off may have lost some of them."""
+        """Return whether the last rows came so fast that some may be lost if it was cut off."""
         return len(self._times) == DENSE_ROWS and self._times[-1] - self._times[0] <= DENSE_MS
 
     @property
     def fits(self) -> bool:
-        """Return whether its rows match its end line: by the root digest, or by metric if it has blocks."""
+        """Return whether the rows match the end line: by the root digest, or by metric with blocks."""
         assert self.end is not None
         if not self.blocks:
             return self._root.hexdigest() == self.end.sha256
         if not self.metrics:
-            return True  # an older recorder, with more metrics than one frame had room for
+            return True  # Older recorders had no room in a frame for the digests of many metrics.
         if self.counts != {metric: count for metric, (count, _) in self.metrics.items()}:
             return False
         whole = self._digests.keys() - {block.metric for block in self.blocks}
@@ -201,7 +201,7 @@ _READ: WeakKeyDictionary[Bundle, dict[tuple[int, str], Truth]] = WeakKeyDictiona
 
 @dataclass(frozen=True)
 class Life:
-    """One run object of one process: the attempt by its number, and its `init` in that process."""
+    """One run object of one process: the number of the attempt, and of its `init` in that process."""
 
     attempt: int
     init: int = 0
@@ -211,29 +211,26 @@ class Life:
 
 @dataclass
 class Truth:
-    """What one rank logged in all its attempts. `incomplete` says why rows may be missing from it."""
+    """The ground truth of one rank over all attempts. `incomplete` is the reason why rows may be missing."""
 
     rank: int
     attempts: list[Attempt] = field(default_factory=list)
     rows: Rows = field(default_factory=dict)
-    """The rows that the run must hold. Where a metric and step was logged twice, the latest counts."""
+    """The rows that the run must hold. If a metric and step was logged twice, the later row counts."""
     overwritten: int = 0
-    """Number of rows that the rank itself logged again for the same metric and step.
-
-    Pluto keeps the latest.
-    """
+    """Number of rows that the rank logged again for the same metric and step. Pluto keeps the latest."""
     lives: list[Life] = field(default_factory=list)
-    """What the marks of `rows` stand for."""
+    """The lives to which the marks of `rows` refer."""
     superseded: dict[str, set[int]] = field(default_factory=dict)
-    """metric → steps that a world without this rank made again. The run may lack them."""
+    """metric → steps that a later world without this rank repeated. The run may lack them."""
     left: bool = False
-    """Whether the world went on without this rank, because its pod was scaled away."""
+    """Whether the world continued without this rank, because its pod was removed by scaling."""
     incomplete: str = ""
     suffix: str = ""
-    """".outside" for what was recorded around the client of a worker that also records by itself."""
+    """".outside" for the record around the client of a worker that also records by itself."""
     rewrites: list[TruthRewrite] = field(default_factory=list)
     known_silent: bool = False
-    """The termination message says that the rank logged nothing."""
+    """Whether the rank logged nothing according to the termination message."""
 
     @property
     def count(self) -> int:
@@ -241,22 +238,22 @@ class Truth:
 
     @property
     def blocks(self) -> list[TruthBlock]:
-        """Return what must be compared in blocks: those of metrics in disorder as Pluto keeps them."""
+        """Return the blocks to compare. Metrics with unordered steps have those that Pluto keeps."""
         return [block for attempt in self.attempts for block in attempt.compared]
 
     @property
     def kept_metrics(self) -> set[str]:
-        """Return the metrics of which the blocks hold every row that Pluto keeps."""
+        """Return the metrics whose blocks hold every row that Pluto keeps."""
         return {block.metric for attempt in self.attempts for block in attempt.kept}
 
     @property
     def metrics(self) -> set[str]:
-        """Return the names that the rank logged numbers under."""
+        """Return the names of the metrics that the rank logged."""
         return {*self.rows, *(block.metric for block in self.blocks)}
 
     @property
     def outside(self) -> bool:
-        """Return whether it was recorded around the client, so that each row was handed to the client."""
+        """Return whether the recorder was around the client, so that each row was handed to the client."""
         return any(attempt.start is not None and attempt.start.outside for attempt in self.attempts)
 
     @property
@@ -273,7 +270,7 @@ class Truth:
         return self.own[-1].end if self.attempts else None
 
     def client(self, metric: str, step: int) -> TruthClient | None:
-        """Return the report of the client that was given this row."""
+        """Return the report of the client that got this row, or None."""
         series = self.rows.get(metric)
         mark = series.mark(step) if series is not None else 0  # as `read` marks it
         return self.attempts[self.lives[mark].attempt].client if self.lives else None
@@ -288,7 +285,7 @@ class Truth:
 
 
 def read(case: Case, rank: int, suffix: str = "") -> Truth:
-    """Read truth/<rank>.jsonl in one pass. It is kept: the report asks for what the judges have read."""
+    """Return the ground truth of a rank. It is cached for the report, which needs it again."""
     known = _READ.setdefault(case.bundle, {})
     if (rank, suffix) not in known:
         known[rank, suffix] = _read(case, rank, suffix)
@@ -323,14 +320,14 @@ def _read(case: Case, rank: int, suffix: str) -> Truth:
     for series in truth.rows.values():
         series.without_times()
     damage = any(ref.startswith(truth.path) for ref in case.bundle.damaged)
-    said = {} if suffix else _in_message(case, truth)
-    truth.known_silent = said.get("count") == 0
-    truth.incomplete = _why_incomplete(case, truth, damage, said)
+    message = {} if suffix else _in_message(case, truth)
+    truth.known_silent = message.get("count") == 0
+    truth.incomplete = _why_incomplete(case, truth, damage, message)
     return truth
 
 
 def _live(truth: Truth, life: Life) -> int:
-    """Return the mark of a life, which is its place in `truth.lives`."""
+    """Return the mark of a life, which is its index in `truth.lives`."""
     if life not in truth.lives:
         truth.lives.append(life)
     return truth.lives.index(life)
@@ -339,7 +336,7 @@ def _live(truth: Truth, life: Life) -> int:
 def _in_message(case: Case, truth: Truth) -> dict[str, object]:
     """Return the rank's digest from the termination message of its last attempt's pod, or {}.
 
-    torchrun may give a rank to another node when it restarts, so the attempt says which pod to look up.
+    The pod is that of the attempt, because torchrun may move a rank to another node at a restart.
     """
     start = truth.attempts[-1].start if truth.attempts else None
     pods: list[Pod] = [pod for pods in case.pod_attempts.values() for pod in pods]
@@ -351,20 +348,20 @@ def _in_message(case: Case, truth: Truth) -> dict[str, object]:
     return {}
 
 
-def _why_incomplete(case: Case, truth: Truth, damage: bool, said: dict[str, object]) -> str:
-    """Return in one clause why the ground truth is incomplete, or "" when it is complete."""
+def _why_incomplete(case: Case, truth: Truth, damage: bool, message: dict[str, object]) -> str:
+    """Return a clause on why the ground truth is incomplete, or "" if it is complete."""
     if not case.bundle.has(truth.path):
-        return f"nothing of what it recorded reached the harness{why_unrecorded(case, truth.rank)}"
+        return f"no record of it reached the harness{why_unrecorded(case, truth.rank)}"
     reasons = ["its file is damaged"] * damage
     for number, attempt in enumerate(truth.attempts):
-        why = _why_attempt(truth, number, attempt, said)
+        why = _why_attempt(truth, number, attempt, message)
         reasons += [f"{_which(truth, number)}{why}"] if why else []
     if not truth.attempts and not reasons:
         return "its end is missing after 0 rows"
     return " and ".join(reasons)
 
 
-def _why_attempt(truth: Truth, number: int, attempt: Attempt, said: dict[str, object]) -> str:
+def _why_attempt(truth: Truth, number: int, attempt: Attempt, message: dict[str, object]) -> str:
     if attempt.fault or attempt.gaps:
         return (
             f"the recorder around its client: {attempt.fault}"
@@ -375,43 +372,43 @@ def _why_attempt(truth: Truth, number: int, attempt: Attempt, said: dict[str, ob
     if attempt.end is None:
         return _without_end(truth, number, attempt)
     if attempt.count != attempt.end.count:
-        return f"it recorded {attempt.end.count} rows, {attempt.count} are here"
+        return f"it recorded {attempt.end.count} rows, but {attempt.count} are here"
     if not attempt.fits:
-        return "its rows do not fit its own counts and digests"
-    message = (said.get("count"), said.get("sha256"))
-    if last and said and message not in _of_its_pod(truth, attempt):
+        return "its rows do not match its own counts and digests"
+    digest = (message.get("count"), message.get("sha256"))
+    if last and message and digest not in _of_its_pod(truth, attempt):
         here = attempt.end.count
-        return f"its termination message ({message[0]} rows) and its log ({here} rows) do not agree"
+        return f"its termination message ({digest[0]} rows) and its log ({here} rows) do not agree"
     return ""
 
 
 def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
-    """Return why rows of an attempt without an end may be unknown, or ""."""
+    """Return why rows of an attempt without an end may be missing, or ""."""
     last = attempt is truth.own[-1]
     if not last and not attempt.is_child:
         return _cut(truth, number, attempt)
     if last and truth.left and not (attempt.dense or attempt.blocks):
-        return ""  # The world went on without this rank. Its steps are compared with those of rank 0.
+        return ""  # The world continued without this rank. Its steps are compared with those of rank 0.
     if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
-        return ""  # A pool killed the child, after it had finished its runs.
+        return ""  # A process pool killed the child after it had finished its runs.
     return f"its end is missing after {attempt.count} rows"
 
 
 def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:
-    """Return what the processes of a rank in one pod ended with. Each of them replaces the rank's message."""
+    """Return count and digest of each process of a rank in one pod. Any of them may be in the message."""
     pod = last.start.pod if last.start else None
     same = [one for one in truth.attempts if one is last or (one.start is not None and one.start.pod == pod)]
     return [(one.end.count, one.end.sha256) for one in same if one.end is not None]
 
 
 def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
-    """Return why rows of an attempt that was cut off may be unknown, or "" when all are known.
+    """Return why rows of an attempt that was cut off may be missing, or "" if all are known.
 
-    Its frames have no gap, and a rank writes a frame for each row before it logs the row. So only a rank that
-    recorded very fast can have logged rows without a frame. These rows are still known when the next attempt
-    starts at a step that the cut-off attempt had recorded, because it then logs them again. As many rows as
-    a frame or, past the row limit, a block holds may be missing, so the next attempt must have logged as many
-    further ones.
+    Its frames have no gap, and a rank writes the frame of a row before it logs the row. So only a rank that
+    recorded very fast can have logged rows without a frame. These rows are still known if the next attempt
+    starts at a step that the cut-off attempt had recorded, because it then logs them again. Up to one frame
+    (past the row limit, one block) of rows may be missing, so the next attempt must have logged as many
+    more.
     """
     if not attempt.dense and not attempt.blocks:
         return ""
@@ -441,32 +438,31 @@ def _which(truth: Truth, number: int) -> str:
 _TOLD = re.compile(rb"\[harness\] the recorder around Pluto's client (.*)")
 
 _WAITING = re.compile(r"\[c10d\].*(cannot be retrieved|failed to connect|has timed out)")
-"""How torch says that it tries again to reach the rendezvous."""
+"""Log lines of torch when it retries to reach the rendezvous."""
 
 
 def why_unrecorded(case: Case, rank: int) -> str:
-    """Return the end of a sentence: what the recorder around the client said, or what kept it away."""
+    """Return the end of a sentence: the message of the recorder around the client, or why there is none."""
     pod = case.pods.get(case.node_of(rank))
     log = case.bundle.log(pod.name, case.launch.container) if pod else ""
-    told = [found for _, line in (case.bundle.lines(log) if log else ()) if (found := _TOLD.search(line))]
-    if told:
-        return f": the recorder around Pluto's client {told[0][1].decode(errors='replace').strip()}"
+    lines = case.bundle.lines(log) if log else ()
+    messages = [match for _, line in lines if (match := _TOLD.search(line))]
+    if messages:
+        return f": the recorder around Pluto's client {messages[0][1].decode(errors='replace').strip()}"
     if not case.launch.recorder or not case.started(case.node_of(rank)):
         return ""
     tail = case.bundle.tail(log)
     if tail and _WAITING.search(tail[-1][1]):
-        return ". It never came to log anything: it still looked for the other ranks"
+        return ". It did not get as far as logging: it was still waiting for the other ranks"
     cause = clues.read(tail, log).cause or ""
     if cause.startswith(("rendezvous.", "image.")):
-        return f". It never came to log anything: it ended before ({cause})"
+        return f". It did not get as far as logging: it ended before ({cause})"
     if not _came_to_its_end(case, pod):
         return ""
-    return (
-        ". No recorder spoke: did it call pluto.init()? Is PYTHONPATH replaced, or Python run with -I or -E?"
-    )
+    return ". No recorder ran: did it call pluto.init()? Is PYTHONPATH replaced, or Python run with -I or -E?"
 
 
 def _came_to_its_end(case: Case, pod: Pod | None) -> bool:
-    """Return whether the rank's container ended with 0. One that did not may never have come to log."""
+    """Return whether the rank's container exited with 0. Any other may have ended before it logged."""
     ended = pod.container(case.launch.container, "terminated") if pod else None
     return ended is not None and ended[1].get("exitCode") == 0

@@ -1,7 +1,7 @@
-"""Judge the account of keys: what a rank handed to `run.log` was logged, or is named with a reason.
+"""Judge the account of keys: every value given to `run.log` was logged, or was left out for a known reason.
 
-The recorder stands at both ends of the client's `log` (harness/workers/outside_account.py). Its numbers must
-add up. What the client left out is a FAIL, but for a key that never had another value than None.
+The recorder counts values before and after the client's `log` (harness/workers/outside_account.py), and its
+numbers must add up. A value that the client left out is a FAIL, except for a key whose only value was None.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from harness.judge.points.ground_truth import Truth
 CHECK: Final[CheckId] = "keys"
 NONE = "NoneType"
 NOOP = "the mode of the run is noop"
-"""The beginning of the reason why a run in mode noop sends nothing."""
+"""Start of the reason why a run in mode noop sends nothing."""
 OFF = "sync_process_enabled is False"
-"""The beginning of the reason why a run without the client's upload process sends nothing."""
-_UPLOADS_OFF = "leave sync_process_enabled out of the settings: without that process nothing is uploaded"
+"""Start of the reason why a run without the client's upload process sends nothing."""
+_UPLOADS_OFF = "remove sync_process_enabled from the settings: without that process, nothing is uploaded"
 SHOWN_KEYS = 3
 Records = dict[int, Truth | None]
-"""By rank: what was recorded around its client, or None if nothing was."""
+"""Rank → its record around the client, or None."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Left:
 
 
 def recorders(agreement: Agreement) -> Records:
-    """Map each rank to what was recorded around its client, or None if nothing was."""
+    """Map each rank to its record around the client, or None if there is none."""
     seconds = {own.rank: other for own, other in agreement.pairs}
     return {
         truth.rank: seconds.get(truth.rank) or (truth if truth.outside else None)
@@ -56,7 +56,7 @@ def recorders(agreement: Agreement) -> Records:
 
 
 def left_out(agreement: Agreement) -> list[Left]:
-    """Return everything that the ranks' clients left out and that the ranks did not mean to leave out."""
+    """Return the values that the ranks' clients left out, apart from intended omissions."""
     records = recorders(agreement)
     return [left for left in _all(records) if not _meant(records, left)]
 
@@ -69,7 +69,7 @@ def _all(records: Records) -> Iterable[Left]:
 
 
 def _meant(records: Records, left: Left) -> bool:
-    """Return whether no value is missing: of a key that only ever was None, of a rank that sends nothing."""
+    """Return whether the omission is intended: the key was only ever None, or the rank sends nothing."""
     truth = records[left.rank]
     assert truth is not None
     if left.why.startswith(NOOP):
@@ -79,7 +79,10 @@ def _meant(records: Records, left: Left) -> bool:
 
 
 def check(agreement: Agreement, apart: bool = False) -> Finding:
-    """Check `keys`. `apart`: the ranks were not one world, so a rank may never have run."""
+    """Check `keys`: the accounts of all ranks add up, and the client left nothing out.
+
+    `apart` means that the ranks did not form one world, so a rank may never have run.
+    """
     records = recorders(agreement)
     refs = [truth.path for truth in records.values() if truth is not None]
     if left := left_out(agreement):
@@ -95,12 +98,12 @@ def check(agreement: Agreement, apart: bool = False) -> Finding:
         )
     open_ = {rank: why for rank, truth in records.items() if (why := _open(truth))}
     if apart and open_ and all(records[rank] is None for rank in open_):
-        return unknown(CHECK, "not judged: the ranks were not one world", ranks=open_)
+        return unknown(CHECK, "not judged: the ranks did not form one world", ranks=open_)
     if open_:
         return found(
             CHECK,
             "unification.truth_incomplete",
-            f"it is not known what became of every value that {names(open_)} handed to run.log",
+            f"it is not known what became of every value that {names(open_)} passed to run.log",
             details=[f"rank {rank}: {why}" for rank, why in open_.items()],
             ranks=open_,
             evidence=refs,
@@ -121,7 +124,7 @@ def check(agreement: Agreement, apart: bool = False) -> Finding:
 
 
 def reasons(left: Iterable[Left]) -> list[str]:
-    """Return one text for each reason, with the keys and how many values it is about."""
+    """Return one text for each reason, with its keys and the number of values."""
     by_reason: dict[str, list[Left]] = {}
     for one in left:
         by_reason.setdefault(one.why, []).append(one)
@@ -143,31 +146,31 @@ def _values(count: int) -> str:
 
 
 def _open(truth: Truth | None) -> str:
-    """Return why the account of a rank does not close, or ""."""
+    """Return why the account of a rank does not add up, or ""."""
     if truth is None:
-        return "no recorder stood around its client"
+        return "no recorder ran around its client"
     if truth.incomplete:
         return truth.incomplete
     for attempt in truth.attempts:
         account = attempt.account
         last = attempt is truth.own[-1] and not truth.left
         if account is None and attempt.end is None and not last and not attempt.is_child:
-            continue  # It was cut off. Each row was recorded before the call, and what was left out after it.
+            continue  # It was cut off. Rows are recorded before the call, omissions after it.
         if account is None:
             return "its recorder closed no account"
         if account.unseen:
             return account.unseen
-        told = sum(count for count, _, _ in attempt.left.values())
-        if account.handed != account.logged + account.left or account.left != told:
+        explained = sum(count for count, _, _ in attempt.left.values())
+        if account.handed != account.logged + account.left or account.left != explained:
             return (
-                f"it handed over {_values(account.handed)}; {account.logged} were logged, and {told} of "
-                f"{account.left} that were left out have a reason"
+                f"run.log got {_values(account.handed)}; {account.logged} were logged, and {explained} of "
+                f"the {account.left} that were left out have a reason"
             )
     return ""
 
 
 def _notes(records: Records) -> list[str]:
-    """Return what a reader of a PASS should know of values that were left out or came another way."""
+    """Return notes for a PASS on values that were left out or did not come through run.log."""
     none = [left for left in _all(records) if left.type == NONE]
     noop = [left for left in _all(records) if left.why.startswith(NOOP)]
     notes = [f"only ever None, so not logged: {_keys(none)}"] if none else []

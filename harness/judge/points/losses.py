@@ -1,4 +1,4 @@
-"""Explain what became of points that are not in the run, and who sent those that no rank recorded."""
+"""Explain what became of points that the run lacks, and who sent points that no rank recorded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KEY = re.compile(r"401 Unauthorized|API key|HTTP 401")
 
 
 def fate(client: TruthClient | None, metric: str, step: int) -> str:
-    """Return where a lost point is: in the client's queue, acknowledged, never given to it, or unknown."""
+    """Return what became of a lost point: UNSENT, ACKNOWLEDGED, NEVER (given to the client) or UNTOLD."""
     if client is None:
         return UNTOLD
     if _within(client.unsent.get(metric, []), step):
@@ -46,18 +46,18 @@ def _within(ranges: Iterable[tuple[int, int]], step: int) -> bool:
 
 
 def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Comparison) -> list[str]:
-    """Return a sentence for each fate that lost points have. Where no client tells, there is none."""
+    """Return a sentence for each fate of lost points. Points without a report of the client have none."""
     counts: dict[str, Counter[int]] = {}
     by_rank = {truth.rank: truth for truth in truths}
     for (rank, metric), steps in compared.lost.items():
         for step in steps:
-            told = fate(by_rank[rank].client(metric, step), sent_name(metric), step)
+            fate_ = fate(by_rank[rank].client(metric, step), sent_name(metric), step)
             if _astray(by_rank[rank], recorded, metric, step):
-                told = ASTRAY
-            counts.setdefault(told, Counter())[rank] += 1
-    who = {told: names(ranks) for told, ranks in counts.items()}
-    many = {told: f"{ranks.total()} of them" for told, ranks in counts.items()}
-    cut = {told: _cut_off(case, counts.get(told, ())) for told in (UNSENT, UNTOLD)}
+                fate_ = ASTRAY
+            counts.setdefault(fate_, Counter())[rank] += 1
+    who = {fate_: names(ranks) for fate_, ranks in counts.items()}
+    many = {fate_: f"{ranks.total()} of them" for fate_, ranks in counts.items()}
+    cut = {fate_: _cut_off(case, counts.get(fate_, ())) for fate_ in (UNSENT, UNTOLD)}
     sentences = []
     if ASTRAY in counts:
         sentences.append(f"{who[ASTRAY]} put {many[ASTRAY]} into another run")
@@ -68,23 +68,23 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
         sentences += [text, *cut[UNSENT]]
     if ACKNOWLEDGED in counts:
         text = f"the tracker acknowledged {many[ACKNOWLEDGED]} to the client of {who[ACKNOWLEDGED]}"
-        sentences.append(f"{text}, so the client had done its part")
+        sentences.append(f"{text}, so the client is not the reason")
     if NEVER in counts:
         handed = Counter({rank: n for rank, n in counts[NEVER].items() if by_rank[rank].outside})
         if handed:
             sentences.append(
-                f"{names(handed)} handed {handed.total()} of them to the client, whose queue never had them"
+                f"{names(handed)} handed {handed.total()} of them to the client, but its queue never had them"
             )
         if others := counts[NEVER] - handed:
             sentences.append(f"{names(others)} never gave {others.total()} of them to its client")
     if cut[UNTOLD]:
-        sentences += [f"the client of {who[UNTOLD]} reported nothing of {many[UNTOLD]}", *cut[UNTOLD]]
-    made = not_uploaded(truths, {rank for rank, _ in compared.lost})
-    return [*made, *sentences, *refusals(case)]
+        sentences += [f"the client of {who[UNTOLD]} reported nothing about {many[UNTOLD]}", *cut[UNTOLD]]
+    settings = not_uploaded(truths, {rank for rank, _ in compared.lost})
+    return [*settings, *sentences, *refusals(case)]
 
 
 def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
-    """Return a sentence for each setting of these ranks' clients by which points are not uploaded."""
+    """Return a sentence for each client setting of these ranks that prevents uploads."""
     off, shared = set[int](), dict[tuple[str, str], set[int]]()
     for truth in truths:
         for attempt in truth.attempts:
@@ -95,8 +95,8 @@ def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
     wanted = set(ranks)
     sentences = in_mode_noop(truths, wanted)
     if off & wanted:
-        text = f"the client of {names(off & wanted)} was made with sync_process_enabled=False"
-        sentences.append(f"{text}, so it has no process that uploads")
+        text = f"the client of {names(off & wanted)} was created with sync_process_enabled=False"
+        sentences.append(f"{text}, so it has no upload process")
     return sentences + [
         f"{names(of)} share one queue of the client ({queue}), and the first finish() ends the upload of "
         "all: give each process a PLUTO_DIR of its own"
@@ -106,57 +106,57 @@ def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
 
 
 def refusals(case: Case) -> list[str]:
-    """Return a sentence for the first writes of this launch that the tracker refused. Their rows are lost."""
+    """Return sentences on the first rejected writes of this launch, whose rows are lost."""
     launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
     ours = [one for one in (summary.refused if summary else []) if one.launch in (None, case.manifest.nonce)]
     late = [one for one in ours if (seconds(one.last) or 0.0) >= launched]
     return [
-        f"the tracker refused {counted(one.count, 'request')} of {one.sender!r} ({one.reason})"
+        f"the tracker rejected {counted(one.count, 'request')} of {one.sender!r} ({one.reason})"
         for one in late[:2]
     ]
 
 
 @dataclass
 class Origin:
-    """Who sent points that no rank recorded: names and addresses, and the nodes of this job among them."""
+    """The senders of points that no rank recorded, and the nodes of this job among them."""
 
     senders: list[str] = field(default_factory=list)
     nodes: dict[int, int] = field(default_factory=dict)
-    """Node index → how many of the points its pod sent."""
+    """Node index → number of these points that its pod sent."""
     unknown: int = 0
-    """How many came from elsewhere, or from nobody knows where."""
+    """Number of these points from other or unknown senders."""
 
 
 def origin(attached: Attached, points: Mapping[str, Iterable[int]]) -> Origin:
-    """Return who sent these points (metric → steps) into the shared run."""
-    case, found = attached.case, Origin()
+    """Return who sent these points (metric → steps) to the shared run."""
+    case, result = attached.case, Origin()
     wanted = {metric: set(steps) for metric, steps in points.items()}
     shared = {run.run_id for _, run in attached.shared}
     node_of = _nodes(attached)
-    told: dict[str, None] = {}
+    senders: dict[str, None] = {}
     for _, part in case.bundle.point_parts() if wanted else ():
         who = part if isinstance(part, Point) else part[0]
         if who.run_id not in shared:
             continue
-        seen: Iterable[tuple[str, int]] = (
+        rows: Iterable[tuple[str, int]] = (
             [(part.metric, part.step)] if isinstance(part, Point) else _metric_steps(part[1], wanted)
         )
-        count = sum(step in wanted.get(metric, ()) for metric, step in seen)
+        count = sum(step in wanted.get(metric, ()) for metric, step in rows)
         if not count:
             continue
         if who.sender:
-            told[f"{who.sender!r}" + (f" at {who.peer}" if who.peer else "")] = None
+            senders[f"{who.sender!r}" + (f" at {who.peer}" if who.peer else "")] = None
         node = node_of.get(who.peer or "", node_of.get(who.sender or "") if who.peer is None else None)
         if node is None:
-            found.unknown += count
+            result.unknown += count
         else:
-            found.nodes[node] = found.nodes.get(node, 0) + count
-    found.senders = list(told)
-    return found
+            result.nodes[node] = result.nodes.get(node, 0) + count
+    result.senders = list(senders)
+    return result
 
 
 def _nodes(attached: Attached) -> dict[str, int]:
-    """Map what tells pods apart to their node: addresses, and names of processes that one pod alone has."""
+    """Map addresses and process names that belong to only one node to that node."""
     known: dict[str, set[int]] = {}
     for index, pods in attached.case.pod_attempts.items():
         for pod in pods:
@@ -170,7 +170,7 @@ def _nodes(attached: Attached) -> dict[str, int]:
 
 
 def addresses(pod: Pod) -> Iterator[str]:
-    """Yield the addresses that a pod had."""
+    """Yield the IP addresses of a pod."""
     for seen in pod.history:
         status = mapping(seen.object, "status")
         yield from (str(one["ip"]) for one in items(status, "podIPs") if one.get("ip"))
@@ -178,19 +178,19 @@ def addresses(pod: Pod) -> Iterator[str]:
 
 
 def _metric_steps(columns: Columns, wanted: Mapping[str, set[int]]) -> Iterable[tuple[str, int]]:
-    """Return metric and step of the rows whose metric is wanted."""
+    """Return metric and step of each row whose metric is in `wanted`."""
     return ((name, step) for name, steps, *_ in columns.series() if name in wanted for step in steps)
 
 
 def rejected(truths: list[Truth]) -> list[int]:
-    """Return the ranks whose client says that its key was refused."""
+    """Return the ranks whose client reported that the tracker rejected its key."""
     return [truth.rank for truth in truths if any(_KEY.search(client.error) for client in truth.clients)]
 
 
 def _cut_off(case: Case, ranks: Iterable[int]) -> list[str]:
-    """Return a sentence that names the ranks whose upload process was cut off, or none.
+    """Return a sentence with the ranks whose upload process was cut off, or [].
 
-    It logs a line when it starts and when it ends.
+    The process logs a line when it starts and when it ends.
     """
     cut = []
     for rank in sorted(ranks):

@@ -1,7 +1,8 @@
-"""Find points that a rank logged again with another value, and judge whether the run lost something by it.
+"""Find points that a rank logged again with another value, and judge whether the run lost data by that.
 
-Pluto keeps the row with the latest client time of each metric and step. A life of a rank is one run object of
-one process: each `init` begins another. docs/decisions/028-points-a-rank-overwrote.md says which is a FAIL.
+Pluto keeps the row with the latest client time for each metric and step. A life of a rank is one run object
+of one process, so each `init` begins another. docs/decisions/028-points-a-rank-overwrote.md defines which
+case is a FAIL.
 """
 
 from __future__ import annotations
@@ -15,11 +16,11 @@ from harness.judge.points.compare import compact
 from harness.judge.points.ground_truth import Attempt, Life, Truth
 
 CLOCK_ERROR = 5.0
-"""Seconds between a restart as the cluster tells it and the first frame of the process."""
+"""Seconds between the time of a restart in the cluster's records and the first frame of the process."""
 
 
 class How(Enum):
-    """How a point came to be logged again."""
+    """How a point was logged again."""
 
     SAME_LIFE = "the same process logged it again"
     RESTART = "a restart that the job allows logged it again"
@@ -31,7 +32,7 @@ class How(Enum):
 
 @dataclass(frozen=True)
 class Overwritten:
-    """Points of one metric that one life logged before another one did, with another value."""
+    """Points of one metric that a life logged after another one, with other values."""
 
     rank: int
     metric: str
@@ -40,11 +41,11 @@ class Overwritten:
     """The steps as text."""
     how: How
     who: str = ""
-    """The lives, where they are not the same."""
+    """The two lives, if they differ."""
 
     @property
     def text(self) -> str:
-        """Return what happened, in one clause."""
+        """Return a clause on what happened."""
         who = f" ({self.who})" if self.who else ""
         return f"rank {self.rank}: {self.metric} at {self.where}: {self.how.value}{who}"
 
@@ -69,7 +70,7 @@ def _in_rows(truth: Truth, restarts: list[Restart]) -> Iterator[Overwritten]:
 
 
 def _in_blocks(truth: Truth) -> Iterator[Overwritten]:
-    """Yield what is known of points past the row limit: how many, but not of which life."""
+    """Yield overwritten points past the row limit. Their number is known, but not their lives."""
     several = any(life.init for life in truth.lives)
     for attempt in truth.attempts:
         for block in attempt.kept:
@@ -94,7 +95,7 @@ def _how(truth: Truth, before: Life, after: Life, older_stays: bool, restarts: l
 
 
 def _at_once(one: Attempt, other: Attempt) -> bool:
-    """Return whether two processes of one pod lived at the same time, by the clock that they share."""
+    """Return whether two processes of one pod ran at the same time, by their common clock."""
     first, second = sorted((one, other), key=lambda attempt: attempt.start.time_ms if attempt.start else 0)
     if first.start is None or second.start is None or first.start.pod != second.start.pod:
         return False
@@ -104,7 +105,7 @@ def _at_once(one: Attempt, other: Attempt) -> bool:
 
 
 def _restart(rank: int, one: Attempt, other: Attempt, restarts: list[Restart]) -> Restart | None:
-    """Return the restart, not forbidden by the job, that lies between two attempts, or None."""
+    """Return the allowed restart between two attempts, or None."""
     if one.start is None or other.start is None:
         return None
     allowed = (restart for restart in restarts if restart.allowed and rank in restart.ranks)
@@ -118,8 +119,8 @@ def _who(truth: Truth, before: Life, after: Life) -> str:
     if before.attempt == after.attempt:
         return f"init {before.init + 1} and init {after.init + 1} of one process" if before != after else ""
     starts = [truth.attempts[life.attempt].start for life in (before, after)]
-    told = [
+    processes = [
         f"process {start.pid if start.pid is not None else '?'} in pod {start.pod or '?'}" if start else "?"
         for start in starts
     ]
-    return " and ".join(told)
+    return " and ".join(processes)

@@ -1,4 +1,4 @@
-"""Judge which run is the shared one, whether every rank attached to it alone, and its final status."""
+"""Judge which run is the shared one, whether all ranks attached only to it, and its final status."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.points.series import NONE, Rows
 
 CLOCK_ERROR = 2.0
-"""Seconds by which the tracker's clock may be behind the harness's.
+"""Seconds by which the tracker's clock may be behind that of the harness.
 
-A run of an earlier launch is older than that, because submission, scheduling and the start of a container lie
-between two launches.
+A run of an earlier launch is older than that, because submission, scheduling and the start of a container
+take longer.
 """
 
 
 @dataclass
 class Attached:
-    """The tracker's runs and attachments: of this launch or another, to the shared run or another."""
+    """The tracker's runs and attachments, of this launch and of others."""
 
     case: Case
     runs: list[tuple[int, TrackerRun]]
     attachments: list[tuple[int, Attachment]] | None
-    """None when this tracker keeps no attachments."""
+    """None if this tracker does not store attachments."""
 
     @cached_property
     def shared(self) -> list[tuple[int, TrackerRun]]:
-        """Return the runs with the expected id and project. There must be exactly one."""
+        """Return the runs with the expected id and project. There should be exactly one."""
         expected = self.case.expected
         return [
             (line, run)
@@ -43,11 +43,11 @@ class Attached:
         ]
 
     def node_of(self, attachment: Attachment) -> int | None:
-        """Return the node of this launch that an attachment came from, or None."""
+        """Return the index of the node of this launch from which an attachment came, or None."""
         if attachment.job_name not in {None, self.case.launch.tracked_as}:
             return None  # Another launch may have pods of the same names.
         if attachment.launch not in {None, self.case.manifest.nonce}:
-            return None  # konduktor ends a job's name with four random digits, so launches share names too.
+            return None  # konduktor appends only four random digits to names, so launches may share them.
         for index, pod in self.case.pods.items():
             if attachment.hostname and attachment.hostname in {pod.hostname, pod.name}:
                 return index
@@ -58,13 +58,13 @@ class Attached:
 
     @cached_property
     def by_node(self) -> dict[int, dict[int, list[tuple[int, Attachment]]]]:
-        """Map each run to its attachments by node of this launch."""
-        found_: dict[int, dict[int, list[tuple[int, Attachment]]]] = {}
+        """Map each run to its attachments by node index of this launch."""
+        by_run: dict[int, dict[int, list[tuple[int, Attachment]]]] = {}
         for line, attachment in self.attachments or []:
             node = self.node_of(attachment)
             if node is not None:
-                found_.setdefault(attachment.run_id, {}).setdefault(node, []).append((line, attachment))
-        return found_
+                by_run.setdefault(attachment.run_id, {}).setdefault(node, []).append((line, attachment))
+        return by_run
 
     def of_others(self, run_id: int) -> bool:
         """Return whether only other launches attached to a run."""
@@ -78,7 +78,7 @@ class Attached:
         return {run_id for run_id, of in keys.items() if not of & {None, self.case.manifest.nonce}}
 
     def label(self, run_id: int) -> str:
-        """Return how messages name a run: its display id, and an unexpected id and project."""
+        """Return the name of a run in messages: its display id, with its id and project if unexpected."""
         run = next((run for _, run in self.runs if run.run_id == run_id), None)
         if run is None:
             return f"run {run_id}"
@@ -91,7 +91,7 @@ class Attached:
 
 
 def run_exists(attached: Attached) -> Finding:
-    """Check `run-exists`."""
+    """Check `run-exists`: the tracker has a run with the expected id and project."""
     wanted = attached.case.expected
     if attached.shared:
         line, run = attached.shared[0]
@@ -108,7 +108,7 @@ def run_exists(attached: Attached) -> Finding:
 
 
 def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compared: Comparison) -> Finding:
-    """Check `one-run`: no rank of this launch attached to another run or has points in another run."""
+    """Check `one-run`: no rank of this launch attached to another run or has points in one."""
     case = attached.case
     shared = [run.run_id for _, run in attached.shared]
     astray: dict[int, str] = {}
@@ -129,8 +129,8 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compare
     text = f"the tracker has {len(shared)} runs with id {case.expected.run_id}"
     if len(shared) == 1:
         if not astray:
-            return passed("one-run", f"no rank is in another run than {attached.label(shared[0])}")
-        text = f"{names(astray)} did not use the shared {attached.label(shared[0])} alone"
+            return passed("one-run", f"no rank used a run other than {attached.label(shared[0])}")
+        text = f"{names(astray)} did not use only the shared {attached.label(shared[0])}"
     return found(
         "one-run",
         "unification.split_runs",
@@ -142,7 +142,7 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compare
 
 
 def _steps_elsewhere(truth: Truth, rows: Rows, compared: Comparison) -> list[int]:
-    """Return the rank's steps that the shared run lacks and another run has with the same value."""
+    """Return the steps of a rank that the shared run lacks and another run has with the same value."""
     for (rank, metric), steps in compared.lost.items():
         series = rows.get(metric, NONE)
         here = [
@@ -156,7 +156,7 @@ def _steps_elsewhere(truth: Truth, rows: Rows, compared: Comparison) -> list[int
 def run_fresh(attached: Attached) -> Finding:
     """Check `run-not-stale`: the run was created during this launch.
 
-    Within CLOCK_ERROR the attachments decide.
+    If the times differ by at most CLOCK_ERROR, the attachments decide.
     """
     case = attached.case
     line, run = attached.shared[0]
@@ -174,10 +174,10 @@ def run_fresh(attached: Attached) -> Finding:
 
 
 def in_mode_noop(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
-    """Return a sentence that names which of `ranks` made their client with mode='noop', or []."""
+    """Return a sentence with those of `ranks` whose client was created with mode='noop', or []."""
     noop = {t.rank for t in truths for a in t.attempts for one in a.settings if one.mode == "noop"}
     who = noop.intersection(ranks)
-    return [f"the client of {names(who)} was made with mode='noop', which sends nothing"] if who else []
+    return [f"the client of {names(who)} was created with mode='noop', which sends nothing"] if who else []
 
 
 def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) -> Finding:
@@ -194,30 +194,31 @@ def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) ->
         short = [node for node in nodes if len(here.get(node, [])) < len(due[node])]
         absent = sorted(rank for node in short for rank in due[node])
         silent = []
-        strangers = [a for _, a in attached.attachments if a.run_id == run.run_id and _nameless(a)]
-        if absent and strangers:
-            text = f"the origin of {counted(len(strangers), 'attachment')} is not recorded"
+        without_origin = [a for _, a in attached.attachments if a.run_id == run.run_id and _nameless(a)]
+        if absent and without_origin:
+            text = f"the origin of {counted(len(without_origin), 'attachment')} is not recorded"
             return unknown("attached", text, ranks=absent, evidence=["tracker/attachments.jsonl"])
     label = attached.label(run.run_id)
     if absent:
         where = listed([case.place(node) for node in sorted({case.node_of(rank) for rank in absent})])
         few = [f"fewer than {case.per_node} processes of a node attached"] if case.per_node > 1 else []
-        kept = "attachments" if attached.attachments is not None else "points"
+        file = "attachments" if attached.attachments is not None else "points"
         return found(
             "attached",
             "unification.not_attached",
             f"{where} never attached to {label}",
             why=[*in_mode_noop(truths, absent), *few],
             ranks=absent,
-            evidence=[f"tracker/{kept}.jsonl"],
+            evidence=[f"tracker/{file}.jsonl"],
         )
     if silent:
-        return unknown("attached", f"this tracker keeps no attachments, and {names(silent)} has no points")
+        text = f"this tracker does not store attachments, and {names(silent)} has no points"
+        return unknown("attached", text)
     return passed("attached", f"{names(case.logging)} attached to {label}")
 
 
 def status(attached: Attached, ends: dict[int, End]) -> Finding:
-    """Check `status`: the run's last status on the tracker fits how the pods ended."""
+    """Check `status`: the last status of the run on the tracker matches how the pods ended."""
     line, run = attached.shared[0]
     refs = [f"tracker/runs.jsonl:{line}"]
     text = f"{attached.label(run.run_id)} is {run.status}"
@@ -228,7 +229,7 @@ def status(attached: Attached, ends: dict[int, End]) -> Finding:
         return found("status", "unification.wrong_status", text, evidence=refs)
     ranks = [rank for end in ends.values() if end.state in {"failed", "deleted"} for rank in end.ranks]
     if not ranks:
-        return unknown("status", "not every pod was seen to end", evidence=refs)
+        return unknown("status", "the end of a pod is not recorded", evidence=refs)
     if run.status in {"FAILED", "TERMINATED", "CANCELLED"}:
         return passed("status", f"{text}, and {names(ranks)} did not succeed", refs)
     text += f", though {names(ranks)} did not succeed"

@@ -1,7 +1,7 @@
-"""Rows of one metric, by step, as compact as arrays, and kept as the tracker keeps them.
+"""Rows of one metric by step, stored in arrays and deduplicated as by the tracker.
 
-A dictionary of Python numbers takes 100 bytes a row, and a launch of 512 ranks has millions. Whole series are
-compared by their bytes; only where those differ does anybody look at rows.
+A dictionary of Python numbers needs 100 bytes per row, and a launch of 512 ranks has millions of rows. Series
+are compared by their bytes, and row by row only if those differ.
 """
 
 from __future__ import annotations
@@ -19,36 +19,36 @@ from harness.evidence.schema.columns import Columns, Part
 from harness.workers.truth_frames import encode_value
 
 Numbers = MutableSequence[int]
-"""array("q"), or a list where a number has more than 64 bits."""
+"""array("q"), or a list if a number has more than 64 bits."""
 
 
 class Series(Mapping[int, float]):
-    """step → value, in the order in which the steps came first.
+    """step → value, in the order in which the steps first came.
 
-    Of two rows for one step, the one with the later client time counts, and else the last.
+    Of two rows for one step, the one with the later client time counts. At equal times, the last one counts.
     """
 
     __slots__ = ("_marks", "_places", "_steps", "_times", "_values", "older", "overwrites")
 
     def __init__(self, rows: Iterable[tuple[int, float]] = ()) -> None:
-        """`rows` are of one time."""
+        """Create a series from rows of the same time."""
         self._steps: Numbers = array("q")
         self._times: Numbers = array("q")
         self._values = array("d")
         self._marks = array("H")
         self.overwrites: dict[tuple[int, int], Numbers] = {}
-        """(mark before, mark after) → steps that came again with another value."""
+        """(mark of the first row, mark of the second row) → steps that came again with another value."""
         self.older: dict[int, tuple[int, int]] = {}
-        """step → (mark of the row that stays, mark of the row that came last, with an earlier time)."""
+        """step → (mark of the row that counts, mark of the last row, whose time is earlier)."""
         self._places: dict[int, int] | None = None
-        """step → its place. None while the steps ascend: then it is searched."""
+        """step → its index. None while the steps ascend, so that a binary search finds it."""
         for step, value in rows:
             self.put(step, value, 0)
 
     def put(self, step: int, value: float, time_ms: int, mark: int = 0) -> bool:
-        """Take one row. Return whether there was one for this step before.
+        """Add one row. Return whether the step already had one.
 
-        `mark` is any small number that the caller wants to know of the row that counts.
+        `mark` is any small number, which `mark()` returns for the row that counts.
         """
         if self._places is None and self._steps and step <= self._steps[-1]:
             self._places = {of: place for place, of in enumerate(self._steps)}
@@ -72,7 +72,7 @@ class Series(Mapping[int, float]):
         return False
 
     def extend(self, steps: array[int], values: array[float], times: array[int], mark: int = 0) -> int:
-        """Take rows in the order in which they came. Return how many were for a step that was known."""
+        """Add rows in the order in which they came. Return how many were for steps that already had one."""
         mine = self._steps, self._times
         if (
             self._places is None
@@ -89,7 +89,7 @@ class Series(Mapping[int, float]):
         return sum(map(self.put, steps, values, times, repeat(mark)))
 
     def _place(self, step: object) -> int:
-        """Return where a step is, -1 where it is not."""
+        """Return the index of a step, or -1."""
         if not isinstance(step, int):
             return -1
         if self._places is not None:
@@ -123,7 +123,7 @@ class Series(Mapping[int, float]):
         return zip(self._steps, self._values, strict=True)
 
     def mark(self, step: int) -> int:
-        """Return the mark of the row that counts, 0 for none."""
+        """Return the mark of the row that counts for this step, or 0."""
         place = self._place(step)
         return self._marks[place] if place >= 0 else 0
 
@@ -134,18 +134,18 @@ class Series(Mapping[int, float]):
     def same_as(self, other: Series) -> bool:
         """Return whether both have the same steps and the same doubles, bit for bit, in the same order.
 
-        False does not prove that they differ: 0.0 and -0.0 are equal, and have other bits.
+        False does not prove that they differ: 0.0 and -0.0 are equal, but have different bits.
         """
         return self.same_steps(other) and self._values.tobytes() == other._values.tobytes()
 
     def without_times(self) -> Series:
-        """Forget times: no row is taken any more."""
+        """Delete the times to save memory. No row can be added afterwards."""
         self._times = array("q")
         return self
 
 
 class _Items(ItemsView[int, float]):
-    """Pairs without a search for each step."""
+    """Items of a Series, without a search for each step."""
 
     def __init__(self, series: Series) -> None:
         super().__init__(series)
@@ -185,7 +185,7 @@ def ascend(steps: array[int]) -> bool:
 
 @lru_cache(maxsize=256)
 def _ascend(steps: bytes) -> bool:
-    """Ranks log the same steps, so most of the time the answer is known."""
+    """Return whether each step is higher than the one before. Cached, because ranks log the same steps."""
     numbers = array("q", steps)
     return all(map(int.__lt__, numbers, numbers[1:]))
 
@@ -196,7 +196,7 @@ NONE = Series()
 
 
 def put(rows: Rows, metric: str, step: int, value: float, time_ms: int, mark: int = 0) -> bool:
-    """Take one row. Return whether there was one of this metric and step before."""
+    """Add one row. Return whether its metric and step already had one."""
     series = rows.get(metric)
     if series is None:
         series = rows[metric] = Series()
@@ -204,7 +204,7 @@ def put(rows: Rows, metric: str, step: int, value: float, time_ms: int, mark: in
 
 
 def extend(rows: Rows, parts: Iterable[Part], mark: int = 0) -> int:
-    """Take rows in columns, by metric. Return how many were for a metric and step that were known."""
+    """Add rows in columns, by metric. Return the number of rows whose metric and step already had one."""
     known = 0
     for metric, steps, values, times in parts:
         series = rows.get(metric)
@@ -215,17 +215,17 @@ def extend(rows: Rows, parts: Iterable[Part], mark: int = 0) -> int:
 
 
 def joined(own: Series | None, other: Mapping[int, float]) -> Series:
-    """Return the rows of `other`, and over them the own ones."""
+    """Return the rows of both series. Those of `own` take precedence."""
     return Series({**other, **(own or {})}.items())
 
 
 _encode = msgspec.json.Encoder().encode_lines
 SMALL, LARGE = 1e-4, 1e16
-"""From the one to the other, both write a double without an exponent."""
+"""Range of doubles that json and msgspec both write without an exponent, and so equally."""
 
 
 def bytes_of_rows(columns: Columns) -> bytes:
-    """Return `truth_frames.row_bytes` of each row, one after another."""
+    """Return the concatenated `truth_frames.row_bytes` of all rows."""
     names = [msgspec.Raw(json.dumps(name).encode()) for name in columns.names]
     metrics = (
         islice(cycle(names), len(columns)) if columns.which is None else map(names.__getitem__, columns.which)

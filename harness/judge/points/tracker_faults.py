@@ -1,4 +1,4 @@
-"""Judge whether the tracker caused what the run lacks: by its disk, its database, its key or its absence."""
+"""Judge whether the tracker is the reason for missing data: its disk, its database or a rejected key."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _LACKS = {
     *("unification.no_run", "unification.not_attached", "unification.lost_points"),
     *("unification.wrong_status", "unification.split_runs"),
 }
-"""Causes that a tracker produces when it stores nothing or forgets what it stored."""
+"""Causes that follow if a tracker stores nothing or loses its data."""
 _FULL = "disk is full"
 
 
 @dataclass(frozen=True)
 class Absence:
-    """A time in which no pod of the tracker was ready. `until` is "" when it has not ended."""
+    """A period without a ready pod of the tracker. `until` is "" if it has not ended."""
 
     since: str
     until: str
@@ -36,47 +36,47 @@ class Absence:
 
 
 def absences(case: Case) -> list[Absence]:
-    """Return the tracker's absences from the launch to the end of the wait, as its watched pods show them."""
+    """Return the tracker's absences since the launch, from the recorded states of its pods."""
     launched = seconds(case.manifest.launched_at) or 0.0
     ready: dict[str, bool] = {}
-    found_: list[Absence] = []
-    for seen in case.bundle.history(KIND):
+    periods: list[Absence] = []
+    for state in case.bundle.history(KIND):
         before = any(ready.values()) or not ready
-        ready[seen.uid] = seen.type != "DELETED" and condition(seen, "Ready").get("status") == "True"
+        ready[state.uid] = state.type != "DELETED" and condition(state, "Ready").get("status") == "True"
         now = any(ready.values())
-        late = (seconds(seen.received_at) or 0.0) >= launched
+        late = (seconds(state.received_at) or 0.0) >= launched
         if before and not now and late:
-            found_.append(Absence(_clock(seen), "", seen))
-        elif now and found_ and not found_[-1].until:
-            found_[-1] = Absence(found_[-1].since, _clock(seen), found_[-1].seen)
-    return found_
+            periods.append(Absence(_clock(state), "", state))
+        elif now and periods and not periods[-1].until:
+            periods[-1] = Absence(periods[-1].since, _clock(state), periods[-1].seen)
+    return periods
 
 
 def told_absence(case: Case) -> list[str]:
-    """Return a sentence for each of the first times in which the tracker was away."""
+    """Return a sentence for each of the first three absences of the tracker."""
     return [absence.text for absence in absences(case)[:3]]
 
 
 def replaced(case: Case) -> ObjectState | None:
     """Return the first state of a tracker pod that replaced another one after the launch, or None.
 
-    The database is in a volume of the pod, so the new pod began with an empty one.
+    The database is in an emptyDir volume of the pod, so the new pod started with an empty one.
     """
     launched = seconds(case.manifest.launched_at)
     first: dict[str, ObjectState] = {}
-    for seen in case.bundle.history(KIND):
-        first.setdefault(seen.uid, seen)
+    for state in case.bundle.history(KIND):
+        first.setdefault(state.uid, state)
     later = [
-        seen
-        for seen in first.values()
-        if (seconds(mapping(seen.object, "metadata").get("creationTimestamp")) or 0.0) >= (launched or 0.0)
-        and any("emptyDir" in volume for volume in items(seen.object, "spec", "volumes"))
+        state
+        for state in first.values()
+        if (seconds(mapping(state.object, "metadata").get("creationTimestamp")) or 0.0) >= (launched or 0.0)
+        and any("emptyDir" in volume for volume in items(state.object, "spec", "volumes"))
     ]
     return later[0] if later and len(later) < len(first) else None
 
 
 def kept(case: Case, truths: list[Truth], before: list[Finding]) -> Finding:
-    """Check `tracker-kept`: whether the tracker caused what the checks `before` found missing."""
+    """Check `tracker-kept`: the tracker is not the reason for data that the checks `before` found missing."""
     lacking = [f for f in before if f.result == "FAIL" and f.cause in _LACKS]
     launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
     failures = [f for f in summary.failures if (seconds(f.last) or 0.0) >= launched] if summary else []
@@ -85,8 +85,8 @@ def kept(case: Case, truths: list[Truth], before: list[Finding]) -> Finding:
     away = told_absence(case)
     cause: CauseId
     if not lacking or not (full or anew or refused):
-        text = "nothing was found missing on the tracker"
-        text = "nothing shows that the tracker lost what is missing" if lacking else text
+        text = "no data was found missing on the tracker"
+        text = "nothing shows that the tracker lost the missing data" if lacking else text
         failed = [f"it failed {counted(f.count, 'request')} ({f.reason})" for f in failures[:2]]
         return passed("tracker-kept", text, why=[*failed, *away])
     ranks = {rank for finding in lacking for rank in finding.ranks} or set(case.ranks)
@@ -103,10 +103,10 @@ def kept(case: Case, truths: list[Truth], before: list[Finding]) -> Finding:
         cause, why, refs = "tracker.data_lost", [*away, *why], [anew.ref, *refs]
     else:
         errors = [c.error for t in truths if t.rank in refused for c in t.clients if c.error]
-        text = f"the tracker refused the key of {names(refused)}: {errors[0]}"
+        text = f"the tracker rejected the key of {names(refused)}: {errors[0]}"
         cause, ranks = "tracker.key_rejected", set(refused)
     return found("tracker-kept", cause, text, why=why, ranks=ranks, evidence=refs)
 
 
-def _clock(seen: ObjectState) -> str:
-    return seen.received_at.partition(".")[0] + "Z" * ("." in seen.received_at)
+def _clock(state: ObjectState) -> str:
+    return state.received_at.partition(".")[0] + "Z" * ("." in state.received_at)

@@ -1,1 +1,1 @@
-"""Judge how each rank ended, and which failure came first."""
+"""Judge how each rank ended and which failure came first."""

@@ -1,7 +1,8 @@
-"""Judge whether what ran is what was sent: files of the ranks, image, torch and Pluto's client.
+"""Judge whether the ranks ran the code that was sent: files, image, torch and Pluto's client.
 
-The manifest says what was sent. Each attempt of each rank says what it runs (harness/workers/code_digest.py),
-and the status of each pod says which image it got. A bundle whose manifest says nothing is not judged.
+The manifest lists the code that was sent. Each attempt of a rank reports what it runs
+(harness/workers/code_digest.py), and the status of each pod has the id of its image. A bundle without such a
+list in its manifest passes.
 """
 
 from __future__ import annotations
@@ -20,34 +21,34 @@ from harness.judge.points.ground_truth import Attempt, Truth
 
 CHECK: Final[CheckId] = "code"
 _SAME = ("image", "python", "packages", "torch", "torch_loaded", "pluto", "pluto_files")
-"""What must be the same on every rank, the most telling first."""
+"""Facts that must be the same on every rank, the most general first."""
 _NAMES = {"pluto": "pluto-ml", "pluto_files": "files of pluto-ml", "torch_loaded": "loaded torch"}
 
 
 @dataclass
 class Ran:
-    """What one attempt of a rank said of its code."""
+    """The code of one attempt of a rank, as it reported it."""
 
     rank: int
     files: dict[str, set[str]] = field(default_factory=dict)
-    """Path → SHA-256, as the process found it when it started."""
+    """Path → SHA-256 of the file when the process started."""
     ran: dict[str, set[str]] = field(default_factory=dict)
-    """Path → every SHA-256 that the process saw there later, of files that it imported."""
+    """Path → every later SHA-256 of a file that the process imported."""
     touched: set[str] = field(default_factory=set)
     stale: set[str] = field(default_factory=set)
     client: set[str] = field(default_factory=set)
     stack: dict[str, str] = field(default_factory=dict)
     became: dict[str, str] = field(default_factory=dict)
-    """What of `stack` had another value later."""
+    """Entries of `stack` whose value changed later, with the new value."""
     whole: bool = False
-    """Every file that was there is in `files`."""
+    """Whether `files` has every file that existed."""
     error: str = ""
     refs: list[str] = field(default_factory=list)
 
 
 @dataclass
 class _Difference:
-    """A difference that some ranks share. `late`: it came while the ranks ran."""
+    """A difference that some ranks share. `late` is set if it arose while the ranks ran."""
 
     late: bool = False
     ranks: set[int] = field(default_factory=set)
@@ -55,34 +56,35 @@ class _Difference:
 
 
 def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Finding:
-    """Check `code`: what ran is what was sent, where the manifest says what was sent.
+    """Check `code`: the ranks ran the code that the manifest lists as sent.
 
-    `others`: what a second recorder told of the same processes. Both must be right.
+    `others` are the records of a second recorder for the same processes. Both must match.
     """
     sent = case.manifest.code
     if sent is None:
-        return passed(CHECK, "this bundle is of a harness that did not record which code it sent")
+        return passed(CHECK, "the harness that wrote this bundle did not record which code it sent")
     both = [*truths, *others]
-    told = [read(truth, attempt) for truth in both for attempt in truth.attempts if attempt.code]
-    seen: dict[str, _Difference] = {}
-    for ran in told:
+    reports = [read(truth, attempt) for truth in both for attempt in truth.attempts if attempt.code]
+    differences: dict[str, _Difference] = {}
+    for ran in reports:
         for text, late in [*_of_files(sent, ran), *_of_stack(sent, ran)]:
-            one = seen.setdefault(text, _Difference(late))
+            one = differences.setdefault(text, _Difference(late))
             one.ranks.add(ran.rank)
             one.refs.update(dict.fromkeys(ran.refs))
     for text, ranks, refs in _of_pods(case, sent):
-        seen[text] = _Difference(False, set(ranks), dict.fromkeys(refs))
-    if not seen:  # else the ranks differ because one of them differs from what was sent
-        seen = {
-            text: _Difference(False, set(ranks), dict.fromkeys(refs)) for text, ranks, refs in _between(told)
+        differences[text] = _Difference(False, set(ranks), dict.fromkeys(refs))
+    if not differences:  # Otherwise the ranks differ because one of them differs from what was sent.
+        differences = {
+            text: _Difference(False, set(ranks), dict.fromkeys(refs))
+            for text, ranks, refs in _between(reports)
         }
-    if seen:
-        return _mismatch(seen)
-    return _silent(sent, truths, told) or passed(CHECK, _praise(sent, told), sorted(_refs(told)))
+    if differences:
+        return _mismatch(differences)
+    return _silent(sent, truths, reports) or passed(CHECK, _praise(sent, reports), sorted(_refs(reports)))
 
 
 def read(truth: Truth, attempt: Attempt) -> Ran:
-    """Return what an attempt said of its code, at its start and at its end."""
+    """Return the code that an attempt reported, at its start and at its end."""
     ran = Ran(truth.rank)
     for number, line in attempt.code:
         ran.refs.append(f"{truth.path}:{number}")
@@ -105,7 +107,7 @@ def read(truth: Truth, attempt: Attempt) -> Ran:
 
 
 def _of_files(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
-    """Yield where files of one attempt differ from those sent, and whether that came while the rank ran."""
+    """Yield how files of one attempt differ from those sent, and whether that arose while it ran."""
     for path, digest in sent.files.items():
         before, now = ran.files.get(path, set()), ran.ran.get(path, set())
         if other := before - {digest}:
@@ -117,21 +119,21 @@ def _of_files(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
         elif ran.whole and not before and not now:
             yield f"{path} was sent with {_short(digest)} and was not there", False
         elif path in ran.touched:
-            yield f"{path} was written to or replaced while it ran, and is again as it was sent", True
+            yield f"{path} was written to or replaced while the rank ran, and then restored", True
     for path, digests in ran.ran.items():
         if path not in sent.files and path.startswith(tuple(f"{folder}/" for folder in sent.whole)):
             yield f"{path} was not sent and ran with {_short(min(digests))}", False
     for path in ran.touched - sent.files.keys():
-        yield f"{path} was written to or replaced while it ran", True
+        yield f"{path} was written to or replaced while the rank ran", True
     for path in ran.stale:
-        yield f"{path} ran from bytecode of another source than lies there", False
+        yield f"{path} ran from bytecode of another source than this file", False
 
 
 def _of_stack(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
-    """Yield where image, torch and client of one attempt differ, and whether that came while the rank ran."""
+    """Yield how image, torch and client of one attempt differ, and whether that arose while it ran."""
     for name, value in ran.became.items():
         before = _short(ran.stack[name])
-        yield f"{_NAMES.get(name, name)} changed while it ran, from {before} to {_short(value)}", True
+        yield f"{_NAMES.get(name, name)} changed while the rank ran, from {before} to {_short(value)}", True
     if not sent.ours:
         return
     for path in sorted(ran.client - sent.files.keys()):
@@ -142,7 +144,7 @@ def _of_stack(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
 
 
 def _of_pods(case: Case, sent: SentCode) -> Iterator[tuple[str, list[int], list[str]]]:
-    """Yield where pods got another image than was loaded, or pods of one launch got different ones."""
+    """Yield pods that got an image other than the loaded one, or different images in one launch."""
     ids: dict[str, tuple[set[int], list[str]]] = {}
     for index, pods in case.pod_attempts.items():
         for pod in pods:
@@ -153,7 +155,7 @@ def _of_pods(case: Case, sent: SentCode) -> Iterator[tuple[str, list[int], list[
                         ranks, refs = ids.setdefault(id_, (set(), []))
                         ranks.update(case.ranks_of(index))
                         refs.append(state.ref)
-    # The kubelet names an image that was pulled by its registry's digest, which no other id is like.
+    # A pulled image has its registry's digest as id, which cannot be compared with the id of a loaded image.
     loaded = {id_: found for id_, found in ids.items() if "@" not in id_}
     for id_, (ranks, refs) in loaded.items():
         if sent.image_id and id_ != sent.image_id:
@@ -171,68 +173,68 @@ def _of_pods(case: Case, sent: SentCode) -> Iterator[tuple[str, list[int], list[
                 )
 
 
-def _between(told: list[Ran]) -> Iterator[tuple[str, list[int], list[str]]]:
-    """Yield in what the ranks differ from each other. One difference of images makes many of packages."""
+def _between(reports: list[Ran]) -> Iterator[tuple[str, list[int], list[str]]]:
+    """Yield the first fact in which the ranks differ. Different images also differ in their packages."""
     for name in _SAME:
         by_value: dict[str, set[int]] = {}
-        for ran in told:
+        for ran in reports:
             if ran.stack.get(name):
                 by_value.setdefault(ran.stack[name], set()).add(ran.rank)
         if len(by_value) > 1:
             parts = [f"{names(ranks)}: {_short(value)}" for value, ranks in sorted(by_value.items())]
             ranks = sorted(set().union(*by_value.values()))
-            yield f"the ranks differ in {_NAMES.get(name, name)} ({', '.join(parts)})", ranks, _refs(told)
+            yield f"the ranks differ in {_NAMES.get(name, name)} ({', '.join(parts)})", ranks, _refs(reports)
             return
 
 
-def _mismatch(seen: dict[str, _Difference]) -> Finding:
+def _mismatch(differences: dict[str, _Difference]) -> Finding:
     return found(
         CHECK,
         "launch.code_mismatch",
-        "what ran is not what was sent",
-        details=[f"{names(one.ranks)}: {text}" if one.ranks else text for text, one in seen.items()],
-        ranks={rank for one in seen.values() for rank in one.ranks},
-        evidence=["manifest.json", *dict.fromkeys(ref for one in seen.values() for ref in one.refs)],
-        phase=RUNNING if all(one.late for one in seen.values()) else START,
+        "the ranks did not run the code that was sent",
+        details=[f"{names(one.ranks)}: {text}" if one.ranks else text for text, one in differences.items()],
+        ranks={rank for one in differences.values() for rank in one.ranks},
+        evidence=["manifest.json", *dict.fromkeys(ref for one in differences.values() for ref in one.refs)],
+        phase=RUNNING if all(one.late for one in differences.values()) else START,
     )
 
 
-def _silent(sent: SentCode, truths: list[Truth], told: list[Ran]) -> Finding | None:
-    """Return why it is not known of every attempt what it ran, or None when it is."""
-    failed = {ran.rank: ran.error or "it named no file" for ran in told if ran.error or not ran.ran}
+def _silent(sent: SentCode, truths: list[Truth], reports: list[Ran]) -> Finding | None:
+    """Return a finding if the code of an attempt is not known, or None."""
+    failed = {ran.rank: ran.error or "it listed no file" for ran in reports if ran.error or not ran.ran}
     if failed:
-        text = f"{names(failed)} could not say which code it ran: {next(iter(failed.values()))}"
-        return found(CHECK, "run.evidence_missing", text, ranks=failed, evidence=_refs(told))
+        text = f"{names(failed)} could not report which code ran: {next(iter(failed.values()))}"
+        return found(CHECK, "run.evidence_missing", text, ranks=failed, evidence=_refs(reports))
     silent = [t for t in truths if not t.attempts or any(not attempt.code for attempt in t.attempts)]
     ranks = [truth.rank for truth in silent]
     if any(truth.incomplete for truth in silent):
-        return unknown(CHECK, f"not all that {names(ranks)} recorded is known", ranks=ranks)
+        return unknown(CHECK, f"the ground truth of {names(ranks)} is incomplete", ranks=ranks)
     if silent and sent.files:
-        text = f"{names(ranks)} did not report which code ran, so it may be other code than was sent"
+        text = f"{names(ranks)} did not report which code ran, so it may not be the code that was sent"
         return found(
             CHECK, "run.evidence_missing", text, ranks=ranks, evidence=[truth.path for truth in silent]
         )
     return None
 
 
-def _praise(sent: SentCode, told: list[Ran]) -> str:
-    """Return in one line which code ran."""
+def _praise(sent: SentCode, reports: list[Ran]) -> str:
+    """Return one line on which code ran."""
     changed = [f"{path.removeprefix('/workspace/')}@{_short(sent.files[path])}" for path in sent.mounted]
     over = f", mounted over it {', '.join(changed[:8])}" if changed else ""
     over += f" and {len(changed) - 8} more" if len(changed) > 8 else ""
-    stack = {name: value for ran in told for name, value in ran.stack.items() if value}
+    stack = {name: value for ran in reports for name, value in ran.stack.items() if value}
     versions = [f"{_NAMES.get(n, n)} {stack[n]}" for n in ("torch", "pluto", "python") if n in stack]
-    count = len({path for ran in told for path in ran.ran} & sent.files.keys())
+    count = len({path for ran in reports for path in ran.ran} & sent.files.keys())
     files = f"{count} of the {len(sent.files)} files sent ran as they were sent" if sent.files else ""
     parts = [files or "no files were sent", f"image {sent.image}{over}", *versions]
-    return ", ".join(parts if told else [*parts, "no rank reports its code"])
+    return ", ".join(parts if reports else [*parts, "no rank reported its code"])
 
 
-def _refs(told: Iterable[Ran]) -> list[str]:
-    return [ran.refs[0] for ran in told]
+def _refs(reports: Iterable[Ran]) -> list[str]:
+    return [ran.refs[0] for ran in reports]
 
 
 def _short(digest: str) -> str:
-    """Return a digest shortened, and any other text as it is."""
+    """Return a digest in short form, and any other text unchanged."""
     bare = digest.rpartition("sha256:")[2]
     return bare[:12] if len(bare) == 64 else digest or "nothing readable"

@@ -14,7 +14,7 @@ from harness.judge.ranks import pods
 
 
 def completed(case: Case, ends: dict[int, End]) -> Finding:
-    """Check `completed`: what the launched object says, or why it did not come to an end."""
+    """Check `completed`: the launched object completed. Otherwise, find why it failed or did not end."""
     jobset = case.jobset
     if jobset is None:
         text = f"no state of {case.launch.kind} {case.launch.object_name} was recorded"
@@ -34,7 +34,7 @@ def completed(case: Case, ends: dict[int, End]) -> Finding:
 
 
 def _too_long(case: Case, job: ObjectState) -> Finding:
-    """Return the finding for a Job that Kubernetes ended at its deadline. Its ranks end because of that."""
+    """Return the finding for a Job that Kubernetes ended at its deadline, which also ended its ranks."""
     limit = mapping(job.object, "spec").get("activeDeadlineSeconds")
     began = condition(job, "FailureTarget") or condition(job, "Failed")
     at = seconds(began.get("lastTransitionTime"))
@@ -44,11 +44,11 @@ def _too_long(case: Case, job: ObjectState) -> Finding:
 def _out_of_time(case: Case, what: str, limit: object, refs: list[str], at: float | None) -> Finding:
     wait = case.manifest.deadline_seconds
     ours = wait is not None and wait >= MIN_WAIT and limit == int(Budget(wait).job)
-    advice = f"that is what --wait {wait:g} leaves for the job: if it needs longer, raise --wait"
+    advice = f"--wait {wait:g} leaves the job this much time: if it needs more, raise --wait"
     return found(
         "completed",
         "run.timed_out",
-        f"{what}: it ran past its activeDeadlineSeconds ({limit} s)",
+        f"{what}: it ran longer than its activeDeadlineSeconds ({limit} s)",
         why=[advice] if ours else [],
         ranks=range(case.expected.ranks),
         evidence=refs,
@@ -73,40 +73,40 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
             at=seconds(next(filter(deletion.leaving, case.jobsets)).received_at),
         )
     if mapping(jobset.object, "spec").get("suspend") is True and admission.evicted(case):
-        text = f"{_what(case, jobset)} was suspended by Kueue, so it did not end: see eviction"
+        text = f"Kueue suspended {_what(case, jobset)}, so it did not end: see eviction"
         return unknown("completed", text, evidence=refs)
     if controllers.waited(case) and _pods_have_ended(case, ends):
-        text = f"every rank's pod has ended, and {_what(case, jobset)} has not"
+        text = f"every rank's pod has ended, but {_what(case, jobset)} has not"
         return controllers.not_followed(case, "completed", "jobset", text, refs, END)
     if case.timed_out:
         ranks, why = pods.stalled(case, ends)
         text = f"{_what(case, jobset)} did not end: {case.deadline}"
         return found("completed", "run.timed_out", text, why=why, ranks=ranks, evidence=refs)
-    text = "was not seen to end" + ": the harness was stopped before" * case.by_signal
+    text = "has no recorded end" + ": the harness was stopped before it" * case.by_signal
     return unknown("completed", f"{_what(case, jobset)} {text}", evidence=refs)
 
 
 def _by_torchrun_controller(case: Case, jobset: ObjectState) -> Finding | None:
-    """Return the finding for a JobSet that the torchrun controller deleted because its job was over."""
+    """Return the finding for a JobSet that the torchrun controller deleted after its job ended, or None."""
     job = deletion.by_torchrun_controller(case)
     if job is None:
         return None
     status = mapping(job.object, "status")
-    told = condition(job, "Failed")
+    failed = condition(job, "Failed")
     phase, at = str(status.get("phase")), seconds(status.get("completionTime"))
     refs = [job.ref, jobset.ref]
     if phase == "TimedOut":
         limit = mapping(job.object, "spec", "reliability").get("activeDeadlineSeconds")
         return _out_of_time(case, f"the torchrun controller ended TorchrunJob {job.name}", limit, refs, at)
-    if phase in ("Failed", "Cancelled") and told:
-        why = f"{told.get('reason', 'no reason')}: {told.get('message', 'no message')}"
+    if phase in ("Failed", "Cancelled") and failed:
+        why = f"{failed.get('reason', 'no reason')}: {failed.get('message', 'no message')}"
         text = f"TorchrunJob {job.name} is {phase}, and its controller deleted the JobSet: {why}"
         return found("completed", "run.not_completed", text, ranks=case.ranks, evidence=refs)
     return None
 
 
 def _pods_have_ended(case: Case, ends: dict[int, End]) -> bool:
-    """Return whether every pod has ended, and not only the container of its rank."""
+    """Return whether every pod has ended, with all its containers."""
     phases = {mapping(pod.last.object, "status").get("phase") for pod in case.pods.values()}
     return phases <= {"Succeeded", "Failed"} and all(
         end.state in {"succeeded", "failed"} for end in ends.values()
@@ -118,7 +118,7 @@ def _what(case: Case, launched: ObjectState) -> str:
 
 
 def _how(case: Case) -> str:
-    """Return how it is known that the job completed."""
+    """Return a clause on how it is known that the job completed."""
     if not case.launch.held:
         return "is Completed"
     return "ran to its end: the command of every rank ended with 0, and none was started again"

@@ -1,7 +1,7 @@
-"""Judge the exit codes: each rank's is known from two sources, and none was hidden by the script around it.
+"""Judge the exit codes: that of each rank is known from two sources, and no script hides it.
 
-One source is the pod, or the init of a container that is held. The other is the rank itself or torchrun's
-agent, who write to the container's own stdout, whatever the script does with theirs.
+One source is the pod, or the init process of a container that is kept alive. The other is the rank or
+torchrun's agent. Both write to the container's own stdout, even if the script redirects theirs.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ _OF_A_PEER = re.compile(
 )
 
 _UNTOLD = (
-    "it raises SystemExit by itself, whose code Python before 3.12 tells nobody, and the script may hide it:"
-    " start the rank by torchrun, call sys.exit, or let the script end with the rank's command"
+    "it raises SystemExit itself, whose code cannot be read before Python 3.12, and the script may hide it:"
+    " start the rank with torchrun, call sys.exit, or let the script end with the rank's command"
 )
 
 
 @dataclass(frozen=True)
 class BadEnd:
-    """A rank that did not end well, in a pod that did."""
+    """A failed end of a rank whose pod exited with 0."""
 
     cause: CauseId
     ranks: list[int]
     text: str
-    """What the rank did: "rank 1 ended with exit code 3 after step 7: RuntimeError: …"."""
+    """A clause on the end: "rank 1 ended with exit code 3 after step 7: RuntimeError: …"."""
     at: float
     code: int | None
     of_a_peer: bool
@@ -48,7 +48,7 @@ class BadEnd:
 
 
 def bad_end(case: Case, index: int) -> BadEnd | None:
-    """Return the first end in a pod that was not good, as its processes tell it. None where all were good."""
+    """Return the first failed end in a pod, from the records of its processes, or None."""
     of_pod = case.processes.get(index)
     if of_pod is None:
         return _never_began(case, index)
@@ -68,16 +68,16 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
 
 
 def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
-    """Return how the script hid an exit code, or that a program between the two did, or ""."""
+    """Return how the script, or a program that it starts, hid an exit code, or ""."""
     text = hiding.script(case, index)
     process = next((process for process in of_pod.processes.values() if process.ref == end.ref), None)
     if process is None or not process.argv or not text or retries.named(text, process):
         return hiding.way(text)
-    return "the program that the script starts did not pass it on: it has to end with that exit code"
+    return "the program that the script starts did not pass it on: let it end with that exit code"
 
 
 def _never_began(case: Case, index: int) -> BadEnd | None:
-    """Return the end of a script that left or ended its program before a process of it was recorded."""
+    """Return the end of a script that ended before a process of its program was recorded, or None."""
     script = hiding.script(case, index)
     if not (case.launch.processes and case.launch.recorder):
         return None
@@ -90,7 +90,7 @@ def _never_began(case: Case, index: int) -> BadEnd | None:
     if hiding.leaves_behind(script):
         text = f"the script ended before a process of {names(ranks)} was recorded"
     elif limit := time_limits.before_any(script, ran):
-        text = f"{limit} of its script was over before a process of {names(ranks)} was recorded"
+        text = f"{limit} in its script expired before a process of {names(ranks)} was recorded"
     else:
         return None
     return BadEnd("rank.exited_early", ranks, text, float("inf"), None, False, PATH, hiding.way(script))
@@ -121,25 +121,25 @@ def _of_ranks(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
 
 
 def _of_agents(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
-    """Yield each torchrun that failed though none of its ranks is known to have."""
+    """Yield each torchrun that failed although none of its ranks is known to have failed."""
     of_pod = case.processes[index]
     for agent in of_pod.agents:
-        told = agent.result
-        if agent.id in repeated or told is None or told.state == "SUCCEEDED":
+        result = agent.result
+        if agent.id in repeated or result is None or result.state == "SUCCEEDED":
             continue
         if any(life.agent is agent and _code(life) for life in of_pod.lives):
             continue
         ranks = [rank for _, _, rank, _ in agent.rounds[-1].workers]
-        text, peer = f"torchrun of {names(ranks)} failed: {told.error or told.state}", False
-        if limit := time_limits.reached(agent, told.time_ms / 1000):
+        text, peer = f"torchrun of {names(ranks)} failed: {result.error or result.state}", False
+        if limit := time_limits.reached(agent, result.time_ms / 1000):
             text = f"{limit} of its script ended torchrun of {names(ranks)}{_last_step(case, ranks[0])}"
         else:
-            peer = bool(_OF_A_PEER.search(told.error))
-        yield BadEnd("rank.exit_code_masked", ranks, text, told.time_ms / 1000, 1, peer, agent.ref)
+            peer = bool(_OF_A_PEER.search(result.error))
+        yield BadEnd("rank.exit_code_masked", ranks, text, result.time_ms / 1000, 1, peer, agent.ref)
 
 
 def _before_any_rank(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
-    """Yield each torchrun, or other launcher, that ended before it started a rank."""
+    """Yield each torchrun or other launcher that ended before it started a rank."""
     ranks, before = case.ranks_of(index), "before it started a rank"
     for agent in case.processes[index].agents_without_ranks:
         if agent.id in repeated or not retries.agent_failed(agent):
@@ -161,8 +161,8 @@ def _before_any_rank(case: Case, index: int, repeated: set[str]) -> Iterator[Bad
 
 
 def _before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
-    """Return the last failure of a rank's own, and not of a peer, before torchrun started them again."""
-    found = None
+    """Return the last failure before a restart by torchrun that no peer caused, or None."""
+    last = None
     for agent in of_pod.agents:
         rounds = {pid: one for one in agent.rounds for pid, *_ in one.workers}
         for event in agent.failures:
@@ -173,16 +173,16 @@ def _before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
                 if code == -15 or _OF_A_PEER.search(error) or pid not in rounds:
                     continue
                 which = f"(restart {rounds[pid].restart} of at most {rounds[pid].max_restarts})"
-                told = "" if error.startswith("To enable traceback") else f": {error}"
-                text = f"rank {rank} {_ended(code)} {which}{told}"
+                reason = "" if error.startswith("To enable traceback") else f": {error}"
+                text = f"rank {rank} {_ended(code)} {which}{reason}"
                 at, ref = event.time_ms / 1000, process.ref if process is not None else agent.ref
-                found = BadEnd("rank.exit_code_masked", [rank], text, at, code, False, ref)
-    return found
+                last = BadEnd("rank.exit_code_masked", [rank], text, at, code, False, ref)
+    return last
 
 
 def _limit(case: Case, index: int, life: RankLife, at: float) -> str:
-    """Return the `timeout N` of the script that ended a rank, or ""."""
-    if at == float("inf"):  # nobody saw the end: it was before the container's
+    """Return the `timeout N` in the script that ended a rank, or ""."""
+    if at == float("inf"):  # The end is not recorded, so it was before that of the container.
         at = _end_of_pod(case, index)
     agent = time_limits.reached(life.agent, at)
     return agent or next(filter(None, (time_limits.reached(one, at) for one in life.processes)), "")
@@ -195,13 +195,13 @@ def _end_of_pod(case: Case, index: int) -> float:
 
 
 def _out_of_memory(life: RankLife) -> bool:
-    """Return whether the kernel had killed a process of the container when torchrun saw this rank fail."""
+    """Return whether the kernel had killed a process of the container when torchrun reported the failure."""
     failures = life.agent.failures if life.agent is not None else []
     return any(event.oom_kills and any(f[0] == life.pid for f in event.failures) for event in failures)
 
 
 def _of_others(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
-    """Yield each program that used Pluto's client beside the ranks, such as an evaluation, and failed."""
+    """Yield each failed program that used Pluto's client beside the ranks, such as an evaluation."""
     of_pod = case.processes[index]
     known = repeated.union(process.id for life in of_pod.lives for process in life.processes)
     for process in of_pod.commands:
@@ -215,7 +215,7 @@ def _of_others(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
 
 
 def _code(life: RankLife) -> int | None:
-    """Return how a rank ended: its exit code, minus the signal, or None where nobody knows of an end."""
+    """Return the exit code of a rank, negative for a signal, or None if no end is known."""
     if life.failure is not None:
         return life.failure[0]
     codes = [end.code for end in life.ends]
@@ -223,19 +223,19 @@ def _code(life: RankLife) -> int | None:
         return next(code for code in codes if code)
     agent = life.agent
     good = agent is not None and agent.result is not None and agent.result.state == "SUCCEEDED"
-    return 0 if codes or good else None  # where no code is known, check `exits` says so
+    return 0 if codes or good else None  # The check `exits` reports ends without a known code.
 
 
 def _error(life: RankLife) -> str:
     errors = [end.error.splitlines()[0] for end in life.ends if end.error]
     if errors:
         return errors[0]
-    told = life.failure[1] if life.failure else ""
-    return "" if told.startswith("To enable traceback") else told
+    message = life.failure[1] if life.failure else ""
+    return "" if message.startswith("To enable traceback") else message
 
 
 def _at(life: RankLife) -> float:
-    """Return when a life ended, in seconds since the epoch: by its own word, or by torchrun's."""
+    """Return when a life ended, in seconds since the epoch, from its own record or from torchrun's."""
     times = [end.time_ms for end in life.ends]
     agent = life.agent
     if not times and agent is not None:
@@ -259,29 +259,29 @@ def _last_step(case: Case, rank: int) -> str:
 
 
 def check(case: Case, before: list[Finding]) -> Finding:
-    """Check `exits`: the exit code of each rank is known from two sources, and both say 0."""
+    """Check `exits`: the exit code of each rank is known from two sources, and is 0 in both."""
     for other in before:
         if other.name in {"rank-exit", "world"} and other.result != "PASS":
             return unknown("exits", f"see {other.name}")
     lives = {life.rank: (index, life) for index in sorted(case.lives) for life in case.lives[index]}
-    # A worker that records by itself ends its record as the last thing that it does.
+    # The last action of a worker that records by itself is to end its record.
     own = set() if case.launch.recorder else set(filter(case.told_all, case.ranks))
     lacking = [
         rank for rank in case.ranks if rank not in lives or not (rank in own or _known(case, *lives[rank]))
     ]
     if lacking:
-        text = f"the end of {names(lacking)} is known from its pod alone"
-        untold = [
+        text = f"the end of {names(lacking)} is known only from its pod"
+        without_code = [
             rank for rank in lacking if rank in lives and any(e.code is None for e in lives[rank][1].ends)
         ]
-        why = [_UNTOLD] if untold else []
+        why = [_UNTOLD] if without_code else []
         return found("exits", "run.evidence_missing", text, why=why, ranks=lacking, evidence=[PATH])
     refs = [life.ref for _, life in lives.values()][:8]
     return passed("exits", f"{counted(len(lives), 'exit code')}, each from two sources", refs)
 
 
 def _known(case: Case, index: int, life: RankLife) -> bool:
-    """Return whether a second source says how a rank ended, or its script surely passes its code on."""
+    """Return whether a second source has the end of a rank, or its script certainly passes the code on."""
     by_agent = life.agent is not None and life.agent.result is not None
     if by_agent or any(end.code is not None for end in life.ends):
         return True

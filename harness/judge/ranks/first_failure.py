@@ -1,4 +1,4 @@
-"""Find how each node's pod ended, and which end came first."""
+"""Find how the pod of each node ended, and which end came first."""
 
 from __future__ import annotations
 
@@ -21,26 +21,26 @@ from harness.judge.logs.stacks import Stack
 from harness.judge.ranks import exits, time_limits
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-"""Signals of a process's own faults. Hardly anybody sends them."""
+"""Signals that a process raises by a fault of its own. They are rarely sent by others."""
 _TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
-"""Exit codes of a container that its kubelet ended.
+"""Exit codes of a container that the kubelet ended.
 
-Where torchrun reports a failed worker, its report counts instead.
+If torchrun reports a failed worker, its report counts instead.
 """
 
 _OOM = "the kernel killed a process of its container, out of memory"
 _SERVICE_LINK = re.compile(r"'tcp://[\d.]+:\d+'")
 _SERVICE_LINK_ADVICE = (
-    "Kubernetes sets such a variable for each Service, by its name (MASTER_PORT for `master`): rename the "
+    "Kubernetes sets such a variable for each Service (MASTER_PORT for a Service `master`): rename the "
     "Service, or set enableServiceLinks: false in the pod template"
 )
 _FINALIZATION_ADVICE = (
-    "end the script with torch.distributed.barrier() and destroy_process_group(): else a thread of gloo that "
-    "still holds a tensor can abort the process while Python ends (pytorch#179291)"
+    "end the script with torch.distributed.barrier() and destroy_process_group(): otherwise a gloo thread "
+    "that still holds a tensor can abort the process while Python exits (pytorch#179291)"
 )
 _TEARDOWN_ADVICE = (
-    "torch.distributed.barrier() right before destroy_process_group(): before PyTorch 2.8 that waits without "
-    "end for a thread of gloo that still holds a tensor (pytorch#154976)"
+    "call torch.distributed.barrier() right before destroy_process_group(), which before PyTorch 2.8 waits "
+    "forever for a gloo thread that still holds a tensor (pytorch#154976)"
 )
 
 
@@ -52,14 +52,14 @@ def _signal_name(number: int) -> str:
 
 
 def _logged(case: Case, ranks: Iterable[int]) -> bool:
-    """Return whether one of these ranks recorded a row. It was then past the rendezvous."""
+    """Return whether one of these ranks recorded a row, which is possible only after the rendezvous."""
     return any(
         isinstance(line, TruthRow | Columns) for rank in ranks for _, line in case.bundle.truth_parts(rank)
     )
 
 
 def end_of(case: Case, index: int) -> End:
-    """Return how a node's pod ended, as far as the evidence tells."""
+    """Return how the pod of a node ended, as far as the evidence shows."""
     ranks = case.ranks_of(index)
     pod = case.pods.get(index)
     if pod is None:
@@ -75,23 +75,23 @@ def end_of(case: Case, index: int) -> End:
 
 
 def _deleted(case: Case, pod: Pod) -> End:
-    """Return the end of a pod that was deleted before its container was seen to end."""
-    seen = deletion.removed(pod) or pod.last
-    end = End(pod.index, "deleted", case.ranks_of(pod.index), deletion.asked(seen), evidence=(seen.ref,))
+    """Return the end of a pod that was deleted without a recorded end of its container."""
+    state = deletion.removed(pod) or pod.last
+    end = End(pod.index, "deleted", case.ranks_of(pod.index), deletion.asked(state), evidence=(state.ref,))
     if evicted := _evicted(case, pod, end):
         return evicted
-    if deletion.with_the_job(case, seen):
+    if deletion.with_the_job(case, state):
         return _gone_with_the_job(case, pod, end)
-    if (deadline := deletion.at_the_deadline(case, seen)) is not None:
+    if (deadline := deletion.at_the_deadline(case, state)) is not None:
         return _out_of_time(case, pod, end, deadline)
     text = f"{case.place(pod.index)} was deleted while it ran"
     return replace(
-        end, cause="rank.pod_deleted", text=text, follows=not deletion.by_somebody(case, pod, seen)
+        end, cause="rank.pod_deleted", text=text, follows=not deletion.by_somebody(case, pod, state)
     )
 
 
 def _evicted(case: Case, pod: Pod, end: End) -> End | None:
-    """Return the end of a pod that its node or the scheduler evicted, or None when they did not."""
+    """Return the end of a pod that the kubelet or the scheduler evicted, or None if it was not evicted."""
     why, at = deletion.evicted(pod), deletion.evicted_at(pod)
     text = f"{case.place(pod.index)} was evicted: {why}"
     at = end.at if at is None else min(at, end.at)
@@ -104,17 +104,17 @@ def _gone_with_the_job(case: Case, pod: Pod, end: End) -> End:
 
 
 def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
-    """Return the end of a pod that its Job's controller deleted at the deadline. It comes after that."""
+    """Return the end of a pod that the Job controller deleted at the deadline. Its time is after that."""
     text = f"{case.place(pod.index)} was taken down at the deadline of its {case.launch.kind}"
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
 
 
-def _terminated(case: Case, pod: Pod, seen: ObjectState, terminated: dict[str, object]) -> End:
+def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, object]) -> End:
     own, _ = termination(terminated)
     code = terminated.get("exitCode")
     code = code if isinstance(code, int) else None
-    at = seconds(terminated.get("finishedAt")) or seconds(seen.received_at) or LATE
-    end = End(pod.index, "unknown", case.ranks_of(pod.index), at, evidence=(seen.ref,))
+    at = seconds(terminated.get("finishedAt")) or seconds(state.received_at) or LATE
+    end = End(pod.index, "unknown", case.ranks_of(pod.index), at, evidence=(state.ref,))
     if code is None and own is None:
         return end
     log = case.bundle.log(pod.name, case.launch.container)
@@ -139,7 +139,7 @@ def _terminated(case: Case, pod: Pod, seen: ObjectState, terminated: dict[str, o
 
 
 def _tests_failed(case: Case, pod: Pod) -> bool:
-    """Return whether acceptance tests of this pod reported that they did not pass.
+    """Return whether the acceptance tests in this pod reported a result other than PASS.
 
     Their script then ends with 0, because the report is judged (harness/launch/files/acceptance.sh).
     """
@@ -148,7 +148,7 @@ def _tests_failed(case: Case, pod: Pod) -> bool:
 
 
 def _hidden(case: Case, pod: Pod, end: End, bad: exits.BadEnd, terminated: dict[str, object]) -> End:
-    """Return the end of a pod that exited with 0, though one of its ranks did not end well."""
+    """Return the end of a pod that exited with 0 although one of its ranks failed."""
     if terminated.get("reason") == "OOMKilled" and bad.code in (None, -signal.SIGKILL):
         killed = "" if bad.cause == "rank.oom_killed" else f": {_OOM}"
         bad = replace(bad, cause="rank.oom_killed", text=bad.text + killed, of_a_peer=False)
@@ -170,7 +170,7 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     by_signal = number in {signal.SIGTERM, signal.SIGKILL} and code in _TAKEN_DOWN
     if removed is not None and (by_signal or number == signal.SIGTERM):
         return _taken_down(case, pod, end, removed)
-    # A kubelet that evicts a pod ends its containers and leaves the pod.
+    # A kubelet that evicts a pod ends the containers and keeps the pod.
     if by_signal and (evicted := _evicted(case, pod, end)):
         return evicted
     if (ended := _from_outside(case, pod, end, code)) is not None:
@@ -181,49 +181,49 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
 
 
 def _from_outside(case: Case, pod: Pod, end: End, code: object) -> End | None:
-    """Return the end of a container whose command a signal or a `timeout` of its script ended, or None."""
+    """Return the end of a container whose command a signal or a `timeout` ended, or None."""
     place, number = case.place(pod.index), _signal_of(end.exit_code)
     limit = time_limits.of_pod(case, pod.index, end.at, code if isinstance(code, int) else None)
     if limit:
         text = f"{place} exited with code {code}: {limit} of its script ended it"
-        advice = "raise the limit of `timeout`, or see in the log what takes so long"
+        advice = "raise the limit of `timeout`, or look in the log for what takes so long"
         return replace(end, cause="rank.killed", text=text, follows=False, advice=advice)
     if not number:
         return None
     text = f"{place} was ended by {_signal_name(number)}"
-    own = "a fault of its own code or libraries: its log, and a core dump" if number in OF_ITSELF else ""
+    own = "look for a fault of its code or libraries in the log or a core dump" if number in OF_ITSELF else ""
     if number == signal.SIGABRT and _script_ended(case, pod.index):
         text, own = f"{text}, after its script had ended with 0", _FINALIZATION_ADVICE
     return replace(end, cause="rank.killed", text=text, follows=number == signal.SIGTERM, advice=own)
 
 
 def _script_ended(case: Case, index: int) -> bool:
-    """Return whether the script of each rank of a pod came to a good end, before its process did."""
+    """Return whether the Python script of each rank in a pod succeeded before its process ended."""
     of_pod = case.processes.get(index)
     ends = [life.ends for life in of_pod.lives] if of_pod else []
     return bool(ends) and all(each and (each[-1].how, each[-1].code) == ("exit", 0) for each in ends)
 
 
 def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
-    """Return the end of a rank whose own deadline passed."""
+    """Return the end of a rank that its own deadline for progress ended."""
     text = f"{case.place(end.index)} made no progress for {stack.after}"
     if stack.in_client:
         return _without_tracker(end, log, text)
-    # The last line of the log is older than the end.
+    # The last line of the log was written before the end.
     refs = (f"{log}:{stack.number}", end.evidence[0])
-    end = replace(end, cause="rank.hung", text=f"{text} and stood in {stack.place}", evidence=refs)
+    end = replace(end, cause="rank.hung", text=f"{text} and was in {stack.place}", evidence=refs)
     if stack.in_teardown:
         end = replace(end, advice=_TEARDOWN_ADVICE)
     return replace(end, follows=stack.in_collective, in_vain=stack.in_collective)
 
 
 def _without_tracker(end: End, log: str, text: str) -> End:
-    """Return the end of a rank that Pluto's client kept waiting in a request to the tracker."""
+    """Return the end of a rank that waited in a request of Pluto's client to the tracker."""
     assert end.stack is not None
-    text += f": it waited for the tracker, in {end.stack.frames[0]} of a request of Pluto's client"
-    told = [f"its client says: {end.retried}"] if end.retried else []
+    text += f": it waited for the tracker in a request of Pluto's client, in {end.stack.frames[0]}"
+    messages = [f"its client logged: {end.retried}"] if end.retried else []
     refs = (f"{log}:{end.stack.number}", end.evidence[0])
-    end = replace(end, text=text, said=next(iter(told), ""), evidence=refs, follows=False, in_vain=False)
+    end = replace(end, text=text, said=next(iter(messages), ""), evidence=refs, follows=False, in_vain=False)
     return replace(end, cause="rank.tracker_unreachable")
 
 
@@ -234,7 +234,7 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
     if clues.exit_code and code not in (None, 0, clues.exit_code):
         text += f" (torchrun then ended with {code})"
     if not code:
-        text = f"{place}: the container exited with 0, its command with {end.exit_code} "
+        text = f"{place}: the container exited with 0, but its command with {end.exit_code} "
         text += "(konduktor's termination message)"
     if _SERVICE_LINK.search(clues.line or clues.last):
         end = replace(end, advice=_SERVICE_LINK_ADVICE)
@@ -248,7 +248,7 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
 
 
 def _shares_ports(case: Case, index: int) -> str:
-    """Return which other pods of the job share their ports with this one, as a clause, or ""."""
+    """Return a clause on the pods of the job that share the ports of this one, or ""."""
     on_host = {
         at: pod for at, pod in case.pods.items() if mapping(pod.last.object, "spec").get("hostNetwork")
     }
@@ -257,7 +257,7 @@ def _shares_ports(case: Case, index: int) -> str:
     if own is None:
         return ""
     if not others:
-        return f"; the pod has hostNetwork, and so the ports of node {own.node}"
+        return f"; the pod has hostNetwork, so it uses the ports of node {own.node}"
     return f"; with hostNetwork it shares the ports of node {own.node} with {listed(others)}"
 
 
@@ -303,14 +303,14 @@ def first(bad: list[End]) -> End:
 
 
 def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
-    """Return who did not take part, when the first end is only that of a rank that lost or awaited a peer.
+    """Return the rank that did not take part, if the first end is that of a rank that lost or awaited a peer.
 
-    That is a rank that exited with code 0 without the end of its ground truth, or a rank that was outside a
-    collective operation when it was taken down.
+    It is a rank that exited with code 0 before its ground truth ended, or one that was outside a collective
+    operation when it was ended. Returns None if there is no such rank.
     """
     if not cause.follows:
         return None
-    # A stack outside a collective proves nothing by itself: some peer must have waited in vain.
+    # A stack outside a collective proves something only if a peer waited in vain.
     waited = any(end.in_vain for end in all_)
     for end in all_:
         place = case.place(end.index)
@@ -319,7 +319,7 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
             text = f"{place} left with exit code 0 before its work was done: its ground truth has no end"
             return replace(end, cause="rank.exited_early", text=text, said="")
         if waited and not end.in_vain and end.stack is not None and not end.stack.in_collective:
-            text = f"{place} did not take part: when it was ended, it stood in {end.stack.place}"
+            text = f"{place} did not take part: when it was ended, it was in {end.stack.place}"
             log = case.bundle.log(case.pods[end.index].name, case.launch.container)
             if end.stack.in_client:
                 return _without_tracker(end, log, f"{place} did not take part")

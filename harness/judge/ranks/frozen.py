@@ -1,4 +1,4 @@
-"""Find frozen ranks: a look into the containers that had not ended when the wait, or their time, was over."""
+"""Find frozen ranks in snapshots of containers that still ran at the end of the wait or of their time."""
 
 from __future__ import annotations
 
@@ -13,46 +13,47 @@ from harness.judge.end import End
 from harness.judge.finding import listed
 
 STOPPED: Final = {"T": "stopped by a signal (SIGSTOP)", "t": "held by a debugger"}
-"""State of a process → what that means (proc(5))."""
+"""State of a process → its meaning (proc(5))."""
 PAUSED = "in a paused state"
-"""What containerd says when somebody wants to look into a container that was paused."""
+"""Part of containerd's error for an exec into a paused container."""
 
 
 def frozen(case: Case, ends: dict[int, End]) -> End | None:
-    """Return the rank whose container was paused or has a stopped process, or None. Of several, the one that
-    fell silent first.
+    """Return the end of the rank whose container is paused or has a stopped process, or None.
+
+    Of several such ranks, it is the one that stopped logging first.
     """
     last = {}
-    for line, seen in case.bundle.inspections():
-        if seen.processes or PAUSED in (seen.error or ""):  # A container that was gone said nothing.
-            last[seen.pod] = line, seen
-    found = [end for line, seen in last.values() if (end := _of(case, ends, line, seen))]
-    return min(found, key=lambda end: (end.at, end.index), default=None)
+    for line, snapshot in case.bundle.inspections():
+        if snapshot.processes or PAUSED in (snapshot.error or ""):  # else the container was gone
+            last[snapshot.pod] = line, snapshot
+    candidates = [end for line, snapshot in last.values() if (end := _of(case, ends, line, snapshot))]
+    return min(candidates, key=lambda end: (end.at, end.index), default=None)
 
 
-def _of(case: Case, ends: dict[int, End], line: int, seen: RendezvousSnapshot) -> End | None:
-    index = next((index for index, pod in case.pods.items() if pod.name == seen.pod), None)
+def _of(case: Case, ends: dict[int, End], line: int, snapshot: RendezvousSnapshot) -> End | None:
+    index = next((index for index, pod in case.pods.items() if pod.name == snapshot.pod), None)
     if index is None or ends[index].state == "succeeded":
         return None
     logged = max((case.last_logged(rank) for rank in ends[index].ranks), default=0.0)
-    if not seen.at_end and logged >= (seconds(seen.at) or 0.0):
-        return None  # It went on after this look.
-    stopped = [process for process in seen.processes if process.state in STOPPED]
+    if not snapshot.at_end and logged >= (seconds(snapshot.at) or 0.0):
+        return None  # It continued after this snapshot.
+    stopped = [process for process in snapshot.processes if process.state in STOPPED]
     if stopped:
         what = listed([f"its {_name(p)} (process {p.pid}) is {STOPPED[p.state]}" for p in stopped])
-    elif PAUSED in (seen.error or ""):
+    elif PAUSED in (snapshot.error or ""):
         what = "its container is paused"
     else:
         return None
     text = f"{case.place(index)} is frozen: {what}"
     refs = (f"inspections.jsonl:{line}", *ends[index].evidence)
-    # It froze after its last row, and whatever ended the job came later. Other processes of it log on.
+    # It froze after its last row, and the job ended later. Its other processes may still log.
     at = min(case.last_logged(rank) for rank in ends[index].ranks)
     return replace(ends[index], cause="rank.hung", text=text, said="", at=at, follows=False, evidence=refs)
 
 
 def _name(process: Process) -> str:
-    """Return how people call a process: torchrun, or the program or script that it runs."""
+    """Return a short name for a process: torchrun, or the program or script that it runs."""
     if torchrun_processes.is_agent(process):
         return "torchrun"
     words = [word for word in process.command if not word.startswith("-")] or ["process"]

@@ -1,4 +1,4 @@
-"""Say how the script around a program hid its exit code, as far as the script shows it, and what to write."""
+"""Find how a run script hid the exit code of its program, and what to write instead."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from harness.evidence.kubernetes.objects import items
 from harness.judge.case import Case
 
 _KONDUKTOR = re.compile(r"^\($\n(.*?)^\)$\n# Capture", re.DOTALL | re.MULTILINE)
-"""The user's own script, in the middle of konduktor's."""
+"""The user's own script inside that of konduktor."""
 _STARTS, _LAUNCHERS = r"(^|[\s;&|(/'\"])", r"torchrun|python[\d.]*|accelerate|deepspeed"
 LAUNCHER = re.compile(rf"{_STARTS}({_LAUNCHERS})(\s|$)|torch\.distributed")
-"""What starts a training program in a line of a script."""
+"""A command in a line of a script that starts a training program."""
 _PROGRAM = re.compile(rf"{_STARTS}({_LAUNCHERS}|bash|sh)(\s|$)")
 _COMPOUND = re.compile(r"^(!|if|while|until|for|case|function)\b|^!|[({]\s*$|^trap\b")
-"""A line of a command around others, or of a trap: it decides about their exit codes."""
+"""A line with a compound command or a trap, which decides the exit code of other commands."""
 _WAITS = re.compile(r"\b(wait|fg)\b|\bkill\s+-0\b|--pid\b")
 
 _WAYS = (
@@ -22,13 +22,13 @@ _WAYS = (
     (r"\bfind\b.*-exec\b", "`find -exec` hides it: call the command in a loop, with `set -e`"),
     (r"^(?!.*--return)script\s+(?!-\w*e)", "`script` hides it: write `script -e`"),
 )
-"""What the line that starts the program may have around it, and what hides the exit code then."""
+"""Pattern in the line that starts the program → a sentence on how that hides the exit code."""
 _BEHIND = re.compile(r"(?<![&>])&\s*(disown)?\s*$")
 """The end of a line that starts a program in the background."""
 
 
 def script(case: Case, index: int) -> str:
-    """Return the script that a pod's container runs, without comments and with joined lines, or ""."""
+    """Return the run script in the command of a pod's container, or ""."""
     pod = case.pods.get(index)
     containers = items(pod.last.object, "spec", "containers") if pod else []
     for container in containers:
@@ -49,7 +49,7 @@ def leaves_behind(text: str) -> bool:
 
 
 def passes_on(text: str) -> bool:
-    """Return whether a script surely ends with the exit code of the one program that it starts."""
+    """Return whether a script certainly ends with the exit code of the one program that it starts."""
     lines = lines_of(text)
     started = [line for line in lines if _PROGRAM.search(line)]
     if not lines or started != lines[-1:] or any(map(_COMPOUND.search, lines)):
@@ -58,13 +58,13 @@ def passes_on(text: str) -> bool:
 
 
 def _weight(word: str) -> tuple[bool, int]:
-    """Order words by how likely they are the user's script: one that starts a program, and the longest."""
+    """Return a sort key: the user's script is likely a word that starts a program, and the longest one."""
     own = _KONDUKTOR.search(word) or ("/opt/harness/" not in word and _PROGRAM.search(word))
     return bool(own), len(word)
 
 
 def way(text: str) -> str:
-    """Return one sentence on how a script hid an exit code, with what to write, or ""."""
+    """Return a sentence on how a script hid an exit code and what to write instead, or ""."""
     lines = lines_of(text)
     at = next((n for n in range(len(lines) - 1, -1, -1) if _PROGRAM.search(lines[n])), None)
     if at is None:
@@ -75,14 +75,14 @@ def way(text: str) -> str:
 
 def _in_its_line(line: str, before: list[str]) -> str:
     """Return how the line that starts the program hides its exit code, or ""."""
-    if found := re.search(r"\|\|\s*(true|:|echo|exit\s+0)(?=\s|;|$)", line):
-        return f"`|| {found[1]}` behind the command hides it: leave that out"
+    if ending := re.search(r"\|\|\s*(true|:|echo|exit\s+0)(?=\s|;|$)", line):
+        return f"`|| {ending[1]}` after the command hides it: remove it"
     # With pipefail, the shell reports the first command of a pipe that failed.
     if re.search(r"(?<![|>])\|(?!\|)", line) and not any("pipefail" in one for one in before):
         return "a pipe hides it: write `set -o pipefail` before it"
-    for pattern, said in _WAYS:
+    for pattern, sentence in _WAYS:
         if re.search(pattern, line):
-            return said
+            return sentence
     if _BEHIND.search(line):
         return "the command runs in the background: write `wait $!` after it, and `exit` with its code"
     return ""
@@ -100,12 +100,10 @@ def _later(line: str, before: list[str], after: list[str]) -> str:
 
 
 def _trap(lines: list[str]) -> str:
-    """Return that a trap which runs at the end replaces the exit code, or ""."""
+    """Return a sentence on a trap at the end of the script that replaces the exit code, or ""."""
     trap = next((line for line in lines if re.match(r"trap\s.*\b(EXIT|0|ERR)\b", line)), "")
     if trap and any(re.search(r"\bexit\s+0\b", line) for line in lines):
-        return (
-            f"`exit 0` in what `{trap[:40]}` runs hides it: leave that out, or `exit` with the code in `$?`"
-        )
+        return f"`exit 0` in what `{trap[:40]}` runs hides it: remove it, or `exit` with the code in `$?`"
     return ""
 
 
@@ -115,7 +113,7 @@ def _set(lines: list[str], option: str) -> bool:
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the commands of a script: continued lines joined, comments and empty lines left out."""
+    """Return the lines of a script, with continued lines joined, and without comments and empty lines."""
     joined = re.sub(r"\\\n\s*", "", text)
     lines = [re.sub(r"(^|\s)#.*$", "", line).strip() for line in joined.splitlines()]
     return [line for line in lines if line and line not in {"fi", "done", "}", ")"}]

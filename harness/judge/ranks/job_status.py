@@ -1,4 +1,4 @@
-"""Judge whether a TorchrunJob said the truth of itself. Users and scripts act on its phase alone."""
+"""Judge whether the status of a TorchrunJob was right. Users and scripts rely on its phase."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from harness.judge.finding import Finding, found, passed, unknown
 
 CHECK: Final = "job-status"
 TOLERANCE = 3.0
-"""Seconds between what two watches deliver of the same moment, on a busy machine."""
+"""Seconds that may lie between the events of two watches for the same moment on a busy machine."""
 ENDS = {"Completed": ("Succeeded",), "Failed": ("Failed", "TimedOut", "Cancelled")}
-"""What the JobSet says → what the job may say."""
+"""State of the JobSet → phases that the TorchrunJob may have."""
 
 
 def check(case: Case, ends: dict[int, End]) -> Finding:
-    """Check `job-status`."""
+    """Check `job-status`: the phases of the TorchrunJob agree with its pods and its JobSet."""
     states = [s for s in case.bundle.history(TORCHRUN_JOB.name) if s.name == case.launch.object_name]
     if not states:
         return found(CHECK, "run.evidence_missing", "no state of the TorchrunJob was recorded")
@@ -30,12 +30,19 @@ def _phase(state: ObjectState) -> str:
     return str(mapping(state.object, "status").get("phase") or "")
 
 
+def _is(phase: str) -> str:
+    return f"is {phase}" if phase else "has no phase"
+
+
 def _wrong(text: str, refs: list[str]) -> Finding:
     return found(CHECK, "run.status_wrong", text, evidence=refs)
 
 
 def _running_too_early(case: Case, states: list[ObjectState]) -> Finding | None:
-    """A job that is Running has a pod for each node that runs, or did; an elastic one for its fewest."""
+    """Return a finding if the job was Running before enough pods had started, or None.
+
+    An elastic job needs the pods of `minNodes`, any other job all its pods.
+    """
     for state in states:
         if _phase(state) != "Running":
             continue
@@ -51,48 +58,46 @@ def _running_too_early(case: Case, states: list[ObjectState]) -> Finding | None:
             for pods in case.pod_attempts.values()
         )
         if begun < need:
-            text = f"the TorchrunJob said Running when {begun} of {need} pods had begun"
+            text = f"the TorchrunJob was Running when {begun} of {need} pods had started"
             return _wrong(text, [state.ref])
     return None
 
 
 def _end(case: Case, ends: dict[int, End], states: list[ObjectState]) -> Finding:
     last = states[-1]
-    phase, told = (
+    phase, completed = (
         _phase(last),
         next((s for s in states if mapping(s.object, "status").get("completionTime")), None),
     )
     failed = [end.index for end in ends.values() if end.state == "failed"]
     if phase == "Succeeded" and failed:
         ranks = sorted(rank for end in ends.values() if end.state == "failed" for rank in end.ranks)
-        text = f"the TorchrunJob says Succeeded, and the pods of nodes {failed} failed"
+        text = f"the TorchrunJob is Succeeded, but the pods of nodes {failed} failed"
         return found(CHECK, "run.status_wrong", text, ranks=ranks, evidence=[last.ref])
     if case.terminal is None or case.jobset is None:
         if phase == "Succeeded":
-            return _wrong("the TorchrunJob says Succeeded, and its JobSet has not ended", [last.ref])
-        return passed(
-            CHECK, f"the job had not ended, and the TorchrunJob says {phase or 'nothing'}", [last.ref]
-        )
+            return _wrong("the TorchrunJob is Succeeded, but its JobSet has not ended", [last.ref])
+        return passed(CHECK, f"the job had not ended, and the TorchrunJob {_is(phase)}", [last.ref])
     refs = [last.ref, case.jobset.ref]
     if phase not in ENDS[case.terminal]:
-        text = f"the JobSet is {case.terminal}, and the TorchrunJob says {phase or 'nothing'}"
-        return (
-            _wrong(text, refs) if told else unknown(CHECK, f"{text}: it had {TOLERANCE:g} s", evidence=refs)
-        )
-    return _in_order(case, told or last, phase, refs)
+        text = f"the JobSet is {case.terminal}, but the TorchrunJob {_is(phase)}"
+        if completed:
+            return _wrong(text, refs)
+        return unknown(CHECK, f"{text}: it had {TOLERANCE:g} s to change", evidence=refs)
+    return _in_order(case, completed or last, phase, refs)
 
 
-def _in_order(case: Case, told: ObjectState, phase: str, refs: list[str]) -> Finding:
-    """The job says its end after its JobSet has come to it."""
+def _in_order(case: Case, ended: ObjectState, phase: str, refs: list[str]) -> Finding:
+    """Check that the job reported its end only after its JobSet had ended."""
     kinds = ("Completed", "Failed")
     over = next(
         (s for s in case.jobsets if any(condition(s, kind).get("status") == "True" for kind in kinds)), None
     )
     if over is None:
-        return passed(CHECK, f"the TorchrunJob says {phase}", refs)
-    later = (seconds(told.received_at) or 0.0) - (seconds(over.received_at) or 0.0)
+        return passed(CHECK, f"the TorchrunJob is {phase}", refs)
+    later = (seconds(ended.received_at) or 0.0) - (seconds(over.received_at) or 0.0)
     if later < -TOLERANCE:
         return _wrong(
-            f"the TorchrunJob said {phase} {-later:.1f} s before its JobSet ended", [told.ref, over.ref]
+            f"the TorchrunJob was {phase} {-later:.1f} s before its JobSet ended", [ended.ref, over.ref]
         )
-    return passed(CHECK, f"the TorchrunJob said {phase} {max(later, 0.0):.1f} s after its JobSet ended", refs)
+    return passed(CHECK, f"the TorchrunJob was {phase} {max(later, 0.0):.1f} s after its JobSet ended", refs)

@@ -1,4 +1,4 @@
-"""Judge the pods from admission to the end of every rank: images, scheduling, exit codes, logs."""
+"""Judge the pods from admission to the end of every rank: their existence, exit codes, nodes and logs."""
 
 from __future__ import annotations
 
@@ -24,71 +24,69 @@ from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
 from harness.workers.truth_frames import EXIT_MARK
 
 LAST_LINES = 400
-"""In how many last lines of a log the exit code is looked for: other processes of the pod may write on."""
+"""Number of last log lines to search for the exit code. Other processes of the pod may write after it."""
 STOPPED_LINES = 5000
-"""In how many last lines the last one before the end of the wait is looked for. Ranks that the harness has
-not ended yet write on, and a recorder writes a line for each row.
+"""Number of last log lines among which is the last one before the end of the wait.
+
+Until the harness ends them, ranks write on, and a recorder writes a line for each row.
 """
 MOMENT = 2.0
-"""Seconds between a last line and the end of its container, which Kubernetes gives in whole seconds."""
+"""Seconds between a last log line and the end of its container, which Kubernetes rounds to whole seconds."""
 OF_THE_TRACKER = ("rank.tracker_unreachable", "tracker.key_rejected")
-"""Causes that can apply to several ranks at once.
-
-Every rank that reports one is named, not only the first to end.
-"""
+"""Causes that can affect several ranks at once. The finding names all these ranks, not only the first."""
 
 
 _KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
-"""How the API server says that it does not reach a kubelet."""
+"""Part of the API server's error when it cannot reach a kubelet."""
 
 
 def rank_pods(case: Case) -> Finding:
-    """Check whether every expected rank had a pod in the last attempt of the job."""
+    """Check `rank-pods`: every expected rank had a pod in the last attempt of the job."""
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     ranks = case.ranks_of(*missing)
     restarts = mapping(case.jobset.object, "status").get("restarts", 0) if case.jobset else 0
     if not missing:
         old = [index for index, pod in case.pods.items() if pod.attempt != restarts]
         if old and case.terminal:
-            text = f"the JobSet restarted {restarts} times, and the last pod of node {old[0]} is not recorded"
+            text = f"the JobSet restarted {restarts} times, but the last pod of node {old[0]} is not recorded"
             return found("rank-pods", "run.evidence_missing", text, evidence=["objects/pod.jsonl"])
         return passed("rank-pods", f"{names(case.ranks)} had a pod")
-    if case.launch.acceptance == "nodes":  # Which node it is, says `reports`.
+    if case.launch.acceptance == "nodes":  # `reports` names the node.
         return unknown("rank-pods", f"{names(ranks)} never had a pod: see reports", ranks=ranks)
-    held = [pods[-1].last for pods in case.pod_attempts.values() if gated(pods[-1].last)]
-    if held:
-        text = f"{names(ranks)} wait behind a scheduling gate, and nobody removes it"
-        return controllers.not_followed(case, "rank-pods", "kueue", text, [pod.ref for pod in held])
+    gated_pods = [pods[-1].last for pods in case.pod_attempts.values() if gated(pods[-1].last)]
+    if gated_pods:
+        text = f"{names(ranks)} wait behind a scheduling gate that was not removed"
+        return controllers.not_followed(case, "rank-pods", "kueue", text, [pod.ref for pod in gated_pods])
     refusal, refs = _refusal(case)
-    asked = None if refusal else controllers.refused_request(case)
-    if case.terminal == "Completed" or (case.broken("objects/pod.jsonl") and not (refusal or asked)):
+    rejected = None if refusal else controllers.refused_request(case)
+    if case.terminal == "Completed" or (case.broken("objects/pod.jsonl") and not (refusal or rejected)):
         text = f"no pod of {names(ranks)} was recorded"
         return found("rank-pods", "run.evidence_missing", text, ranks=ranks, evidence=["objects/pod.jsonl"])
-    cause: CauseId = (asked.cause if asked else None) or "rank.missing"
+    cause: CauseId = (rejected.cause if rejected else None) or "rank.missing"
     if refusal and refusal.webhook_down:
         cause = "controllers.webhook_not_serving"
     why = f": {refusal.message}" if refusal else ""
-    waits = None if refusal or asked else _unready_before(case, missing[0])
+    waits = None if refusal or rejected else _unready_before(case, missing[0])
     return found(
         "rank-pods",
         cause,
         f"{names(ranks)} never had a pod{why}",
-        why=[asked.text] if asked else [_IN_ORDER.format(pod=waits.name)] if waits else [],
+        why=[rejected.text] if rejected else [_IN_ORDER.format(pod=waits.name)] if waits else [],
         ranks=ranks,
-        evidence=[asked.ref] if asked else [waits.last.ref] if waits else refs or ["objects/pod.jsonl"],
+        evidence=[rejected.ref] if rejected else [waits.last.ref] if waits else refs or ["objects/pod.jsonl"],
         advice=_PARALLEL if waits else "",
     )
 
 
 _IN_ORDER = (
-    "the StatefulSet creates a pod when all pods before it are Ready (podManagementPolicy OrderedReady), and "
-    "{pod} never was"
+    "the StatefulSet creates a pod only when all pods before it are Ready (podManagementPolicy "
+    "OrderedReady), and {pod} never was"
 )
 _PARALLEL = "set podManagementPolicy: Parallel, because the ranks wait for each other"
 
 
 def _unready_before(case: Case, index: int) -> Pod | None:
-    """Return a pod that was never Ready, for which the StatefulSet's pod of this index waited, or None."""
+    """Return an earlier pod of the StatefulSet that was never Ready and so blocks this one, or None."""
     policy = mapping(case.jobset.object, "spec").get("podManagementPolicy") if case.jobset else "Parallel"
     if case.launch.kind != "StatefulSet" or policy == "Parallel":
         return None
@@ -102,32 +100,34 @@ def _ready(pod: dict[str, Any]) -> bool:
 
 
 def refused(case: Case) -> Finding | None:
-    """Return a finding for pods that a rule of the cluster refuses at every try, or None."""
+    """Return a finding for pods that a rule of the cluster rejects at every attempt, or None."""
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     refusal, refs = _refusal(case)
     if not missing or case.terminal == "Completed" or refusal is None or not refusal.final:
         return None
     ranks = case.ranks_of(*missing)
     why = [f"the rule is {' '.join(filter(None, refusal.rule))}"] if refusal.rule else []
-    text = f"the API server refuses the pods of {names(ranks)}: {refusal.message}"
+    text = f"the API server rejects the pods of {names(ranks)}: {refusal.message}"
     return found("rank-pods", "launch.pods_refused", text, why=why, ranks=ranks, evidence=refs)
 
 
 def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
-    """Return the last refusal of a pod or Job that no newer pod contradicts, and the event that says it."""
-    limit = case.waited_until or LATE  # after it the harness deletes the objects that own pods
-    seen = [each for each in case.bundle.history("event") if (seconds(each.received_at) or 0.0) <= limit]
-    events = list({each.uid: each for each in seen}.values())
+    """Return the last rejection of a pod or Job that no newer pod contradicts, and its event."""
+    limit = case.waited_until or LATE  # Afterwards the harness deletes the owners of the pods.
+    recorded = [each for each in case.bundle.history("event") if (seconds(each.received_at) or 0.0) <= limit]
+    events = list({each.uid: each for each in recorded}.values())
     newest = refusals.created(pod.last.object for pod in case.pods.values())
-    last = refusals.last([seen.object for seen in events], newest)
-    return last, [seen.ref for seen in events if last and refusals.refusal(seen.object) == last][:1]
+    last = refusals.last([recorded.object for recorded in events], newest)
+    return last, [recorded.ref for recorded in events if last and refusals.refusal(recorded.object) == last][
+        :1
+    ]
 
 
 def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
-    """Check `rendezvous` and `rank-exit`: find the first end that was not good, and what followed it."""
+    """Check `rendezvous` and `rank-exit`: find the first failed end and its consequences."""
     bad = [end for end in ends.values() if end.state in {"failed", "deleted"} and case.started(end.index)]
     if not bad:
-        # Where ranks of every node were recorded, each torchrun has met those that it waited for.
+        # If ranks of every node are recorded, each torchrun completed its rendezvous.
         met = case.launch.processes and all(map(case.lives.get, range(case.expected.num_nodes)))
         apart = (None if met else diagnose_rendezvous(case, ends)) or too_many(case)
         if apart is not None:
@@ -179,18 +179,18 @@ def _no_bad_end(case: Case, ends: dict[int, End]) -> list[Finding]:
         refs = [ref for end in ends.values() for ref in end.evidence]
         return [worlds.rendezvous(case), passed("rank-exit", codes, refs)]
     ranks = [rank for end in open_ for rank in end.ranks]
-    told = [f"{case.place(end.index)} is {end.state}" for end in open_]
+    details = [f"{case.place(end.index)} is {end.state}" for end in open_]
     return [
-        unknown("rendezvous", f"the end of {names(ranks)} was not seen", ranks=ranks),
-        unknown("rank-exit", f"no exit code of {names(ranks)} was seen", details=told, ranks=ranks),
+        unknown("rendezvous", f"the end of {names(ranks)} is not recorded", ranks=ranks),
+        unknown("rank-exit", f"no exit code of {names(ranks)} is recorded", details=details, ranks=ranks),
     ]
 
 
 def _never_met(case: Case, ends: dict[int, End], bad: list[End], cause: End, after: list[str]) -> Finding:
-    """Return the finding for ranks whose first bad end says that they did not meet."""
+    """Return the finding for ranks that did not meet, according to the first failed end."""
     waiting = [end for end in bad if (end.cause or "").startswith("rendezvous.")]
     ranks = [rank for end in ends.values() if end not in waiting for rank in end.ranks]
-    text = f"{names(ranks)} never came to the rendezvous" if ranks else "all ranks failed alike"
+    text = f"{names(ranks)} never came to the rendezvous" if ranks else "all ranks failed in the same way"
     if cause.cause != "rendezvous.timeout":
         failed = "DNS failed" if cause.cause == "rendezvous.dns" else "TCP failed"
         if "Ping failed" in cause.text:
@@ -208,24 +208,24 @@ def _never_met(case: Case, ends: dict[int, End], bad: list[End], cause: End, aft
 
 
 def spread(case: Case) -> Finding:
-    """Check whether the ranks ran on as many nodes as the test asks for."""
+    """Check `node-spread`: the ranks ran on at least as many nodes as expected."""
     nodes = {pod.node for pod in case.pods.values() if pod.node}
     where = f"the ranks ran on {counted(len(nodes), 'node')} ({', '.join(sorted(map(str, nodes))) or 'none'})"
     if len(nodes) >= case.expected.min_nodes_used:
         return passed("node-spread", where)
     if len(case.pods) < case.expected.num_nodes or not all(pod.node for pod in case.pods.values()):
         return unknown("node-spread", "the node of a pod was not recorded")
-    text = f"{where}, at least {case.expected.min_nodes_used} are expected"
+    text = f"{where}, but at least {case.expected.min_nodes_used} are expected"
     refs = [pod.last.ref for pod in case.pods.values()]
     return found("node-spread", "scheduling.not_spread", text, ranks=case.ranks, evidence=refs)
 
 
 def logs(case: Case) -> Finding:
-    """Check whether each rank's log is complete from its first line to its last."""
+    """Check `logs`: each rank's log is complete from its first line to its last."""
     for index in range(case.expected.num_nodes):
         pod = case.pods.get(index)
         if pod is None or not case.started(index):
-            return unknown("logs", f"{case.place(index)} was not seen running")
+            return unknown("logs", f"{case.place(index)} is not recorded as running")
         for each in [*case.pod_attempts[index][:-1], pod]:
             path = case.bundle.log(each.name, case.launch.container)
             known = [gap for gap in case.manifest.log_gaps if gap.startswith(each.name)]
@@ -245,13 +245,13 @@ def logs(case: Case) -> Finding:
     return passed("logs", "every rank's log is complete")
 
 
-def _kubelet(case: Case, index: int, pod: Pod, said: str) -> Finding:
-    """Return the finding for a log that no kubelet gives: nothing in it was read, so it shows nothing."""
+def _kubelet(case: Case, index: int, pod: Pod, error: str) -> Finding:
+    """Return the finding for a log that could not be read because the kubelet was unreachable."""
     text = (
-        f"the log of {case.place(index)} could not be read: the API server does not reach port 10250 of the "
-        f"kubelet of node {pod.node} ({said})"
+        f"the log of {case.place(index)} could not be read: the API server could not reach port 10250 of the "
+        f"kubelet of node {pod.node} ({error})"
     )
-    why = ["what the rank logged and recorded there is not known, and says nothing of the rank"]
+    why = ["what the rank logged is not known, so the rank itself is not judged"]
     return found(
         "logs",
         "cluster.kubelet_unreachable",
@@ -264,30 +264,30 @@ def _kubelet(case: Case, index: int, pod: Pod, said: str) -> Finding:
 
 
 def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
-    """Return why a log cannot have reached its end, or None.
+    """Return why the end of a log is missing, or None.
 
-    The shell around a rank's command writes the exit code as the last line. It does so whenever the
-    container exited by itself, so a log without that line has lost its end.
+    If a container exits by itself, the shell around the command writes the exit code as the last line. A log
+    without that line has lost its end.
     """
     ended = pod.container(case.launch.container, "terminated")
     code = ended[1].get("exitCode") if ended else None
     lines = [line for _, line in case.bundle.tail(path, LAST_LINES)]
     if not case.manifest.watched or ended is None or not isinstance(code, int) or code >= 128 or not lines:
-        return None  # an older harness, or a container that a signal ended
+        return None  # The harness was older, or a signal ended the container.
     marks = {"konduktor": clues.SHELL_ENDED, "apply": EXIT_MARK}
     mark = marks.get(case.launch.launcher)
     if mark is None or any(mark in line for line in lines):
         return None
     at, finished = lines[-1].partition(" ")[0], ended[1].get("finishedAt")
     silent = (seconds(finished) or 0.0) - (seconds(at) or 0.0)
-    # What failed before konduktor's shell began the command wrote no such line, and ended in that moment.
+    # A failure before konduktor's shell starts the command ends the container at once, without such a line.
     if mark is not EXIT_MARK and silent < MOMENT and not any(clues.BEGINS in line for line in lines):
         return None
     return f"{path} stops at {at} without the line of the exit code, and its container ended at {finished}"
 
 
 def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
-    """Return the ranks still running at the end of the wait, and sentences on the longest silent one."""
+    """Return the ranks still running at the end of the wait, and sentences on the one silent for longest."""
     silent: list[tuple[float, str, End]] = []
     for end in ends.values():
         if end.state in {"running", "waiting"}:
@@ -304,4 +304,4 @@ def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
     _, text, end = min(silent, key=lambda entry: entry[0])
     still = [rank for entry in silent for rank in entry[2].ranks]
     last = f"its last log line: {text}" if text else "its log is empty"
-    return still, [f"{case.place(end.index)} was silent longest", last]
+    return still, [f"{case.place(end.index)} was silent for the longest time", last]

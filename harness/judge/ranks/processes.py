@@ -1,7 +1,7 @@
 """Judge whether every process that reached the tracker was recorded: the check `processes`.
 
-The tracker keeps the process that each request names. A process of this launch that names none ran without
-the recorder: nobody knows what else it did, so there is no PASS.
+The tracker stores the process that each request names. A process of this launch that names none ran without
+the recorder. It is not known what else it did, so there is no PASS.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REFS = ["tracker/attachments.jsonl", PATH]
 
 
 def check(attached: Attached) -> Finding:
-    """Check `processes`: every process that attached to a run or sent to it is recorded."""
+    """Check `processes`: every process that attached to a run or sent data to it is recorded."""
     case, summary = attached.case, attached.case.bundle.summary
     if not case.launch.recorder:
         return _without_recorder(attached)
@@ -27,7 +27,7 @@ def check(attached: Attached) -> Finding:
     number = counted(len(recorded), "process", "processes")
     if attached.attachments is None or summary is None or not summary.processes:
         return passed(
-            "processes", f"{number} recorded; this tracker does not name the processes that it heard"
+            "processes", f"{number} recorded; this tracker does not name the processes that sent requests"
         )
     strange = dict.fromkeys(_strange(attached, recorded))
     if strange:
@@ -41,12 +41,12 @@ def check(attached: Attached) -> Finding:
         )
     ranks = sorted({life.rank for lives in case.lives.values() for life in lives})
     return passed(
-        "processes", f"{number} recorded, those of {names(ranks)} among them; no other attached", REFS
+        "processes", f"{number} recorded, including those of {names(ranks)}; no other process attached", REFS
     )
 
 
 def _without_recorder(attached: Attached) -> Finding:
-    """Compare numbers alone: each rank attaches once in each of its lives."""
+    """Compare only the numbers: each life of a rank attaches once."""
     case = attached.case
     own = [one for _, one in attached.attachments or [] if one.launch == case.manifest.nonce]
     lives = sum(
@@ -54,7 +54,7 @@ def _without_recorder(attached: Attached) -> Finding:
     )
     text = f"{counted(len(own), 'attachment')} of {counted(lives, 'recorded life', 'recorded lives')}"
     if len(own) > lives:
-        text += ": no recorder was mounted (HARNESS_RECORDER=false), and the others are of nobody known"
+        text += ": no recorder was mounted (HARNESS_RECORDER=false), so the other processes are unknown"
         return found("processes", "unification.unrecorded_process", text, evidence=REFS[:1])
     return passed("processes", f"{text}: the workers record by themselves, and no recorder was mounted")
 
@@ -87,6 +87,6 @@ def _who(attached: Attached, one: Attachment) -> str:
 
 
 def _process(id_: str) -> tuple[str, str]:
-    """Return the pod uid and the process id: the start time is not known of a process that has ended."""
+    """Return the pod UID and the process id, without the start time, which may be unknown after the end."""
     uid, _, rest = id_.partition("/")
     return uid, rest.partition("/")[0]

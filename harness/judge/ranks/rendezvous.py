@@ -1,4 +1,4 @@
-"""Diagnose why the ranks never met, from what was seen inside their containers at the rendezvous deadline."""
+"""Diagnose why the ranks never met, from snapshots of their containers at the rendezvous deadline."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.workers import truth_frames
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the job as it was seen. Without an agent, no torchrun ran in its pod."""
+    """A node of the job at the time of the snapshot. Without an agent, no torchrun ran in its pod."""
 
     index: int
     ranks: list[int]
@@ -38,21 +38,21 @@ class Node:
 
     @property
     def where(self) -> str:
-        """Return the rendezvous address that this node was given."""
+        """Return the rendezvous address that the torchrun of this node uses."""
         return f"{self.host}:{self.agent.port}" if self.agent else ""
 
     @property
     def addresses(self) -> list[str] | None:
-        """Return the addresses of the rendezvous host: [] if it does not resolve, None if not known."""
+        """Return the addresses of the rendezvous host: [] if it does not resolve, None if unknown."""
         return self.seen.resolved.get(self.host) if self.seen else None
 
     @property
     def asked(self) -> Asked | None:
-        """Return what netcheck said of the rendezvous address in this container; None if it was not asked."""
+        """Return netcheck's result for the rendezvous address in this container, or None."""
         return self.seen.asked.get(self.where) if self.seen else None
 
     def cause(self, families: tuple[str, ...], otherwise: CauseId) -> CauseId:
-        """Return netcheck's word for why the address is not reached, where it is of these families."""
+        """Return netcheck's cause for the unreachable address if it is of these families, or `otherwise`."""
         outcome = self.asked.outcome if self.asked else ""
         return CAUSES[outcome].id if outcome in CAUSES and outcome.startswith(families) else otherwise
 
@@ -62,7 +62,7 @@ class Node:
 
     @property
     def reached(self) -> bool:
-        """Return whether it had a connection to the port of the rendezvous."""
+        """Return whether a process of the node had a connection to the port of the rendezvous."""
         if self.agent is None or self.seen is None:
             return False
         return any(other.endswith(f":{self.agent.port}") for other in self.seen.connected)
@@ -70,7 +70,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Scene:
-    """All nodes of the job. `waiting` are those whose torchrun had started no rank yet."""
+    """All nodes of the job. `waiting` are those whose torchrun had not started a rank yet."""
 
     nodes: list[Node]
     waiting: list[Node]
@@ -80,20 +80,20 @@ class Scene:
 
 
 Told = tuple[CauseId, list[Node], str] | None
-"""A cause, the nodes that it is about, and a sentence."""
+"""A cause, the nodes that it concerns, and a sentence."""
 
 
 def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
-    """Check `rendezvous` when a torchrun was seen waiting.
+    """Check `rendezvous` if a torchrun was waiting in it.
 
-    Returns None when no torchrun waited, or when the containers were not looked into.
+    Returns None if no torchrun waited, or if there are no snapshots of the containers.
     """
     nodes = _nodes(case)
     waiting = [node for node in nodes if node.agent and not node.agent.started]
     if not waiting:
         return None
     scene = Scene(nodes, waiting, ends, case.expected.num_nodes)
-    told = (
+    diagnosis = (
         _alone(case, scene)
         or _process(scene)
         or _dns(case, scene, services.problem(case))
@@ -102,19 +102,19 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
         or _size(scene)
     )
     where = waiting[0].where
-    text = f"{_who(waiting)} waited at {where} and did not meet, and no difference between them was seen"
-    cause, guilty, text = told or ("rendezvous.timeout", waiting, text)
+    text = f"{_who(waiting)} waited at {where} and did not meet, and no difference between them was found"
+    cause, guilty, text = diagnosis or ("rendezvous.timeout", waiting, text)
     ranks = [rank for node in guilty for rank in node.ranks]
     refs = [node.ref for node in nodes if node.ref]
     return found("rendezvous", cause, text, ranks=ranks, evidence=refs)
 
 
 def _nodes(case: Case) -> list[Node]:
-    seen = {one.pod: (line, one) for line, one in case.bundle.inspections() if not one.at_end}
+    snapshots = {one.pod: (line, one) for line, one in case.bundle.inspections() if not one.at_end}
     nodes = []
     for index in range(case.expected.num_nodes):
         pod = case.pods.get(index)
-        line, one = seen.get(pod.name if pod else "", (0, None))
+        line, one = snapshots.get(pod.name if pod else "", (0, None))
         agents = torchrun_processes.agents(one) if one else []
         ref = f"inspections.jsonl:{line}" if one else None
         place = case.place(index)
@@ -131,20 +131,20 @@ def _places(nodes: list[Node]) -> str:
 
 
 def _alone(case: Case, scene: Scene) -> Told:
-    """Detect nodes that trained without the others, and a torchrun that waits in a rendezvous of its own."""
+    """Detect nodes that trained without the others, or whose torchrun waits in a rendezvous of its own."""
     alone = [node for node in scene.nodes if worlds.alone(case, node.index)]
     apart = [node for node in scene.waiting if _standalone(node)]
     if scene.size < 2 or not (alone or apart):
         return None
     lives = [life for node in alone for life in case.lives[node.index]]
-    told = [f"{node.place} trained alone: {worlds.why_alone(case.lives[node.index][0])}" for node in alone]
-    told += [
+    texts = [f"{node.place} trained alone: {worlds.why_alone(case.lives[node.index][0])}" for node in alone]
+    texts += [
         f"{node.place} waits in a rendezvous of its own: its torchrun has --standalone" for node in apart
     ]
     cause: CauseId = "rendezvous.world_size"
     if {life.world for life in lives} <= {1}:
         cause = "variables.world_of_one"
-    return cause, [*alone, *apart], "; ".join(told)
+    return cause, [*alone, *apart], "; ".join(texts)
 
 
 def _standalone(node: Node) -> bool:
@@ -157,13 +157,13 @@ def _process(scene: Scene) -> Told:
     gone = [node for node in scene.nodes if node.agent is None and not (node.seen and node.seen.error)]
     if not gone:
         return None
-    told = listed([f"{node.place} never came to the rendezvous: {_instead(scene, node)}" for node in gone])
-    text = f"{told}, and {_who(scene.waiting)} waited at {scene.waiting[0].where}"
+    texts = listed([f"{node.place} never came to the rendezvous: {_instead(scene, node)}" for node in gone])
+    text = f"{texts}, and {_who(scene.waiting)} waited at {scene.waiting[0].where}"
     return "rendezvous.agent_missing", gone, text
 
 
 def _instead(scene: Scene, node: Node) -> str:
-    """Return what a pod does in place of torchrun."""
+    """Return a clause on what runs in a pod instead of torchrun."""
     if node.seen is None:
         end = scene.ends.get(node.index)
         if end is not None and end.state == "succeeded":
@@ -186,22 +186,22 @@ def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Told:
     resolved = [n for n in scene.nodes if n.addresses and n.host == blind[0].host and _by_dns(case, n)]
     machines = {case.pods[node.index].node for node in blind}
     if cause == "dns.no_record" and resolved and not machines & {case.pods[n.index].node for n in resolved}:
-        where = f"the DNS that answers on node {listed(sorted(map(str, machines)))} is another or out of date"
+        where = f"node {listed(sorted(map(str, machines)))} uses another or outdated DNS server"
         return "dns.differs_by_node", blind, f"{text}. {_places(resolved)} resolved it, so {where}"
     return cause, blind, text
 
 
 def _by_dns(case: Case, node: Node) -> bool:
-    """Return whether a node had the address of the rendezvous host from DNS, and not from its /etc/hosts.
+    """Return whether a node resolved the rendezvous host by DNS, and not by its /etc/hosts.
 
-    A kubelet writes a pod's own names there, the host name and the full one. `pod.subdomain` is neither.
+    There, the kubelet writes the host name and the full name of the pod itself, but not `pod.subdomain`.
     """
     own = mapping(case.pods[node.index].last.object, "status").get("podIP")
     return own not in (node.addresses or []) or node.host.count(".") == 1
 
 
 def _tcp(scene: Scene) -> Told:
-    """Detect that a node has no connection to the port of the rendezvous."""
+    """Detect nodes without a connection to the port of the rendezvous."""
     apart = [node for node in scene.waiting if not node.reached]
     if not apart:
         return None
@@ -217,7 +217,7 @@ def _tcp(scene: Scene) -> Told:
 def _id(scene: Scene) -> Told:
     """Detect nodes that reach the same address but use different rendezvous ids."""
     ids = {node.index: node.agent.rendezvous_id for node in scene.waiting if node.agent}
-    # Of several ids, take that of the first node, which is the rendezvous host.
+    # Among equally common ids, that of the first node counts, because it is the rendezvous host.
     common = Counter(ids.values()).most_common(1)[0][0]
     odd = [node for node in scene.waiting if ids[node.index] != common]
     if not odd:
@@ -227,7 +227,7 @@ def _id(scene: Scene) -> Told:
 
 
 def _size(scene: Scene) -> Told:
-    """Detect that torchrun expects another number of nodes than the job has."""
+    """Detect nodes whose torchrun expects another number of nodes than the job has."""
     sizes = {node.index: node.agent.nodes for node in scene.waiting if node.agent}
     odd = [node for node in scene.waiting if sizes[node.index] != str(scene.size)]
     if not odd:
@@ -237,7 +237,7 @@ def _size(scene: Scene) -> Told:
 
 
 def too_many(case: Case) -> Finding | None:
-    """Check `rendezvous` when more ranks took part than the job has."""
+    """Check `rendezvous` if more ranks took part than the job has. Returns None otherwise."""
     ranks_ = len(case.ranks_ever)
     path = f"truth/{ranks_}.jsonl"
     if not case.bundle.has(path):
@@ -248,9 +248,9 @@ def too_many(case: Case) -> Finding | None:
         lines = (line.decode(errors="replace") for _, line in case.bundle.lines(log))
         ranks = {int(frame["r"]) for frame in truth_frames.decode(case.manifest.nonce, lines)}
         if len(ranks) > case.per_node:
-            told = [f"{names(ranks)} ran in one pod, which should run {case.per_node} ({case.place(index)})"]
+            one_pod = f"{names(ranks)} ran in one pod, which should run {case.per_node} ({case.place(index)})"
             refs = [log, path]
             return found(
-                "rendezvous", "rendezvous.world_size", text, details=told, ranks=ranks, evidence=refs
+                "rendezvous", "rendezvous.world_size", text, details=[one_pod], ranks=ranks, evidence=refs
             )
     return found("rendezvous", "rendezvous.world_size", text, ranks=[ranks_], evidence=[path])

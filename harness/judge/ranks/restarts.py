@@ -1,8 +1,8 @@
-"""Find which ranks lived more than once, who restarted them, and whether that was allowed.
+"""Find which ranks were restarted, by whom, and whether that was allowed.
 
-A restart is allowed when the job asked for it: torchrun's --max-restarts, the JobSet's maxRestarts, the Job's
-backoffLimit or the pod's restartPolicy. Kueue may also take quota away and give it back. Any other restart
-means that somebody disturbed the job. All points may be there, and the run is still not what was launched.
+A restart is allowed if the job asks for it: torchrun's --max-restarts, the JobSet's maxRestarts, the Job's
+backoffLimit or the pod's restartPolicy. Kueue may also evict the job and admit it again. Any other restart
+means that somebody disturbed the job. Even if all points exist then, the run is not what was launched.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.ranks.torchrun_restarts import beside, by_torchrun
 
 RESTARTS = "pluto-e2e-harness/restarts"
-"""As in harness/launch/names.py, which the judges do not import."""
+"""The same annotation as in harness/launch/names.py, which the judges do not import."""
 
 
 def seen(case: Case, truths: list[Truth]) -> list[Restart]:
-    """Return every restart, by time."""
+    """Return all restarts, in the order of time."""
     others = [*_of_pods(case), *_of_containers(case)]
     known = [*by_torchrun(case, truths, others), *_of_processes(case, truths), *others]
     return sorted(known, key=lambda restart: restart.at)
 
 
 def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
-    """Check `restarts`, which are those that were `seen`."""
+    """Check `restarts`: every rank ran once, or the job allows its restarts. `restarts` come from `seen`."""
     if not restarts:
         several = beside(truths)
         text = f"nothing was started again; {'; '.join(several)}" if several else "every rank ran once"
         return passed("restarts", text)
-    # What nothing allowed comes first, so that the limit of details does not hide it.
-    told = list(dict.fromkeys(one.text for one in sorted(restarts, key=lambda one: one.allowed)))
+    # Restarts that are not allowed come first, so that the limit of details does not hide them.
+    texts = list(dict.fromkeys(one.text for one in sorted(restarts, key=lambda one: one.allowed)))
     limit = _limit(case)
     if limit is not None:
-        return _counted(restarts, told, limit)
+        return _counted(restarts, texts, limit)
     bad = [restart for restart in restarts if not restart.allowed]
     ranks = [rank for one in bad or restarts for rank in one.ranks]
     refs = [ref for one in bad or restarts for ref in one.evidence]
@@ -48,12 +48,12 @@ def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
         by_script = any(restart.by_script for restart in restarts)
         why = "because the run script started them again" if by_script else "as the job allows"
         text = f"{names(ranks)} ran again, {why}"
-        return passed("restarts", text, refs, details=told)
+        return passed("restarts", text, refs, details=texts)
     return found(
         "restarts",
         "rank.restarted",
-        f"{names(ranks)} ran again, and nothing in the job allows it",
-        details=told,
+        f"{names(ranks)} ran again, but nothing in the job allows it",
+        details=texts,
         ranks=ranks,
         evidence=refs,
         at=bad[0].at,
@@ -61,13 +61,13 @@ def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
 
 
 def _limit(case: Case) -> int | None:
-    """Return how often each rank may run again, whatever ended it, where the workload says so."""
+    """Return how often each rank may be restarted for any reason, from the workload's annotation, or None."""
     text = mapping(case.jobset.object, "metadata", "annotations").get(RESTARTS) if case.jobset else None
     return int(text) if isinstance(text, str) and text.isdecimal() else None
 
 
-def _counted(restarts: list[Restart], told: list[str], limit: int) -> Finding:
-    """Judge restarts of a job that may be restarted so often, by whoever does it."""
+def _counted(restarts: list[Restart], texts: list[str], limit: int) -> Finding:
+    """Return the finding for a job whose ranks may each be restarted `limit` times, by anybody."""
     times = Counter(rank for one in restarts if not one.resized for rank in set(one.ranks))
     most = max(times.values(), default=0)
     ranks = sorted(rank for rank, count in times.items() if count == most)
@@ -78,15 +78,15 @@ def _counted(restarts: list[Restart], told: list[str], limit: int) -> Finding:
         parts = [f"a world of another size was formed {counted(resized, 'time')}"] if resized else []
         if most:
             parts += [
-                f"{names(sorted(times))} ran again; at most {counted(most, 'time')}, and {limit} are allowed"
+                f"{names(sorted(times))} ran again, at most {counted(most, 'time')} each; {limit} are allowed"
             ]
-        return passed("restarts", "; ".join(parts), refs, details=told)
-    text = f"{each}, and {limit} are allowed"
+        return passed("restarts", "; ".join(parts), refs, details=texts)
+    text = f"{each}, but only {limit} are allowed"
     return found(
         "restarts",
         "rank.restarted_too_often",
         text,
-        details=told,
+        details=texts,
         ranks=ranks,
         evidence=refs,
         at=restarts[-1].at,
@@ -94,7 +94,7 @@ def _counted(restarts: list[Restart], told: list[str], limit: int) -> Finding:
 
 
 def _of_processes(case: Case, truths: list[Truth]) -> Iterator[Restart]:
-    """Yield each further start of ranks that never logged: only their processes recorded it."""
+    """Yield each restart of ranks that never logged, from the records of their processes."""
     logged = {truth.rank for truth in truths if truth.own}
     for of_pod in case.processes.values():
         starts = sorted(
@@ -114,7 +114,7 @@ def _of_processes(case: Case, truths: list[Truth]) -> Iterator[Restart]:
 
 
 def _of_pods(case: Case) -> Iterator[Restart]:
-    """Yield one restart for each pod that replaced another pod of the same node of the job."""
+    """Yield one restart for each pod that replaced another pod of the same node."""
     for index, pods in case.pod_attempts.items():
         for before, after in pairwise(pods):
             yield _replaced(case, index, before, after)
@@ -144,21 +144,23 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
         when = f" at {timestamp(seconds(gone.received_at) or at)}" if gone else ""
         name = f"Job {gone.name}" if gone else "its Job"
         return restart(
-            f"{name} was deleted{when}, and a new one was made for it", False, *([gone.ref] if gone else [])
+            f"{name} was deleted{when}, and a new one was created for it",
+            False,
+            *([gone.ref] if gone else []),
         )
     removed = deletion.while_it_ran(case, before)
     if removed is not None:
         why = deletion.evicted(before)
         text = f"pod {before.name} was {f'evicted ({why})' if why else 'deleted while it ran'}"
-        text += f" at {timestamp(deletion.asked(removed))}, and was made again"
+        text += f" at {timestamp(deletion.asked(removed))}, and was created again"
         return restart(text, False, removed.ref)
     limit = _backoff_limit(case, jobs[0])
-    text = f"pod {before.name} failed{_ended(case, before)}, and its Job made another (backoffLimit {limit})"
+    text = f"pod {before.name} failed{_ended(case, before)}, and its Job replaced it (backoffLimit {limit})"
     return restart(text, limit > 0)
 
 
 def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
-    """Return whether the job was suspended between two pods: by whom, and whether that was Kueue."""
+    """Return a text on who suspended the job between two pods, and whether it was Kueue, or None."""
     born, again = before.history[0].version, after.history[0].version
     states = [state for state in case.jobsets if state.version < again]
     for previous, state in pairwise(states):
@@ -206,27 +208,27 @@ def _of_containers(case: Case) -> Iterator[Restart]:
                 yield Restart(at, case.ranks_of(index), text, allowed, [after.ref])
 
 
-def _status(case: Case, seen: ObjectState) -> dict[str, object]:
-    statuses = items(seen.object, "status", "containerStatuses")
+def _status(case: Case, state: ObjectState) -> dict[str, object]:
+    statuses = items(state.object, "status", "containerStatuses")
     return next((status for status in statuses if status.get("name") == case.launch.container), {})
 
 
-def _restart_count(case: Case, seen: ObjectState) -> int:
-    count = _status(case, seen).get("restartCount")
+def _restart_count(case: Case, state: ObjectState) -> int:
+    count = _status(case, state).get("restartCount")
     return count if isinstance(count, int) else 0
 
 
 def _lost(status: dict[str, object]) -> bool:
     """Return whether a kubelet counts a restart only because it no longer finds the container.
 
-    It does so of a pod that it evicted. There is no new container then.
+    This happens to evicted pods, which get no new container.
     """
     reason = mapping(status, "lastState", "terminated").get("reason")
     return not status.get("containerID") and reason == "ContainerStatusUnknown"
 
 
 def _ended(case: Case, pod: Pod) -> str:
-    """Return how the container of a pod ended, as the end of a sentence."""
+    """Return a clause on how the container of a pod ended, or ""."""
     ended = pod.container(case.launch.container, "terminated")
     if ended is None:
         return ""

@@ -1,7 +1,7 @@
-"""Find commands that a run script or a supervisor ran again after they had failed, until they succeeded.
+"""Find commands that a run script or a supervisor ran again after a failure, until they succeeded.
 
-Such an end hides nothing: the script acted on it. A loop over seeds or folds is no retry, though it runs the
-same command: there a run that failed is followed by others whatever it did.
+Such a failure is not hidden, because the script acted on it. A loop over seeds or folds is not a retry,
+although it runs the same command: it continues after a failed run as after any other.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _TRIES_AGAIN = re.compile(r"\b(until|while|break)\b|\|\|")
 _RESUMES = re.compile(r"^-+\S*(resum|restor|restart|continu|checkpoint|ckpt)", re.IGNORECASE)
 _MEETING = re.compile(r"--?(rdzv[-_]id|master[-_]port)(?P<value>=.*)?$", re.DOTALL)
 MAX_ADDED = 2
-"""Arguments by which a second try may differ: `--resume PATH`."""
+"""Number of arguments that a retry may add, as in `--resume PATH`."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class _Run:
 
 
 def retried(case: Case, index: int) -> list[tuple[ProcessRecord, ProcessRecord]]:
-    """Return each process of a node's pod that failed, with the one that the script started in its place."""
+    """Return each failed process of a node's pod with the process that replaced it."""
     of_pod = case.processes.get(index)
     if of_pod is None:
         return []
@@ -60,7 +60,7 @@ def _runs(of_pod: PodProcesses) -> list[_Run]:
 
 
 def agent_failed(agent: ProcessRecord) -> bool:
-    """Return whether a torchrun did not succeed. One that only prints its help has an end and no result."""
+    """Return whether a torchrun failed. One that only prints its help has an end and no result."""
     if agent.result is None and not agent.rounds and agent.end is not None:
         return agent.end.code != 0
     return agent.result is None or agent.result.state != "SUCCEEDED"
@@ -71,7 +71,7 @@ def _failed(process: ProcessRecord) -> bool:
 
 
 def _again(before: ProcessRecord, after: ProcessRecord) -> bool:
-    """Return whether a process runs the command of one that had ended, or resumes it."""
+    """Return whether a process repeats or resumes the command of one that had ended."""
     if not before.argv or before.env("RANK") != after.env("RANK") or before.last_ms > after.began:
         return False
     first, then = _without_meeting(before.argv), _without_meeting(after.argv)
@@ -79,20 +79,20 @@ def _again(before: ProcessRecord, after: ProcessRecord) -> bool:
 
 
 def _without_meeting(argv: list[str]) -> list[str]:
-    """Return a command line without where its ranks meet: a rendezvous that was closed needs another id."""
-    found: list[str] = []
+    """Return a command line without rendezvous id and port: a new attempt needs other ones."""
+    rest: list[str] = []
     words = iter(argv)
     for word in words:
         option = _MEETING.match(word)
         if option is None:
-            found.append(word)
+            rest.append(word)
         elif not option["value"]:
             next(words, None)
-    return found
+    return rest
 
 
 def _resumes(before: list[str], after: list[str]) -> bool:
-    """Return whether a command line is that of before, with an option to go on from a checkpoint."""
+    """Return whether a command line is the earlier one with an added option to resume from a checkpoint."""
     added, rest = [], list(before)
     for word in after:
         if rest and word == rest[0]:
@@ -103,12 +103,12 @@ def _resumes(before: list[str], after: list[str]) -> bool:
 
 
 def _may_try_again(text: str, process: ProcessRecord) -> bool:
-    """Return whether a script tries again what failed, or another program may do so that it starts."""
+    """Return whether a script, or another program that it starts, may retry a failed command."""
     return _TRIES_AGAIN.search(text) is not None or not named(text, process)
 
 
 def named(text: str, process: ProcessRecord) -> bool:
-    """Return whether a script itself starts the program of a process, and no other script that it calls."""
+    """Return whether a script starts the program of a process itself and not by another script."""
     programs = [PurePath(word).name for word in process.argv if not word.startswith("-")]
     programs = [name for name in programs if not re.fullmatch(r"python[\d.]*|torchrun", name)]
     started = [line for line in hiding.lines_of(text) if hiding.LAUNCHER.search(line)]

@@ -1,4 +1,4 @@
-"""Say that `timeout N` in a run script ended a rank: both its command and its start are recorded."""
+"""Find whether `timeout N` in a run script ended a rank, from its recorded command and start."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from harness.judge.case import Case
 from harness.judge.ranks import hiding
 
 TIMED_OUT = 124
-"""The exit code of `timeout` whose time is over, but for the signal KILL or --preserve-status."""
+"""The exit code of `timeout` after its limit, except with signal KILL or --preserve-status."""
 _ENDED_BY_IT = (TIMED_OUT, 128 + signal.SIGKILL, 128 + signal.SIGTERM)
 SLACK = 1.5
-"""Seconds by which the end of a process may seem early: Kubernetes gives whole seconds."""
+"""Seconds by which the end of a process may seem too early, because Kubernetes rounds to whole seconds."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)$")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _IN_SCRIPT = re.compile(r"\btimeout\s+(?:-\S+\s+(?:(?:KILL|TERM|INT|HUP|\d+\w?)\s+(?=\d))?)*\d+[smhd]?(?=\s)")
 
 
 def reached(process: ProcessRecord | None, at: float) -> str:
-    """Return the `timeout N` around a process whose time was over at `at`, or "". Seconds since the epoch."""
+    """Return the `timeout N` around a process if its limit had passed at `at` (since the epoch), or ""."""
     start = process.start if process is not None else None
     if start is None or start.limit_since_ms is None:
         return ""
@@ -28,24 +28,24 @@ def reached(process: ProcessRecord | None, at: float) -> str:
 
 
 def of_pod(case: Case, index: int, at: float, exit_code: int | None) -> str:
-    """Return the `timeout N` that ended the ranks of a node, whose container ended at `at`, or ""."""
+    """Return the `timeout N` that ended the ranks of a node whose container ended at `at`, or ""."""
     if exit_code not in _ENDED_BY_IT:
         return ""
     of_node = case.processes.get(index)
     processes = list(of_node.processes.values()) if of_node is not None else []
     known = [reached(one, at) for one in processes if one.end is None or one.end.code]
-    if told := next(filter(None, known), ""):
-        return told
+    if limit := next(filter(None, known), ""):
+        return limit
     in_script = _IN_SCRIPT.search(hiding.script(case, index)) if exit_code == TIMED_OUT else None
     return f"`{in_script[0]}`" if in_script else ""
 
 
 def before_any(script: str, ran: float) -> str:
-    """Return the `timeout N` in a script whose container ran longer, for `ran` seconds, or ""."""
-    found = _IN_SCRIPT.search(script)
-    return f"`{found[0]}`" if found and ran >= _seconds(found[0]) - SLACK else ""
+    """Return the `timeout N` in a script if the `ran` seconds of its container reach the limit, or ""."""
+    limit = _IN_SCRIPT.search(script)
+    return f"`{limit[0]}`" if limit and ran >= _seconds(limit[0]) - SLACK else ""
 
 
 def _seconds(limit: str) -> float:
-    found = _DURATION.search(limit)
-    return float(found[1]) * _UNITS[found[2]] if found else float("inf")
+    match = _DURATION.search(limit)
+    return float(match[1]) * _UNITS[match[2]] if match else float("inf")

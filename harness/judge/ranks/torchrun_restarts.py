@@ -1,4 +1,4 @@
-"""Restarts by torchrun's own agents, as the ranks' ground truth and the agents' logs tell them."""
+"""Find restarts by torchrun's agents in the ground truth of the ranks and the logs of the agents."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from harness.judge.points.ground_truth import Attempt, Truth
 ONE_START = 30.0
 """Seconds within which the ranks of one world start."""
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
-"""The line in which torchrun's agent logs how one of its ranks ended."""
+"""The log line of torchrun's agent for a failed rank."""
 
 
 def by_torchrun(case: Case, truths: list[Truth], others: list[Restart]) -> Iterator[Restart]:
-    """Yield one restart for each time that torchrun restarted its ranks, from the ranks' own ground truth.
+    """Yield one restart for each time that torchrun restarted its ranks, from the ground truth of the ranks.
 
-    torchrun counts the restarts that its own ranks caused. After a new rendezvous, which a failure in another
-    pod causes, the count stays: only that failure, or one of `others`, proves such a restart.
+    torchrun counts only restarts after a failure of its own ranks. A failure in another pod leads to a new
+    rendezvous without a change of the count. Such a restart is proved only by that failure or by one of
+    `others`.
     """
     agents = _agents(case)
     became = _became_another(case)
@@ -81,7 +82,7 @@ def _agents(case: Case) -> dict[tuple[str, int], str]:
 
 
 def _became_another(case: Case) -> dict[tuple[str, int], bool]:
-    """Map (pod, process id) of each process that called os.exec to whether its runs were always finished."""
+    """Map (pod, process id) of each process that called os.exec to whether it had finished its runs first."""
     return {
         (of_pod.pod, process.pid): all(not end.open for end in execs)
         for of_pod in case.processes.values()
@@ -91,31 +92,33 @@ def _became_another(case: Case) -> dict[tuple[str, int], bool]:
 
 
 def _another(agents: dict[tuple[str, int], str], before: TruthStart, after: TruthStart) -> str | None:
-    """Return the id of the torchrun that started a rank's life, where another one started the life before."""
+    """Return the id of the torchrun of a life if another one started the life before it, or None."""
     first, then = (agents.get((start.pod or "", start.pid or 0)) for start in (before, after))
     return then if first is not None and first != then else None
 
 
 def beside(truths: list[Truth]) -> list[str]:
-    """Return a sentence for each rank of which several processes logged, without a restart between them."""
-    told = []
+    """Return a sentence for each rank for which several processes logged without a restart between them."""
+    texts = []
     for truth in truths:
         at_once = [p for p in pairwise(truth.attempts) if _same_life(*p) and _overlap(*p)]
         in_order = [p for p in pairwise(truth.attempts) if _same_life(*p) and p[0].end and not _overlap(*p)]
         if at_once:
-            told.append(f"{len(at_once) + 1} processes of rank {truth.rank} logged at the same time")
+            texts.append(f"{len(at_once) + 1} processes of rank {truth.rank} logged at the same time")
         if in_order:
-            told.append(
+            texts.append(
                 f"{len(in_order) + 1} processes of rank {truth.rank} logged one after the other, "
                 "each to its end"
             )
-    return told
+    return texts
 
 
 @dataclass(frozen=True)
 class _Life:
-    """A process of a rank that came after another one. `number` is torchrun's count, None where it
-    stayed, or the id of another torchrun that started it.
+    """A process of a rank that replaced an earlier one.
+
+    `number` is torchrun's count of restarts, None if that did not change, or the id of another torchrun that
+    started the process.
     """
 
     rank: int
@@ -124,11 +127,11 @@ class _Life:
     number: int | str | None
     limit: int | None
     world: int | None
-    """The number of ranks, where it differs from that of the process before."""
+    """The number of ranks, if it differs from that of the earlier process."""
     after_an_end: bool
-    """Whether the process before it had ended in order, or became this one, and torchrun's count stayed."""
+    """Whether torchrun's count stayed, and the earlier process had ended normally or became this one."""
     by_exec: bool = False
-    """Whether the process before it became this one before it had finished its runs."""
+    """Whether the earlier process became this one by os.exec before it had finished its runs."""
 
 
 def _lives(
@@ -150,9 +153,9 @@ def _life(
     became: dict[tuple[str, int], bool],
     resizable: bool,
 ) -> _Life | None:
-    """Return a process that came after another one of its rank, or after lives that recorded nothing.
+    """Return a process that replaced an earlier one of its rank, or lives that recorded nothing, or None.
 
-    `resizable`: a world of another size may give the rank to another pod.
+    `resizable` means that a world of another size may give the rank to another pod.
     """
     start, first = after.start, before.start if before else None
     if start is None or start.restart is None:
@@ -174,7 +177,7 @@ def _life(
 
 
 def _same_life(before: Attempt, after: Attempt) -> bool:
-    """Return whether two processes ran in one pod with the same count of torchrun, or without torchrun."""
+    """Return whether two processes ran in one pod, with the same restart count or without torchrun."""
     first, start = before.start, after.start
     if first is None or start is None:
         return False
@@ -183,7 +186,7 @@ def _same_life(before: Attempt, after: Attempt) -> bool:
 
 
 def _overlap(before: Attempt, after: Attempt) -> bool:
-    """Return whether a process still logged when the next one had started."""
+    """Return whether a process still logged after the next one had started."""
     last, start = before.last_ms, after.start
     return last is not None and start is not None and last > start.time_ms
 
@@ -191,21 +194,21 @@ def _overlap(before: Attempt, after: Attempt) -> bool:
 def _unproven(lives: list[_Life]) -> Iterator[Restart]:
     for life in lives:
         text = f"rank {life.rank} was started again at {timestamp(life.at)} in pod {life.pod}, and "
-        text += "torchrun's count of restarts did not change: a loop in the run script, or a second torchrun?"
+        text += "torchrun's restart count did not change: a loop in the run script, or a second torchrun?"
         if life.by_exec:
-            text = f"rank {life.rank} in pod {life.pod} replaced itself by another program (os.exec) at "
+            text = f"rank {life.rank} in pod {life.pod} replaced itself with another program (os.exec) at "
             text += f"{timestamp(life.at)}, before it had finished its run of Pluto's client"
         yield Restart(life.at, [life.rank], text, False, [f"truth/{life.rank}.jsonl"])
 
 
 def _failures(case: Case, pods: set[str], before: float) -> str:
-    """Return what torchrun logged of the failed ranks before it restarted them."""
-    told: dict[str, None] = {}
+    """Return a clause with the failures that torchrun logged before it restarted the ranks, or ""."""
+    failures: dict[str, None] = {}
     for pod in sorted(pods):
         path = case.bundle.log(pod, case.launch.container)
         for _, raw in case.bundle.lines(path):
             line = raw.decode(errors="replace")
             failed = _FAILED.search(line)
             if failed and (seconds(line.partition(" ")[0]) or 0.0) <= before:
-                told[f"in pod {pod} local rank {failed[2]} failed with exit code {failed[1]}"] = None
-    return f": {', '.join(list(told)[-4:])}" if told else ""
+                failures[f"in pod {pod} local rank {failed[2]} failed with exit code {failed[1]}"] = None
+    return f": {', '.join(list(failures)[-4:])}" if failures else ""

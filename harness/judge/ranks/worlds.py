@@ -1,7 +1,7 @@
-"""Judge whether the ranks were one world: the check `world`.
+"""Judge whether the ranks formed one world: the check `world`.
 
-Exit codes of 0 do not prove it. Where each pod's torchrun was told of one node, every pod trains alone, and
-each calls itself rank 0.
+Exit codes of 0 do not prove it. If the torchrun of each pod is configured for one node, every pod trains
+alone, and each has a rank 0.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from harness.judge.finding import Finding, counted, found, listed, passed, unkno
 
 
 def check(case: Case, before: list[Finding]) -> Finding:
-    """Check `world`: the sizes agree with the job, each rank is there once, and each pod holds its own."""
+    """Check `world`: its size is that of the job, each rank exists once, and each pod runs its own ranks."""
     nodes = range(case.expected.num_nodes)
     if case.world is not None:
         if case.world.size == case.expected.ranks:
             return passed("world", met(case), _refs(case))
-        text = f"{counted(case.world.size, 'rank')} met, and the job's file asks for {case.expected.ranks}"
+        text = f"{counted(case.world.size, 'rank')} met, but the job file asks for {case.expected.ranks}"
         ranks = sorted(case.world.nodes)
         return found("world", "rendezvous.world_size", text, ranks=ranks, evidence=_refs(case))
     silent = [index for index in nodes if not case.lives.get(index)]
@@ -28,7 +28,7 @@ def check(case: Case, before: list[Finding]) -> Finding:
         return unknown("world", "see rank-exit")
     if silent:
         text = f"no process of {_places(case, silent)} recorded which world it belongs to"
-        why = ["its Python runs without the recorder, or no rank came so far"]
+        why = ["its Python runs without the recorder, or no rank got that far"]
         return found(
             "world", "run.evidence_missing", text, why=why, ranks=case.ranks_of(*silent), evidence=[PATH]
         )
@@ -40,7 +40,7 @@ def check(case: Case, before: list[Finding]) -> Finding:
 
 
 def met(case: Case) -> str:
-    """Return the sentence about a world that was proved."""
+    """Return a sentence on a proved world."""
     assert case.world is not None
     size, pods = case.world.size, case.expected.num_nodes
     if pods == 1:
@@ -64,14 +64,14 @@ def _apart(case: Case, alone: list[int]) -> Finding:
     sizes = {life.world for index in alone for life in case.lives[index]}
     cause = "variables.world_of_one" if sizes == {1} else "rendezvous.world_size"
     who = "each pod" if len(alone) == case.expected.num_nodes else _pods(case, alone)
-    text = f"{who} trained alone, and the job has {case.expected.num_nodes} nodes"
-    told = [f"pod {_pod(case, index)} ran {_ranks(case.lives[index])}" for index in alone]
+    text = f"{who} trained alone, although the job has {case.expected.num_nodes} nodes"
+    details = [f"pod {_pod(case, index)} ran {_ranks(case.lives[index])}" for index in alone]
     why = dict.fromkeys(why_alone(life) for index in alone for life in case.lives[index][:1])
     return found(
         "world",
         cause,  # type: ignore[arg-type]
         text,
-        details=told,
+        details=details,
         why=list(why),
         ranks=case.ranks_of(*alone),
         evidence=[life.ref for index in alone for life in case.lives[index][:1]],
@@ -79,7 +79,7 @@ def _apart(case: Case, alone: list[int]) -> Finding:
 
 
 def why_alone(life: RankLife) -> str:
-    """Return why a process believes that there are no ranks on other nodes."""
+    """Return why a process has no ranks on other nodes in its world."""
     process = life.processes[0] if life.processes else None
     if life.agent is None:
         if life.by == "group":
@@ -90,7 +90,7 @@ def why_alone(life: RankLife) -> str:
     met_nodes = life.agent.rounds[-1].nodes
     if life.by == "group" and met_nodes > 1:
         return (
-            f"torchrun met {met_nodes} nodes, and the script initialised torch.distributed for {life.world}"
+            f"torchrun met {met_nodes} nodes, but the script initialised torch.distributed for {life.world}"
         )
     return _told_of_one_node(life.agent)
 
@@ -98,7 +98,7 @@ def why_alone(life: RankLife) -> str:
 def _told_of_one_node(agent: ProcessRecord) -> str:
     options = torchrun_processes.options(agent.argv)
     if options is None:
-        return "the program that started its ranks was told of one node"
+        return "the program that started its ranks was configured for one node"
     if "standalone" in options:
         return "its torchrun has --standalone, which is a rendezvous of one node"
     if "nnodes" in options:
@@ -110,7 +110,7 @@ def _told_of_one_node(agent: ProcessRecord) -> str:
 
 
 def _not_one(case: Case) -> Finding:
-    """Return the finding for ranks that are neither one world nor each node by itself."""
+    """Return the finding for ranks that form neither one world nor one world for each node."""
     lives = [life for index in sorted(case.lives) for life in case.lives[index]]
     sizes = sorted({life.world for life in lives})
     there = {life.rank for life in lives if life.world == sizes[-1]}
@@ -120,16 +120,16 @@ def _not_one(case: Case) -> Finding:
         for rank in there
         if len({life.pod for life in lives if life.rank == rank and life.world == sizes[-1]}) > 1
     )
-    told = [f"pod {_pod(case, index)} ran {_ranks(case.lives[index])}" for index in sorted(case.lives)]
+    details = [f"pod {_pod(case, index)} ran {_ranks(case.lives[index])}" for index in sorted(case.lives)]
     ranks = sorted({life.rank for life in lives})
     if len(sizes) == 1 and not twice:
         text = f"{names(lacking)} of a world of {sizes[0]} was not recorded"
-        return found("world", "run.evidence_missing", text, details=told, ranks=lacking, evidence=[PATH])
-    text = "the ranks are not one world"
+        return found("world", "run.evidence_missing", text, details=details, ranks=lacking, evidence=[PATH])
+    text = "the ranks do not form one world"
     if twice:
         text = f"{names(twice)} ran in several pods"
     return found(
-        "world", "rendezvous.world_size", text, details=told, ranks=twice or ranks, evidence=_refs(case)
+        "world", "rendezvous.world_size", text, details=details, ranks=twice or ranks, evidence=_refs(case)
     )
 
 
@@ -158,7 +158,7 @@ def _places(case: Case, indexes: list[int]) -> str:
 
 
 def rendezvous(case: Case) -> Finding:
-    """Check `rendezvous` where every pod ended well. It says that all met only where that is proved."""
+    """Check `rendezvous` if every pod succeeded. It passes only if recorded processes prove one world."""
     if not case.launch.processes:
         return passed("rendezvous", "all ranks met")
     if case.met:

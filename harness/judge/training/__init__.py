@@ -1,1 +1,1 @@
-"""Judge a training: its checkpoints, its order of data, and the storage that its run is sent to."""
+"""Judge a training: its checkpoints, its data order, and the storage to which its run is uploaded."""

@@ -1,4 +1,4 @@
-"""Judge the checkpoints of a training, and its validation losses: by an audit of its disk and the tracker."""
+"""Judge the checkpoints and validation losses of a training, by an audit of its disk and the tracker."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from harness.workers.training import order
 
 VAL_LOSS, VAL_PERPLEXITY = "val/loss", "val/perplexity"
 EXACT = 1e-9
-"""Nats by which a second evaluation may differ on the same kind of machine: sums in another order."""
+"""Difference in nats that a second evaluation on the same kind of machine may have, by the order of sums."""
 OTHER_MACHINE = 1e-3
-"""The same of a training on GPUs, which is evaluated again on a CPU."""
+"""The same difference for a training on GPUs that is evaluated again on a CPU."""
 BELOW = 0.01
-"""Share of the known entropy that a loss may be below it by luck."""
+"""Share of the known entropy by which a loss may be below it by chance."""
 OTHER_TOKENS = ("model", "model_local_dir", "tokenizer_local_dir")
-"""Options with which a token is no byte."""
+"""Options with which tokens are not bytes."""
 
 
 class Problem(NamedTuple):
-    """What is wrong, and with what."""
+    """A problem: its cause, a sentence, and the affected items."""
 
     cause: CauseId
     head: str
@@ -34,14 +34,14 @@ class Problem(NamedTuple):
 
 
 def checkpoints(facts: Facts) -> Finding:
-    """Check `training-checkpoints`: every one is whole, loads, and holds finite weights that were trained."""
+    """Check `training-checkpoints`: all are complete, load, and hold finite weights that were trained."""
     audit, launch = _audit(facts), facts.case.launch
     if isinstance(audit, str):
         return unknown("training-checkpoints", audit)
     for cause, head, details in _broken(audit, launch):
         return found("training-checkpoints", cause, head, details=details, evidence=[AUDIT])
     last, left = audit.checkpoints[-1], len(audit.leftovers)
-    parts = [f"{counted(len(audit.checkpoints), 'checkpoint')} whole and loaded"]
+    parts = [f"{counted(len(audit.checkpoints), 'checkpoint')} complete and loaded"]
     parts += ["every weight was trained"] if audit.unchanged is not None else []
     parts += [f"the last, of step {last.step}, has the weights {last.weights}"]
     parts += [f"which are those of {launch.same_as}"] if launch.same_as else []
@@ -50,29 +50,29 @@ def checkpoints(facts: Facts) -> Finding:
 
 
 def _broken(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
-    """Yield what is wrong with the checkpoints."""
-    seen = audit.checkpoints
-    if not seen:
+    """Yield the problems of the checkpoints."""
+    saved = audit.checkpoints
+    if not saved:
         text = f"the training left no checkpoint of run {audit.run!r}"
         yield Problem("training.checkpoint_missing", text, [])
         return
-    if torn := [one.why or one.name for one in seen if not one.whole or one.weights is None]:
-        text = f"{counted(len(torn), 'checkpoint')} of {len(seen)} cannot be used"
+    if torn := [one.why or one.name for one in saved if not one.whole or one.weights is None]:
+        text = f"{counted(len(torn), 'checkpoint')} of {len(saved)} cannot be used"
         yield Problem("training.checkpoint_torn", text, torn)
-    if odd := [f"{weight} in {one.name}" for one in seen for weight in one.not_finite]:
+    if odd := [f"{weight} in {one.name}" for one in saved for weight in one.not_finite]:
         yield Problem("training.weights_not_finite", "a checkpoint holds weights that are not finite", odd)
     if audit.unchanged:
-        text = f"training changed everything from {seen[0].name} to {seen[-1].name} but"
+        text = f"from {saved[0].name} to {saved[-1].name}, training did not change these parameters"
         yield Problem("training.parameter_frozen", text, audit.unchanged)
-    if launch.same_as and seen[-1].weights != launch.same_as_weights:
-        text = f"{seen[-1].name} has other weights than {launch.same_as}"
+    if launch.same_as and saved[-1].weights != launch.same_as_weights:
+        text = f"the weights of {saved[-1].name} differ from those of {launch.same_as}"
         yield Problem(
-            "training.differs_from", text, [f"{seen[-1].weights}, and there {launch.same_as_weights}"]
+            "training.differs_from", text, [f"{saved[-1].weights} instead of {launch.same_as_weights}"]
         )
 
 
 def best(facts: Facts) -> Finding:
-    """Check `training-best`: `best` has the least of the tracker's validation losses, and it is right."""
+    """Check `training-best`: `best` has the lowest validation loss in the tracker, and that loss is right."""
     audit = _audit(facts)
     if isinstance(audit, str):
         return unknown("training-best", audit)
@@ -83,13 +83,14 @@ def best(facts: Facts) -> Finding:
     there = audit.best
     if there is None or there.loss is None:
         return unknown("training-best", f"`best` could not be evaluated again: {there and there.why}")
-    which = f"the least of {len(losses)} validation losses" if len(losses) > 1 else "the only validation loss"
+    several = len(losses) > 1
+    which = f"the lowest of {len(losses)} validation losses" if several else "the only validation loss"
     text = f"`best` is {there.target}, with {which}: {there.loss:.9f} nats over {there.tokens} tokens"
-    return passed("training-best", f"{text}, also when it is evaluated again", [AUDIT])
+    return passed("training-best", f"{text}; evaluated again, it has the same loss", [AUDIT])
 
 
 def _curves(facts: Facts, audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
-    """Yield what is wrong with the validation losses themselves."""
+    """Yield the problems of the validation losses themselves."""
     if missing := _not_evaluated(audit, losses, _of_rank_0(facts, "train/loss")):
         text = f"no validation loss was logged at {counted(len(missing), 'end')} of an epoch"
         yield Problem("training.epoch_not_evaluated", text, [f"step {step}" for step in missing])
@@ -100,65 +101,65 @@ def _curves(facts: Facts, audit: TrainingAudit, losses: Series) -> Iterator[Prob
 
 
 def _other_than_logged(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
-    """Yield checkpoints that say another validation loss than was logged at their step.
+    """Yield checkpoints whose validation loss differs from the one that was logged at their step.
 
-    What is evaluated again is what `best` says. Without this, the curve would be compared with nothing.
+    Only the loss of `best` is evaluated again. This compares the logged curve with the checkpoints.
     """
     wrong = [
-        f"{one.name} says {told!r}, and step {one.step - 1} was logged with {losses[one.step - 1]!r}"
+        f"{one.name} has {loss!r}, but step {one.step - 1} was logged with {losses[one.step - 1]!r}"
         for one in audit.checkpoints
-        if (told := one.losses.get(VAL_LOSS)) is not None and losses.get(one.step - 1, told) != told
+        if (loss := one.losses.get(VAL_LOSS)) is not None and losses.get(one.step - 1, loss) != loss
     ]
     if wrong:
-        text = "a checkpoint says another validation loss than was logged"
+        text = "the validation loss in a checkpoint is not the logged one"
         yield Problem("training.evaluation_wrong", text, wrong)
 
 
 def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
-    """Yield what is wrong with `best`."""
+    """Yield the problems of `best`."""
     there = audit.best
     if there is None:
         yield Problem("training.best_is_stale", "the training left no `best`", [])
         return
-    told, least = there.told.get(VAL_LOSS), min(losses.values(), default=math.inf)
-    if not there.there or told is None or told > least:
+    recorded, least = there.told.get(VAL_LOSS), min(losses.values(), default=math.inf)
+    if not there.there or recorded is None or recorded > least:
         step = min((step for step, loss in losses.items() if loss == least), default=None)
-        leads = f"leads to {there.target}, whose loss is {told!r}" if there.there else "leads to nothing"
-        text = f"`best` {leads}; the least in the tracker is {least!r}, after step {step}"
+        leads = f"leads to {there.target}, whose loss is {recorded!r}" if there.there else "leads to nothing"
+        text = f"`best` {leads}; the lowest in the tracker is {least!r}, after step {step}"
         yield Problem("training.best_is_stale", text, [])
-    if there.loss is None or told is None:
+    if there.loss is None or recorded is None:
         return
     limit = EXACT if audit.options.get("device") != "cuda" else OTHER_MACHINE
     tokens = there.told.get("val/tokens", there.tokens)
-    if not abs(there.loss - told) <= limit or tokens != there.tokens:
+    if not abs(there.loss - recorded) <= limit or tokens != there.tokens:
         text = (
-            f"{there.target} says a validation loss of {told!r} over {tokens:.0f} tokens; evaluated again it "
-            f"has {there.loss!r} over {there.tokens}"
+            f"{there.target} has the validation loss {recorded!r} over {tokens:.0f} tokens; evaluated again, "
+            f"it has {there.loss!r} over {there.tokens}"
         )
         yield Problem("training.evaluation_wrong", text, [])
 
 
 def curve(facts: Facts) -> Finding:
-    """Check `training-curve`: the loss is not below what is possible, and reaches what was asked for."""
+    """Check `training-curve`: the loss is not below the entropy of the data, and reaches --reach."""
     audit = _audit(facts)
     losses, reach = _of_rank_0(facts, VAL_LOSS), facts.case.launch.reach
     if isinstance(audit, str) or not losses:
         return unknown("training-curve", audit if isinstance(audit, str) else "no validation loss was logged")
     least, known = min(losses.values()), audit.entropy
     if known is None or any(audit.options.get(name) for name in OTHER_TOKENS):
-        text = f"the least validation loss is {least:.4f} nats; the entropy of these tokens is not known"
+        text = f"the lowest validation loss is {least:.4f} nats; the entropy of these tokens is not known"
         if reach is not None:
-            return unknown("training-curve", f"{text}, and --reach asks how near it comes")
+            return unknown("training-curve", f"{text}, so --reach cannot be checked")
         return passed("training-curve", text, [AUDIT])
     above = f"{(least / known.val - 1):.1%} above the entropy of the texts, {known.val:.4f}"
-    text = f"the least validation loss is {least:.4f} nats, {above}"
+    text = f"the lowest validation loss is {least:.4f} nats, {above}"
     if least < known.val * (1 - BELOW):
-        why = ["the model sees what it predicts, or tokens were left out"]
+        why = ["the model sees the tokens that it predicts, or tokens were left out"]
         return found("training-curve", "training.loss_below_entropy", text, why=why, evidence=[AUDIT])
     if reach is not None and least > known.val * (1 + reach):
         why = [f"--reach asks for {reach:.1%} at most"]
         return found("training-curve", "training.loss_not_reached", text, why=why, evidence=[AUDIT])
-    asked = f"--reach asks for {reach:.1%} at most" if reach is not None else "no --reach was asked for"
+    asked = f"--reach asks for {reach:.1%} at most" if reach is not None else "--reach was not given"
     return passed("training-curve", f"{text}; {asked}", [AUDIT])
 
 
@@ -171,12 +172,12 @@ def _audit(facts: Facts) -> TrainingAudit | str:
 
 
 def _of_rank_0(facts: Facts, metric: str) -> Series:
-    """Return what rank 0 logged, step → value, the later value where it logged one twice."""
+    """Return the values that rank 0 logged, by step. If it logged a step twice, the later value counts."""
     return facts.truths[0].rows.get(metric, NONE) if facts.truths else NONE
 
 
 def _not_evaluated(audit: TrainingAudit, losses: Series, steps: Series) -> list[int]:
-    """Return the last steps of epochs, among those that this launch made, that have no validation loss."""
+    """Return the last steps of epochs in this launch that have no validation loss."""
     if not steps or not audit.order:
         return []
     each = order.steps(audit.order["sequences"], audit.order["batch"])
@@ -185,6 +186,6 @@ def _not_evaluated(audit: TrainingAudit, losses: Series, steps: Series) -> list[
 
 
 def _agree(perplexity: float | None, loss: float) -> bool:
-    """Return whether a perplexity is the exponential of a loss, to a part in 10⁹."""
+    """Return whether a perplexity is the exponential of a loss, within EXACT."""
     expected = math.exp(loss) if loss < 700 else math.inf
     return perplexity is not None and (perplexity == expected or abs(perplexity / expected - 1) <= EXACT)

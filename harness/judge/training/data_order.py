@@ -1,4 +1,4 @@
-"""Judge what data the ranks of a training took, and whether a resumed step is the step that it was before."""
+"""Judge which data the ranks of a training used, and whether repeated steps had the same values."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from harness.judge.points.series import NONE, Series
 from harness.workers.training import order
 
 MOSTLY = 0.75
-"""Share of its steps in which a rank with another seed deviates at least: some may be the same by chance."""
+"""Minimum share of steps in which a rank with another seed deviates. Some may be equal by chance."""
 LOOKED = 3
-"""Steps of a rank for which it is looked whether they repeat an earlier one."""
+"""Number of deviating steps of a rank that are compared with earlier steps."""
 Taken = tuple[float, float, float]
-"""Of the sequences that a rank took in a step: how many, the sum of their numbers, and of their squares."""
+"""Count of the sequences that a rank used in a step, sum of their numbers, and sum of the squares."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """What decides which sequences a rank takes in a step."""
+    """The parameters that determine which sequences a rank uses in a step."""
 
     seed: int
     batch: int
@@ -33,26 +33,26 @@ class Order:
 
     @property
     def per_epoch(self) -> int:
-        """Return the steps of an epoch."""
+        """Return the number of steps in an epoch."""
         return order.steps(self.sequences, self.batch)
 
     def expected(self, step: int, rank: int, world: int) -> Taken:
-        """Return what a rank must take in a step."""
+        """Return what a rank must use in a step."""
         epoch, place = divmod(step, self.per_epoch)
         chosen = order.batch_of(self.seed, epoch, self.sequences, place * self.batch, self.batch)
         return taken(list(order.share(chosen, rank, world)))
 
 
 def taken(numbers: list[int]) -> Taken:
-    """Return how many numbers there are, their sum, and the sum of their squares."""
+    """Return the count of numbers, their sum, and the sum of their squares."""
     return float(len(numbers)), float(sum(numbers)), float(sum(number * number for number in numbers))
 
 
 def data(facts: Facts) -> Finding:
-    """Check `training-data`: over all ranks and attempts, each sequence of an epoch was taken exactly once.
+    """Check `training-data`: over all ranks and attempts, each sequence of an epoch was used exactly once.
 
-    Two ways agree: counts and sums over each epoch are those of the numbers from 0 on, and each rank took
-    in each step what seed and step say.
+    Counts and sums over each epoch must be those of the numbers from 0 on, and each rank must have used what
+    follows from seed and step.
     """
     audit = facts.bundle.training_audit
     if audit is None or not {"seed", "batch", "sequences"} <= audit.order.keys():
@@ -63,35 +63,35 @@ def data(facts: Facts) -> Finding:
         return unknown("training-data", "no step was logged", ranks=[0])
     first, last = int(min(worlds)), int(max(worlds))
     lost = [step for step in range(first, last + 1) if step not in worlds]
-    seen = {step: _seen(facts, step, int(world)) for step, world in worlds.items()}
-    silent = {rank for ranks in seen.values() for rank, what in ranks.items() if what is None}
+    used = {step: _seen(facts, step, int(world)) for step, world in worlds.items()}
+    silent = {rank for ranks in used.values() for rank, what in ranks.items() if what is None}
     if lost or silent:
-        text = f"{names(silent)} did not say what it took" if silent else "steps are missing"
+        text = f"{names(silent)} did not report which data was used" if silent else "steps are missing"
         details = [f"step {step}" for step in lost]
         return found("training-data", "training.data_missed", text, details=details, ranks=silent)
     deviates = {
         rank: [
             s
             for s, world in worlds.items()
-            if rank < world and seen[s][rank] != of.expected(s, rank, int(world))
+            if rank < world and used[s][rank] != of.expected(s, rank, int(world))
         ]
         for rank in range(len(facts.truths))
     }
     deviates = {rank: steps for rank, steps in deviates.items() if steps}
     epochs = [e for e in range(first // of.per_epoch, last // of.per_epoch + 1) if _whole(of, e, first, last)]
-    odd = [epoch for epoch in epochs if _total(of, epoch, seen) != taken(list(range(of.sequences)))]
+    odd = [epoch for epoch in epochs if _total(of, epoch, used) != taken(list(range(of.sequences)))]
     if deviates or odd:
-        return _wrong(facts, of, seen, worlds, deviates, odd)
+        return _wrong(facts, of, used, worlds, deviates, odd)
     before = f", from step {first} on, which an earlier launch had reached" if first else ""
-    each = f"each of {of.sequences} sequences was taken exactly once in {counted(len(epochs), 'whole epoch')}"
-    steps = f"all {counted(last + 1 - first, 'step')} took what the seed says{before}"
+    each = f"each of {of.sequences} sequences was used exactly once in {counted(len(epochs), 'whole epoch')}"
+    steps = f"all {counted(last + 1 - first, 'step')} used the data of the seed{before}"
     return passed("training-data", f"{each}, and {steps}" if epochs else steps, [AUDIT])
 
 
 def resume(facts: Facts) -> Finding:
-    """Check `training-resume`: a step that was made twice had the same values both times, to the bit.
+    """Check `training-resume`: a step that ran twice had the same values both times, bit for bit.
 
-    With --resume-from, the first step is the one after the checkpoint that was brought back.
+    With --resume-from, the first step is the one after the downloaded checkpoint.
     """
     if (other := _not_resumed(facts)) is not None:
         return other
@@ -107,7 +107,7 @@ def resume(facts: Facts) -> Finding:
                 differs.append((step, rank, f"{metric} at step {step}: {' then '.join(map(repr, values))}"))
     if differs and not cuda:
         step, rank, _ = min(differs)
-        text = f"{names({r for _, r, _ in differs})} logged other values when steps were made again"
+        text = f"{names({r for _, r, _ in differs})} logged other values when steps ran again"
         details = [told for *_, told in sorted(differs)]
         return found(
             "training-resume",
@@ -118,75 +118,75 @@ def resume(facts: Facts) -> Finding:
             evidence=[f"truth/{rank}.jsonl"],
         )
     if differs:
-        text = f"{len(differs)} of {twice} values that were logged again differ; on GPUs nobody promises more"
+        text = f"{len(differs)} of {twice} values that were logged again differ, as is possible on GPUs"
         return passed("training-resume", text)
     if not twice:
-        return passed("training-resume", "no step was made twice")
-    return passed("training-resume", f"{twice} values of steps that were made again are equal to the bit")
+        return passed("training-resume", "no step ran twice")
+    return passed("training-resume", f"{twice} values of steps that ran again are equal bit for bit")
 
 
 def _not_resumed(facts: Facts) -> Finding | None:
-    """Return what is wrong with the start of a training that was to go on with a run of S3 storage."""
+    """Return a finding if a training did not resume the run from S3 storage, or None."""
     url, brought = facts.case.launch.resume_from, facts.bundle.training_resumed_from
     if url is None:
         return None
     if brought is None or brought.error or not brought.checkpoints:
-        return unknown("training-resume", f"the bundle has no record of what was brought back from {url}")
+        return unknown("training-resume", f"the bundle has no record of the download from {url}")
     rows, step = facts.truths[0].rows.get(RANKS, NONE), max(one.step for one in brought.checkpoints)
     if rows and min(rows) != step:
-        text = f"the run from {url} stands at step {step}, and the first step here is {min(rows)}"
+        text = f"the run from {url} is at step {step}, but the first step here is {min(rows)}"
         refs = [RESUMED_FROM, "truth/0.jsonl"]
         return found("training-resume", "training.resume_from_failed", text, ranks=[0], evidence=refs)
     return None
 
 
 def _seen(facts: Facts, step: int, world: int) -> dict[int, Taken | None]:
-    """Return what each rank took in a step; None of a rank that did not say it."""
-    found_: dict[int, Taken | None] = {}
+    """Return what each rank used in a step, or None for a rank that did not report it."""
+    by_rank: dict[int, Taken | None] = {}
     for truth in facts.truths[:world]:
-        said = [
+        values = [
             truth.rows.get(f"rank{truth.rank}/data/{what}", NONE).get(step)
             for what in ("count", "sum", "squares")
         ]
-        whole = [value for value in said if value is not None]
-        found_[truth.rank] = (whole[0], whole[1], whole[2]) if len(whole) == 3 else None
-    return found_
+        whole = [value for value in values if value is not None]
+        by_rank[truth.rank] = (whole[0], whole[1], whole[2]) if len(whole) == 3 else None
+    return by_rank
 
 
 def _whole(of: Order, epoch: int, first: int, last: int) -> bool:
     return first <= epoch * of.per_epoch and (epoch + 1) * of.per_epoch - 1 <= last
 
 
-def _total(of: Order, epoch: int, seen: dict[int, dict[int, Taken | None]]) -> Taken:
-    """Return what all ranks took in an epoch."""
+def _total(of: Order, epoch: int, used: dict[int, dict[int, Taken | None]]) -> Taken:
+    """Return what all ranks used in an epoch."""
     steps = range(epoch * of.per_epoch, (epoch + 1) * of.per_epoch)
-    parts = [what for step in steps for what in seen[step].values() if what is not None]
+    parts = [what for step in steps for what in used[step].values() if what is not None]
     return sum(p[0] for p in parts), sum(p[1] for p in parts), sum(p[2] for p in parts)
 
 
 def _wrong(
     facts: Facts,
     of: Order,
-    seen: dict[int, dict[int, Taken | None]],
+    used: dict[int, dict[int, Taken | None]],
     worlds: Series,
     deviates: dict[int, list[int]],
     odd: list[int],
 ) -> Finding:
-    """Return what is wrong with the data, and which ranks took other data than they must."""
+    """Return the finding for ranks that used other data than they should."""
     first = min(worlds)
     always = [
         rank
         for rank, steps in deviates.items()
         if len(steps) >= MOSTLY * sum(rank < world for world in worlds.values())
         and min(steps) <= first + 1
-        # With another seed a rank takes others, and as many. One that drops some misses them.
-        and all(_as_many(seen[s][rank], of.expected(s, rank, int(worlds[s]))) for s in steps)
+        # With another seed, a rank uses other sequences, but as many. A rank that drops some uses fewer.
+        and all(_as_many(used[s][rank], of.expected(s, rank, int(worlds[s]))) for s in steps)
     ]
     again = any(
         what == of.expected(earlier, rank, int(worlds[earlier]))
         for rank, steps in deviates.items()
         for step in steps[:LOOKED]
-        if (what := seen[step][rank]) is not None and what[0]
+        if (what := used[step][rank]) is not None and what[0]
         for earlier in worlds
         if earlier < step and rank < worlds[earlier]
     )
@@ -198,14 +198,14 @@ def _wrong(
     cause: CauseId
     if always and len(always) < facts.case.expected.ranks and len(always) == len(deviates):
         cause, ranks = "training.rank_with_other_seed", always
-        text = f"{names(always)} took other sequences than the seed says from the start"
+        text = f"{names(always)} used other sequences than those of the seed from the start"
     else:
-        had = sum(_total(of, epoch, seen)[0] for epoch in odd)
+        had = sum(_total(of, epoch, used)[0] for epoch in odd)
         less = bool(odd) and had < len(odd) * of.sequences and not again
         cause = "training.data_missed" if less else "training.data_repeated"
-        text = f"{names(ranks)} took other sequences than the seed says"
+        text = f"{names(ranks)} used other sequences than those of the seed"
     details += [
-        f"epoch {epoch}: {_total(of, epoch, seen)[0]:.0f} sequences were taken of {of.sequences}, and "
+        f"epoch {epoch}: {_total(of, epoch, used)[0]:.0f} of {of.sequences} sequences were used, and "
         "not each once"
         for epoch in odd
     ]
@@ -218,7 +218,7 @@ def _as_many(what: Taken | None, expected: Taken) -> bool:
 
 
 def _made_twice(facts: Facts, rank: int) -> Iterator[tuple[str, int, list[float]]]:
-    """Yield metric, step and values of what several attempts of a rank logged with equally many ranks."""
+    """Yield metric, step and values that several attempts of a rank logged in worlds of the same size."""
     attempts: list[dict[tuple[str, int], float]] = [{}]
     sizes: list[int | None] = [None]
     for _, line in facts.bundle.truth(rank):

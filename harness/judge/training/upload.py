@@ -1,4 +1,4 @@
-"""Judge whether the run of a training is in the storage that --upload names."""
+"""Judge whether the run of a training is in the storage given with --upload."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from harness.evidence.schema.training import AUDIT, UPLOAD, TrainingAudit, Train
 from harness.judge.context import Facts
 from harness.judge.finding import Finding, counted, found, passed, unknown
 
-STANDS = "what the other checks found of the training stands"
+STANDS = "the other checks of the training are still valid"
 
 
 def check(facts: Facts) -> Finding:
-    """Check `training-upload`: every checkpoint that the audit found whole was read back from the bucket.
+    """Check `training-upload`: every checkpoint that is complete in the audit was read back from the bucket.
 
-    A failed upload is a FAIL of its own. It takes nothing back of what other checks prove of the training.
+    A failed upload is a FAIL of its own. It does not invalidate the other checks of the training.
     """
     url, audit, sent = facts.case.launch.upload, facts.bundle.training_audit, facts.bundle.training_upload
     if sent is None:
@@ -21,9 +21,9 @@ def check(facts: Facts) -> Finding:
         text = f"the run was not uploaded to {url}: {sent.error}"
         return found("training-upload", "training.upload_failed", text, why=[STANDS], evidence=[UPLOAD])
     if audit is None or audit.error is not None:
-        return unknown("training-upload", "what the upload must hold is not known: no checkpoint was audited")
+        return unknown("training-upload", "the expected content is not known: no checkpoint was audited")
     if lacking := _lacking(audit, sent, str(url)):
-        text = f"the upload to {url} is not the run"
+        text = f"the upload to {url} differs from the run"
         refs = [UPLOAD, AUDIT]
         return found(
             "training-upload", "training.upload_failed", text, details=lacking, why=[STANDS], evidence=refs
@@ -38,7 +38,7 @@ def check(facts: Facts) -> Finding:
 
 
 def _lacking(audit: TrainingAudit, sent: TrainingTransfer, url: str) -> list[str]:
-    """Return in what the upload differs from the run on the disk."""
+    """Return the differences between the upload and the run on the disk."""
     there = {one.name: one.step for one in sent.checkpoints}
     lacking = [
         f"{one.name} was not sent"
@@ -50,5 +50,5 @@ def _lacking(audit: TrainingAudit, sent: TrainingTransfer, url: str) -> list[str
         lacking.append(f"{sent.run!r} was sent to {sent.url}")
     best = audit.best.target if audit.best else None
     if best != sent.best:
-        lacking.append(f"`best` is {best} on the volume, and {sent.best} was sent")
+        lacking.append(f"`best` is {best} on the volume, but {sent.best} was sent")
     return lacking

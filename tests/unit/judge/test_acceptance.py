@@ -23,7 +23,7 @@ def test_every_node_answered_and_everything_passed(tmp_path: Path):
     """Contract: PASS says of how many nodes, and that no GPU was accepted where none was tested."""
     seen = verdict(nodes(HEALTHY), tmp_path)
     assert seen.verdict == "PASS", seen.explanation
-    assert "All 3 nodes gave a whole report" in seen.explanation
+    assert "All 3 nodes gave a complete report" in seen.explanation
     assert "12 checks on 3 nodes passed" in seen.explanation
     assert "no GPU was tested, so no GPU is accepted" in seen.explanation
     assert "run-exists" not in {check.name for check in seen.checks}
@@ -71,7 +71,7 @@ def test_a_cpu_that_passes_for_a_gpu(tmp_path: Path):
     """Contract: where GPUs were to be tested, a report about a CPU proves nothing."""
     seen = verdict(nodes(HEALTHY, device="cuda"), tmp_path)
     assert seen.verdict == "UNKNOWN"
-    assert "it tested a cpu, and cuda was to be tested" in seen.explanation
+    assert "it tested cpu instead of cuda" in seen.explanation
 
 
 def test_a_check_that_other_nodes_have(tmp_path: Path):
@@ -101,7 +101,9 @@ def test_an_image_without_cuda_is_about_the_image(tmp_path: Path):
     """Contract: one cause, no accused rank, and what to give instead."""
     seen = verdict(nodes(dict.fromkeys(range(NODES), without_cuda()), device="cuda"), tmp_path)
     assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", "image.no_cuda", []), seen.explanation
-    assert "PyTorch 2.6.0 is built without CUDA. 3 pods said so, and no node is judged" in seen.explanation
+    assert (
+        "PyTorch 2.6.0 is built without CUDA. 3 pods reported this, so no node is judged" in seen.explanation
+    )
     assert any("--image IMAGE" in step for step in seen.next)
 
 

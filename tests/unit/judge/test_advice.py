@@ -77,7 +77,7 @@ def test_points_that_bypass_run_log_are_foreign_points(judged):
     job.refresh()
     verdict = judged(job)
     assert verdict.cause == "unification.foreign_points", verdict.explanation
-    assert "past run.log" in verdict.explanation
+    assert "without run.log" in verdict.explanation
     assert verdict.ranks == [1]
 
 
@@ -193,7 +193,7 @@ def settings(job: Job, rank: int, **given) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"mode": "noop", "queue": ""}, "was made with mode='noop', which sends nothing"),
+        ({"mode": "noop", "queue": ""}, "was created with mode='noop', which sends nothing"),
         ({"uploads": False, "queue": ""}, "sync_process_enabled=False"),
     ],
 )

@@ -45,9 +45,7 @@ def agreement(verdict: Verdict) -> Check:
 def test_one_recorder_has_nothing_to_agree_with(judged: Judged) -> None:
     verdict = judged(bundles.healthy())
     assert verdict.verdict == "PASS"
-    assert (
-        agreement(verdict).explanation == "Each rank has one record of what it logged, so nothing can differ"
-    )
+    assert agreement(verdict).explanation == "Each rank has only one record, so nothing can differ"
 
 
 def test_two_that_agree_are_a_pass(judged: Judged) -> None:
@@ -184,7 +182,7 @@ def test_rows_that_contradict_their_metric_digest_are_incomplete(judged: Judged)
     job.truth[1] = [*known, *digests(rows), TruthEnd(count=len(rows), sha256=digest(rows))]
     verdict = judged(job)
     assert verdict.verdict != "PASS"
-    assert "its rows do not fit its own counts and digests" in str(verdict)
+    assert "its rows do not match its own counts and digests" in str(verdict)
 
 
 @pytest.mark.parametrize("lost", [0, 1])
@@ -230,8 +228,8 @@ def test_any_change_of_either_record_is_seen(
     ("said", "recorder", "expected"),
     [
         ("does not know this client: AttributeError()", True, "does not know this client: AttributeError()"),
-        ("", True, "No recorder spoke: did it call pluto.init()? Is PYTHONPATH replaced"),
-        ("", False, "nothing of what it recorded reached the harness"),
+        ("", True, "No recorder ran: did it call pluto.init()? Is PYTHONPATH replaced"),
+        ("", False, "no record of it reached the harness"),
     ],
 )
 def test_a_rank_without_a_record_says_why(judged: Judged, said: str, recorder: bool, expected: str) -> None:
@@ -260,5 +258,5 @@ def test_a_lost_point_is_blamed_on_the_client_queue(judged: Judged) -> None:
     job.points = [p for p in job.points if (p.metric, p.step) != (lost.metric, lost.step)]
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause) == ("FAIL", "unification.lost_points")
-    assert "handed 1 of them to the client, whose queue never had them" in verdict.explanation
+    assert "handed 1 of them to the client, but its queue never had them" in verdict.explanation
     assert "never given" not in verdict.explanation

@@ -95,7 +95,7 @@ def test_few_nodes_make_no_limit() -> None:
     """Contract: there is no file then, and no pass by the shipped limits in its name."""
     found = baselines(judged_fleet(healthy(3)))
     assert found.rows == ()
-    with pytest.raises(ValueError, match="figures of 3 nodes, and 4 are needed"):
+    with pytest.raises(ValueError, match="figures of 3 nodes, but 4 are needed"):
         toml(found, **SHIPPED)
     with pytest.raises(ValueError, match="no figures"):
         toml(Calibration((), ()), **SHIPPED)

@@ -61,7 +61,7 @@ def test_a_check_must_return_exactly_its_own_finding(said, monkeypatch):
     monkeypatch.setitem(engine.CHECKS, "values", lambda facts: said)
     verdict = judge(Bundle.open(written("healthy")))
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.judge_error")
-    assert verdict.explanation.startswith("The judge of values failed: ValueError: ")
+    assert verdict.explanation.startswith("The check values failed with ValueError: ")
 
 
 def test_a_function_that_is_not_there_is_an_error(monkeypatch):

@@ -112,11 +112,11 @@ CASES: dict[str, tuple[dict[str, Facts], str]] = {
     ),
     "it was edited, and put back": (
         {"last": [*told(last=True), ("touched", SCRIPT, "")]},
-        "written to or replaced while it ran, and is again as it was sent",
+        "written to or replaced while the rank ran, and then restored",
     ),
     "a file of the user's own was edited while it ran": (
         {"last": [*told(last=True), ("touched", "/app/train.py", "")]},
-        "rank 1: /app/train.py was written to or replaced while it ran",
+        "rank 1: /app/train.py was written to or replaced while the rank ran",
     ),
     "its bytecode is of another source": (
         {"first": [*told(), ("stale", SCRIPT, "")]},
@@ -147,7 +147,7 @@ CASES: dict[str, tuple[dict[str, Facts], str]] = {
     ),
     "the client changed": (
         {"last": replaced(told(last=True), "stack", "pluto_files", C)},
-        "files of pluto-ml changed while it ran, from bbbbbbbbbbbb to cccccccccccc",
+        "files of pluto-ml changed while the rank ran, from bbbbbbbbbbbb to cccccccccccc",
     ),
     "another torch": (
         {
@@ -231,7 +231,7 @@ def test_an_image_and_worker_of_the_users_own(tmp_path: Path) -> None:
         made.truth[rank] = [line for line in lines if not isinstance(line, TruthCode)]
     verdict = judge(made.write(tmp_path))
     assert verdict.verdict == "PASS"
-    assert check(verdict).explanation == "No files were sent, image mine:1, no rank reports its code"
+    assert check(verdict).explanation == "No files were sent, image mine:1, no rank reported its code"
 
 
 def test_files_of_the_users_own_image_are_no_mismatch(tmp_path: Path) -> None:

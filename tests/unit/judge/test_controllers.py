@@ -110,7 +110,7 @@ def lost(status: str = "Unknown", when: float = 30) -> bundles.Job:
 def test_a_node_that_stops_answering(tmp_path: Path) -> None:
     verdict = judged(lost(), tmp_path)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "cluster.node_lost", [1])
-    assert "Node e2e-worker2 stopped serving while rank 1 ran on it" in verdict.explanation
+    assert "Node e2e-worker2 was lost while rank 1 ran on it" in verdict.explanation
     assert "Kubelet stopped posting" in verdict.explanation
     assert verdict.evidence == ["objects/node.jsonl:3"]
 

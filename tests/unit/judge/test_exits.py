@@ -256,7 +256,7 @@ def test_the_workload_script_is_distinguished_from_the_init(judged):
         if kind == "pod":
             command = ["sh", "-c", init, "sh", "bash", "-c", "torchrun a.py || true"]
             state.object["spec"]["containers"] = [{"name": bundles.CONTAINER, "command": command}]
-    assert "`|| true` behind the command hides it" in judged(job).explanation
+    assert "`|| true` after the command hides it" in judged(job).explanation
 
 
 def plain(job, index=0):
@@ -519,7 +519,7 @@ def test_a_masked_oom_kill_is_still_reported(judged):
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.oom_killed", [1])
     assert "was ended by signal 9 after step 5" in verdict.explanation
     assert "out of memory" in verdict.explanation
-    assert "`|| true` behind the command hides it" in verdict.explanation
+    assert "`|| true` after the command hides it" in verdict.explanation
 
 
 def test_an_oom_kill_counted_by_the_agent_is_reported(judged):
@@ -540,7 +540,7 @@ def test_a_timeout_before_any_rank_process_is_reported(judged):
     job.truth, job.runs, job.points, job.attachments = {}, [], [], []
     verdict = judged(job)
     assert verdict.cause == "rank.exited_early"
-    assert "`timeout 5` of its script was over before a process of rank 0 was recorded" in verdict.explanation
+    assert "`timeout 5` in its script expired before a process of rank 0 was recorded" in verdict.explanation
 
 
 def test_exit_code_124_is_explained_by_the_script_timeout(judged):

@@ -107,7 +107,7 @@ def test_a_hang_in_destroy_process_group_names_its_rank(judged):
     ]
     verdict = judged(hanging(leaving))
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.hung", [1])
-    assert "stood in destroy_process_group" in verdict.explanation
+    assert "was in destroy_process_group" in verdict.explanation
     assert "pytorch#154976" in verdict.next[-1]
 
 
@@ -143,7 +143,7 @@ def test_a_collective_timeout_names_the_hung_peer(judged):
     job.jobset(15, "Failed")
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("rank.hung", [1])
-    assert "did not take part: when it was ended, it stood in wait" in verdict.explanation
+    assert "did not take part: when it was ended, it was in wait" in verdict.explanation
 
 
 def test_a_rank_that_never_joined_is_the_one_that_hangs(judged):
@@ -368,7 +368,10 @@ def test_a_rank_that_is_cut_off_from_the_tracker(judged):
     job.ended(0, 12, 1)
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.tracker_unreachable", [1])
-    assert "waited for the tracker, in create_connection (socket.py line 849)" in verdict.explanation
+    assert (
+        "waited for the tracker in a request of Pluto's client, in create_connection (socket.py line 849)"
+        in verdict.explanation
+    )
     assert "attempt 3/5: connection error" in verdict.explanation
 
 

@@ -67,7 +67,7 @@ def test_a_healthy_job_is_alone(judged: Callable[[bundles.Job], Verdict]) -> Non
     verdict = judged(keyed(bundles.healthy()))
     assert verdict.verdict == "PASS"
     said = next(check.explanation for check in verdict.checks if check.name == "only-our-job")
-    assert "By the key of each request" in said
+    assert "According to the key of each request" in said
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -145,7 +145,7 @@ def test_hosted_pluto_tells_nothing(judged: Callable[[bundles.Job], Verdict]) ->
     verdict = judged(job)
     said = next(check.explanation for check in verdict.checks if check.name == "only-our-job")
     assert verdict.verdict == "PASS"
-    assert "does not tell who sent what" in said
+    assert "does not report who sent what" in said
 
 
 def test_writers_that_are_missing_from_the_bundle(judged: Callable[[bundles.Job], Verdict]) -> None:

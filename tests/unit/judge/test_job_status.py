@@ -42,16 +42,16 @@ def test_a_correct_torchrun_job_status_passes(tmp_path: Path) -> None:
     """Contract: a job that said what was so passes, and the check says how late it said its end."""
     check, verdict = status(told(*USUAL), tmp_path)
     assert (check.result, verdict) == ("PASS", "PASS"), check
-    assert check.explanation == "The TorchrunJob said Succeeded 0.0 s after its JobSet ended"
+    assert check.explanation == "The TorchrunJob was Succeeded 0.0 s after its JobSet ended"
 
 
 @pytest.mark.parametrize(
     ("phases", "says"),
     [
-        ([*USUAL[:3], (32, "Failed")], "JobSet is Completed, and the TorchrunJob says Failed"),
-        ([*USUAL[:3], (20, "Succeeded")], "said Succeeded 12.0 s before its JobSet ended"),
-        ([(1, "Queued"), (1.5, "Running"), (32, "Succeeded")], "said Running when 0 of 2 pods had begun"),
-        ([*USUAL, (34, "Running")], "JobSet is Completed, and the TorchrunJob says Running"),
+        ([*USUAL[:3], (32, "Failed")], "JobSet is Completed, but the TorchrunJob is Failed"),
+        ([*USUAL[:3], (20, "Succeeded")], "was Succeeded 12.0 s before its JobSet ended"),
+        ([(1, "Queued"), (1.5, "Running"), (32, "Succeeded")], "was Running when 0 of 2 pods had started"),
+        ([*USUAL, (34, "Running")], "JobSet is Completed, but the TorchrunJob is Running"),
     ],
 )
 def test_a_wrong_torchrun_job_status_fails(

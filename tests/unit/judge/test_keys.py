@@ -86,8 +86,8 @@ def test_none_between_numbers_of_a_key_is_a_gap(judged: Judged) -> None:
     ("account", "expected"),
     [
         ({"unseen": "this client's queue is not known"}, "this client's queue is not known"),
-        ({"handed": 100}, "it handed over 100 values; "),
-        ({"left": 3, "handed": 0}, "0 of 3 that were left out have a reason"),
+        ({"handed": 100}, "run.log got 100 values; "),
+        ({"left": 3, "handed": 0}, "0 of the 3 that were left out have a reason"),
     ],
 )
 def test_an_account_that_does_not_close_is_no_pass(
@@ -104,7 +104,7 @@ def test_a_rank_without_a_recorder_is_no_pass(judged: Judged) -> None:
     job.retell(1, job.rows(1))
     verdict = judged(job)
     assert (verdict.verdict, verdict.ranks) == ("UNKNOWN", [1])
-    assert "no recorder stood around its client" in verdict.explanation
+    assert "no recorder ran around its client" in verdict.explanation
 
 
 def test_a_recorder_that_closed_no_account_is_no_pass(judged: Judged) -> None:

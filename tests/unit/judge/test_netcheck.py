@@ -33,7 +33,7 @@ def test_all_pods_say_that_all_pairs_are_fine(tmp_path: Path) -> None:
     seen = verdict(made, tmp_path)
     assert seen.verdict == "PASS", seen.explanation
     assert "all 12 pairs of 4 pods" in seen.explanation
-    assert "Nothing was to be logged with Pluto" in seen.explanation
+    assert "This launch does not log with Pluto" in seen.explanation
     assert not {"run-exists", "no-lost-points", "code", "status"} & {one.name for one in seen.checks}
 
 

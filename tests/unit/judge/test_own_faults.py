@@ -48,7 +48,7 @@ def test_a_cause_that_most_nodes_share_is_nobodys_own(cause: str) -> None:
     """An image without CUDA: every node of the fleet is FAIL gpu.absent, and none is at fault."""
     found = reasons(failing(4, of=5, cause=cause))
     assert sorted(found) == ["gpu-00", "gpu-01", "gpu-02", "gpu-03"]
-    assert found["gpu-00"] == f"{cause} is on 4 of 5 nodes: look at what they share"
+    assert found["gpu-00"] == f"{cause} is on 4 of 5 nodes: look at what they have in common"
 
 
 @pytest.mark.parametrize("cause", sorted(COMPARED | OWN))
@@ -63,7 +63,7 @@ def test_a_cause_that_is_no_nodes_own_stays_doubtful(cause: str) -> None:
 
 def test_a_single_node_is_blamed_only_for_hardware() -> None:
     assert reasons(failing(1, of=1, cause="gpu.ecc")) == {}
-    assert "may be the image's" in reasons(failing(1, of=1, cause="gpu.absent"))["gpu-00"]
+    assert "may be a fault of the image" in reasons(failing(1, of=1, cause="gpu.absent"))["gpu-00"]
 
 
 def test_a_failure_on_most_nodes_needs_force_to_taint() -> None:
@@ -74,14 +74,17 @@ def test_a_failure_on_most_nodes_needs_force_to_taint() -> None:
     assert sorted(found) == ["gpu-00", "gpu-01", "gpu-02", "gpu-03"]
     assert (
         found["gpu-01"]
-        == "gpu.driver is on 4 of 4 nodes: look at what they share; --force taints all the same"
+        == "gpu.driver is on 4 of 4 nodes: look at what they have in common; --force taints them anyway"
     )
     assert doubtful(fleet(records(nodes), expected(nodes)), force=True) == {}
 
 
 def test_force_does_not_prove_what_an_image_may_lack() -> None:
     nodes = failing(1, of=1, cause="gpu.absent")
-    assert "may be the image's" in doubtful(fleet(records(nodes), expected(nodes)), force=True)["gpu-00"]
+    assert (
+        "may be a fault of the image"
+        in doubtful(fleet(records(nodes), expected(nodes)), force=True)["gpu-00"]
+    )
 
 
 @pytest.mark.parametrize(("count", "shared"), [(1, False), (2, False), (3, True), (4, True)])

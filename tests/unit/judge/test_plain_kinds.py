@@ -115,7 +115,7 @@ def test_what_kueue_admits(tmp_path: Path, kind: str) -> None:
     workload(job, kind, 2, ADMITTED)
     pods(job, 3, MANAGED, "Running", nodeName="e2e-worker")
     _, checks = judged(job, tmp_path)
-    assert checks["queue"].explanation == f"Queue {bundles.QUEUE} took the job"
+    assert checks["queue"].explanation == f"Queue {bundles.QUEUE} accepted the job"
     assert checks["admission"].explanation == f"Workload {kind.lower()}-{NAME}-a1b2c was admitted"
     assert checks["rank-pods"].result == "PASS"
 
@@ -150,7 +150,9 @@ def test_kueue_that_makes_no_workload(tmp_path: Path, kind: str) -> None:
         pods(job, 1.2, MANAGED, schedulingGates=GATE)
     verdict, _ = judged(job, tmp_path)
     assert verdict.cause == "controllers.kueue_not_reconciling", verdict.explanation
-    assert f"{kind} {NAME} waits for queue {bundles.QUEUE}, and Kueue made no Workload" in verdict.explanation
+    assert (
+        f"{kind} {NAME} waits for queue {bundles.QUEUE}, but Kueue created no Workload" in verdict.explanation
+    )
 
 
 def test_pods_whose_gate_stays(tmp_path: Path) -> None:
@@ -167,7 +169,10 @@ def test_pods_whose_gate_stays(tmp_path: Path) -> None:
 @pytest.mark.parametrize("deleted", [None, 24.2, 25])
 @pytest.mark.parametrize(
     ("limit", "advice"),
-    [(int(Budget(150).job), "what --wait 150 leaves for the job"), (20, "activeDeadlineSeconds (20 s)")],
+    [
+        (int(Budget(150).job), "--wait 150 leaves the job this much time"),
+        (20, "activeDeadlineSeconds (20 s)"),
+    ],
 )
 def test_a_job_that_reaches_its_own_deadline(
     tmp_path: Path, limit: int, advice: str, deleted: float | None

@@ -206,7 +206,7 @@ def test_a_rank_that_becomes_another_program_was_not_restarted(
         pod.result(7)
     check = restarts(judged(job))
     assert check.result == result
-    assert ("replaced itself by another program (os.exec)" in check.explanation) == any(opens)
+    assert ("replaced itself with another program (os.exec)" in check.explanation) == any(opens)
 
 
 def test_a_run_script_loop_is_no_allowed_restart(judged: Judged) -> None:
@@ -215,7 +215,7 @@ def test_a_run_script_loop_is_no_allowed_restart(judged: Judged) -> None:
     again(job, 1)
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.restarted", [1])
-    assert "torchrun's count of restarts did not change" in verdict.explanation
+    assert "torchrun's restart count did not change" in verdict.explanation
     assert "as the job allows" not in restarts(verdict).explanation
 
 
@@ -338,7 +338,7 @@ def test_a_job_of_the_jobset_is_deleted_and_made_again(judged: Judged) -> None:
     first_pods(job)
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.restarted", [0, 1])
-    assert "its Job was deleted, and a new one was made for it" in verdict.explanation
+    assert "its Job was deleted, and a new one was created for it" in verdict.explanation
 
 
 def test_who_edited_the_job_before_its_pods_were_replaced(judged: Judged) -> None:
@@ -360,7 +360,7 @@ def test_who_edited_the_job_before_its_pods_were_replaced(judged: Judged) -> Non
     verdict = judged(job)
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.restarted", [0, 1])
     told = "2026-11-21T05:00:02Z Job x-workers-0 was edited by kubectl-patch (spec.suspend)"
-    assert verdict.explanation.endswith(f"Beside the job: {told}")
+    assert verdict.explanation.endswith(f"Changes outside the job: {told}")
 
 
 def suspended(job: bundles.Job, manager: str) -> None:

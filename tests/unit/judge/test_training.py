@@ -119,8 +119,8 @@ def test_a_training_that_is_right_passes(checked: Any) -> None:
     training = {name: check for name, check in found.items() if name.startswith("training-")}
     assert {check.result for check in training.values()} == {"PASS"}, training
     assert "the weights w2" in training["training-checkpoints"].explanation
-    assert "the least of 2 validation losses" in training["training-best"].explanation
-    assert "each of 10 sequences was taken exactly once in 2 whole epochs" in (
+    assert "the lowest of 2 validation losses" in training["training-best"].explanation
+    assert "each of 10 sequences was used exactly once in 2 whole epochs" in (
         training["training-data"].explanation.lower()
     )
 
@@ -416,7 +416,7 @@ def test_an_upload_that_has_the_run_passes(checked: Any) -> None:
         ({"error": "there is no bucket"}, "there is no bucket"),
         ({"checkpoints": transfer()["checkpoints"][:1]}, "epoch-2 was not sent"),
         ({"torn": ["epoch-3: model is missing"]}, "epoch-3: model is missing, and was not sent"),
-        ({"best": None}, "`best` is epoch-2 on the volume, and None was sent"),
+        ({"best": None}, "`best` is epoch-2 on the volume, but None was sent"),
         ({"url": "s3://other/b"}, "'train' was sent to s3://other/b"),
         ({"run": "another"}, "'another' was sent"),
     ],
@@ -427,7 +427,7 @@ def test_a_failed_upload_is_its_own_cause(checked: Any, changed: dict[str, Any],
     upload = found.pop("training-upload")
     assert (upload.result, upload.cause) == ("FAIL", "training.upload_failed")
     assert says in upload.explanation
-    assert "What the other checks found of the training stands" in upload.explanation
+    assert "The other checks of the training are still valid" in upload.explanation
     assert {check.result for name, check in found.items() if name.startswith("training-")} == {"PASS"}
 
 

@@ -176,7 +176,7 @@ def test_the_job_file_world_size_overrides_the_recorded_one(judged, given):
     verdict = judged(job)
     if given:
         assert (verdict.verdict, verdict.cause) == ("FAIL", "rendezvous.world_size")
-        assert "4 ranks met, and the job's file asks for 2" in check(verdict).explanation
+        assert "4 ranks met, but the job file asks for 2" in check(verdict).explanation
     else:
         assert verdict.verdict == "PASS", verdict.explanation
         assert "4 ranks in one world" in check(verdict).explanation
