@@ -60,7 +60,7 @@ def together(started: Iterable[subprocess.Popen[str]]) -> None:
 
 
 def finished(process: subprocess.Popen[str]) -> Result:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     assert process.returncode in (0, 1, 3), err
     result: Result = json.loads(out)
     assert process.returncode == {"ok": 0, "failed": 1, "unknown": 3}[result["verdict"]]
@@ -182,7 +182,7 @@ def test_healthy_with_a_service_for_rank_0(pods: World) -> None:
 def test_as_a_command(pods: World) -> None:
     """`python -m netcheck`, for people: the matrix, each step, an exit code."""
     started = [pods.start(rank, variables=FOUR, module=("-m", "netcheck")) for rank in range(4)]
-    shown = [process.communicate(timeout=60)[0] for process in started]
+    shown = [process.communicate(timeout=300)[0] for process in started]
     assert [process.returncode for process in started] == [0] * 4
     assert shown[0].startswith("netcheck: OK")
     assert "        1       ok       -      ok      ok\n" in shown[0]

@@ -47,7 +47,7 @@ def waiting(folder: Path, to: Pod, seconds: float = 20, holder: str = "") -> sub
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=300)
     return process.returncode, out + err
 
 
@@ -207,7 +207,7 @@ def test_a_pod_that_holds_it_serves_it(here: Path, to: Pod, tmp_path: Path, unus
             urllib.request.urlopen(f"http://127.0.0.1:{unused_tcp_port}/{'0' * 64}")
     finally:
         holding.terminate()
-        out, _ = holding.communicate(timeout=30)
+        out, _ = holding.communicate(timeout=300)
         holder.end()
     assert holding.returncode == 0
     assert f"code {done.tree[:12]} sent to 127.0.0.1" in out

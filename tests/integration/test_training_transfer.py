@@ -100,7 +100,7 @@ def started(server: S3Server, direction: str, run: Path, url: str) -> subprocess
 def transferred(server: S3Server, direction: str, run: Path, url: str) -> dict[str, Any]:
     """Run the program to its end, and return its document."""
     process = started(server, direction, run, url)
-    out, _ = process.communicate(timeout=120)
+    out, _ = process.communicate(timeout=300)
     assert server.secret_key not in out
     assert server.access_key not in out
     found: dict[str, Any] = json.loads(out.splitlines()[-1])
@@ -187,7 +187,7 @@ def test_an_upload_that_was_cut_is_gone_on_with(
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < until
     process.send_signal(signal.SIGTERM)
-    out, _ = process.communicate(timeout=60)
+    out, _ = process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGTERM, out
     names = set(objects(client, prefix))
     assert "epoch-0002-step-00000020/manifest.json" in names

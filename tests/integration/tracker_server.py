@@ -123,7 +123,7 @@ def log_metrics(client: httpx.Client, run_id: object, text: str, name: str = "ra
     return client.post("/ingest/metrics", content=text, headers=headers)
 
 
-def finished(*processes: subprocess.Popen[str], seconds: float = 90) -> list[str]:
+def finished(*processes: subprocess.Popen[str], seconds: float = 300) -> list[str]:
     """The output of each, all of them ended with 0."""
     deadline = time.monotonic() + seconds
     outputs = [process.communicate(timeout=max(1, deadline - time.monotonic()))[0] for process in processes]
