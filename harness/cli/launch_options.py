@@ -63,7 +63,8 @@ def launching(command: Callable[..., int]) -> Callable[..., int]:
 
     @wraps(command)
     def wrapper(**arguments: Any) -> int:
-        return command(**arguments, launch=Launch(**{name: arguments.pop(name) for name in _LAUNCH}))
+        launch = Launch(**{name: arguments.pop(name) for name in _LAUNCH})
+        return command(**arguments, launch=launch)
 
     own = [each for each in inspect.signature(command).parameters.values() if each.name != "launch"]
     parameters = [*own, *_LAUNCH.values()]
