@@ -118,13 +118,13 @@ class Settings(BaseSettings):
     )
     recorder: bool = Field(
         True,
-        description="record the points that each rank passes to Pluto's client, by wrapping the client's calls, "
-        "so that workers need not write ground truth; false: use only the ground truth that workers write",
+        description="record the points that each rank passes to Pluto's client, by wrapping its calls, so "
+        "that workers need not write ground truth; false: use only the ground truth that workers write",
     )
     expect: Expect = Field(
         Expect(),
         description='the expected behaviour of the job, e.g. {"ranks": [0]} if only rank 0 logs. Unset: the '
-        "workload's annotation `pluto-e2e-harness/expect-ranks` (a label of a konduktor job), or every rank",
+        "workload's annotation `pluto-e2e-harness/expect-ranks`, or label of a konduktor job, or every rank",
     )
     logs: bool = Field(
         False,
@@ -133,8 +133,8 @@ class Settings(BaseSettings):
     )
     netcheck: bool = Field(
         False,
-        description="run netcheck in every pod before the command; if the ranks cannot reach each other, they "
-        "end at once, with the cause; see docs/networking.md",
+        description="run netcheck in every pod before the command; if the ranks cannot reach each other, "
+        "the launch ends at once, with the cause; see docs/networking.md",
     )
     pod: Path | None = Field(
         None,
@@ -176,8 +176,8 @@ class Settings(BaseSettings):
     pluto_run_id: str | None = Field(
         None,
         validation_alias=AliasChoices("PLUTO_RUN_ID"),
-        description="the shared run id; unset: a new id with the nonce. An id that Pluto's client would read as "
-        "a resume id (123, JOB-77) is rejected",
+        description="the shared run id; unset: a new id with the nonce. An id that Pluto's client would read "
+        "as a resume id (123, JOB-77) is rejected",
     )
     share_run_id: bool = Field(
         False,
