@@ -14,9 +14,9 @@ HINT = "`harness status` shows more; `harness down` removes it, the next run mak
 
 
 def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int) -> HarnessError | None:
-    """Return None when the API server answers and all `expected` nodes are Ready, else the reason.
+    """Return None if the API server responds and all `expected` nodes are Ready, or else the reason.
 
-    `nodes` are those that Docker has.
+    `nodes` are the nodes in Docker.
     """
     try:
         kube = Kube(kubeconfig, context)
