@@ -161,10 +161,7 @@ class _Filling:
             return all(pool.map(lambda node: comes_true(node, _CONFIGURED), self._kind.nodes()))
 
     def _admitted(self) -> bool:
-        """Return whether the API server accepts the administrator's requests.
-
-        Writes kind's kubeconfig early.
-        """
+        """Return whether the API server accepts the administrator's requests, with kind's kubeconfig."""
         try:
             kube = Kube(self._kind.kubeconfig, self._kind.context)
             return kube.fetch("/api/v1/namespaces/kube-system", seconds=2).status == 200

@@ -186,7 +186,7 @@ class KindNodes:
         self.created()
 
     def begin(self, node_image: str, context: RecordedContext) -> None:
-        """Check the requirements of a new cluster, remove an old one's leftovers, and write the state file."""
+        """Check the requirements of a cluster, remove an old one's leftovers, and write the state file."""
         self.refuse_foreign()
         docker.tools(self.settings)
         docker.room(self.settings)
