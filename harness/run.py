@@ -123,8 +123,8 @@ def template(context: RunContext) -> dict[str, str]:
     if kind.lacks_template(silent):
         with cluster(context):
             pass
-    made = kind.template(silent)
-    return {} if made is None else {"template": made.image}
+    current = kind.template(silent)
+    return {} if current is None else {"template": current.image}
 
 
 def _finish(cluster: Cluster, context: RecordedContext) -> Outcome:

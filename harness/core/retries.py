@@ -39,7 +39,7 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 
     def __init__(self, configuration: client.Configuration) -> None:
         super().__init__(configuration)
-        with suppress(OSError):  # each connection says what is wrong with its files
+        with suppress(OSError):  # an error with the files is reported by each connection
             _share_context(self.pool_manager.connection_pool_kw)
         self.retried: Retried = _nobody
         self.answered: Answered = _nobody

@@ -113,7 +113,7 @@ class Injector:
         return code, run.stderr, known
 
     def _environment(self, fault: Fault, folder: Path) -> dict[str, str]:
-        """Return the user's environment with the fault's variables, without those that choose a cluster or run."""
+        """Return the user's environment with the fault's variables and without the choice of a cluster."""
         settings = self.settings
         own = fault.scope == "own"
         changes: dict[str, str | None] = {

@@ -94,7 +94,7 @@ def _lost(ready: Ready, manifest: Manifest) -> str:
     """
     expected = manifest.expected
     if expected is None:
-        raise HarnessError("the manifest does not say which run the ranks were given")
+        raise HarnessError("the manifest does not record the run of the ranks")
     meant, ends = _files(ready, manifest.nonce)
     silent = [rank for rank in range(expected.ranks) if not meant.get(rank)]
     if silent:

@@ -14,7 +14,7 @@ from harness.faults.oracle import Word
 
 
 class Row(BaseModel):
-    """An injection of a fault. `right` tells whether the result is the expected one."""
+    """An injection of a fault. `right` means that the result is the expected one."""
 
     fault: str
     target: str

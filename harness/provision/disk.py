@@ -67,7 +67,7 @@ def _docker(_settings: Settings) -> Iterator[DiskUse]:
     for line in listed.splitlines():
         kind, _, free = line.partition("\t")
         if kind in commands:
-            what = f"Docker's {kind.lower()} that nobody uses"
+            what = f"unused {kind.lower()} of Docker"
             yield DiskUse(what=what, bytes=size(free), command=commands[kind])
 
 

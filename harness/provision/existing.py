@@ -179,7 +179,7 @@ class ExistingCluster:
 def _refuse_foreign(kube: Kube, lacks: Collection[str], queue: bool) -> None:
     """Raise UsageError if a part that does not serve exists and was not applied by the harness.
 
-    `queue` tells whether the harness's own ClusterQueue is used.
+    With `queue`, the harness's own ClusterQueue is checked too.
     """
     there = [
         each

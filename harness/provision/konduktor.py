@@ -69,7 +69,7 @@ def konduktor_bin(context: RunContext) -> Path:
             _install(home)
             if not program.is_file():
                 raise HarnessError(
-                    f"{_pinned(LOCK)} brought no bin/konduktor",
+                    f"{_pinned(LOCK)} has no bin/konduktor",
                     hint=f"see {home}; pin another nightly",
                     cause=MISSING,
                 )

@@ -26,8 +26,7 @@ from harness.soak.leaks import Growth, compare, explained
 from harness.soak.ledger import Entry, Ledger, Numbers, numbers
 
 SETTLE_SECONDS = 120.0
-"""Seconds for objects that end by themselves after a launch: deleted namespaces and their containers.
-"""
+"""Seconds for objects that end by themselves after a launch: deleted namespaces and their containers."""
 AFTER_WAIT_SECONDS = 300.0
 """Maximum seconds that the harness needs before and after its wait."""
 

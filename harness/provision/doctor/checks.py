@@ -95,7 +95,7 @@ def _cgroup(info: dict[str, Any]) -> Check:
     version = str(info.get("CgroupVersion", "1"))
     seen = f"v{version}, {info.get('CgroupDriver', '?')}"
     if version == "1":
-        seen += ": the kubelet is told failCgroupV1: false, and nodes need systemd < 257"
+        seen += ": the kubelet gets failCgroupV1: false, and nodes need systemd < 257"
     return Check("cgroups", version in {"1", "2"}, seen, "v2, or v1", "boot with cgroups v2")
 
 
@@ -107,7 +107,7 @@ def _buildx() -> Check:
 
 def _kind(settings: Settings) -> Check:
     answer = probe.ask(settings.kind_bin, "version")
-    fix = f"{REPAIR}; elsewhere `go install sigs.k8s.io/kind@v0.33.0`, or name one by --kind-bin"
+    fix = f"{REPAIR}; elsewhere `go install sigs.k8s.io/kind@v0.33.0`, or set its path with --kind-bin"
     return Check(
         "kind", answer.ok and at_least(version_of(answer.text), KIND), answer.last_line, "≥ 0.33", fix
     )
@@ -117,7 +117,7 @@ def _kubectl(settings: Settings) -> Check:
     answer = probe.ask(settings.kubectl_bin, "version", "--client")
     version = version_of(answer.text) if answer.ok else None
     seen = ".".join(map(str, version)) if version else answer.last_line
-    fix = f"{REPAIR}; elsewhere install kubectl, or name one by --kind-kubectl-bin"
+    fix = f"{REPAIR}; elsewhere install kubectl, or set its path with --kind-kubectl-bin"
     return Check("kubectl", version is not None, seen, "any", fix)
 
 

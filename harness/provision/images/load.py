@@ -103,7 +103,7 @@ def _link(node: str, images: Sequence[LocalImage], context: RunContext) -> list[
 
 
 def _last(text: str) -> str:
-    return (text.strip().splitlines() or ["nothing was said"])[-1]
+    return (text.strip().splitlines() or ["no output"])[-1]
 
 
 def _import(node: str, tar: Path) -> None:

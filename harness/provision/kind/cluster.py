@@ -26,8 +26,7 @@ class KindCluster(KindNodes):
 
     owns_namespaces = True
     keeps_namespaces = True
-    """Namespaces are deleted with the cluster. On a kept cluster, the newest few stay for inspection.
-    """
+    """Namespaces are deleted with the cluster. On a kept cluster, the newest few stay for inspection."""
 
     ephemeral_storage = "10Gi"
     """A node shares the machine's disk, so a pod that fills it would stop all launches and Docker."""

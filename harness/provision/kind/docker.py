@@ -14,8 +14,7 @@ from harness.settings import Settings
 
 GIB = 1024**3
 CONTROL_PLANE_GIB, WORKER_GIB, SPARE_GIB = 1.2, 3.0, 1.0
-"""Disk space in GiB for each node, each of which has its own copy of the images, measured after a run.
-"""
+"""Disk space in GiB for each node, each of which has its own copy of the images, measured after a run."""
 _CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("permission denied", "docker.permission"),
     ("is too new. Maximum supported API version", "docker.unsupported"),
@@ -34,7 +33,7 @@ def daemon() -> None:
     try:
         processes.run(["docker", "version", "--format", "{{.Server.Version}}"], timeout=20)
     except ToolError as error:
-        said = (error.output.strip().splitlines() or ["it says nothing"])[-1]
+        said = (error.output.strip().splitlines() or ["no output"])[-1]
         where = f" (DOCKER_HOST is {host})" if (host := os.environ.get("DOCKER_HOST")) else ""
         named = [cause for text, cause in _CAUSES if text in said]
         raise HarnessError(

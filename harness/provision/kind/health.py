@@ -10,7 +10,7 @@ from kubernetes.client.exceptions import ApiException
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube
 
-HINT = "`harness status` shows more; `harness down` removes it, the next run makes a new one"
+HINT = "`harness status` shows more; `harness down` removes it, and the next run creates a new one"
 
 
 def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int) -> HarnessError | None:

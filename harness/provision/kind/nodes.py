@@ -84,7 +84,7 @@ class KindNodes:
                 "{{.Names}} {{.State}}",
             ],
             timeout=30,
-            hint="`harness doctor` says what is wrong with Docker",
+            hint="`harness doctor` shows what is wrong with Docker",
             cause="docker.daemon_down",
         )
         states = dict(line.split() for line in listed.stdout.splitlines())
@@ -221,7 +221,7 @@ class KindNodes:
         )
 
     def delete(self) -> bool:
-        """Remove the cluster that the harness made, and its state. Return False when there was none."""
+        """Remove the harness's cluster and its state. Return False if there was none."""
         if self.state() is None:
             return False
         self.remove_volumes()
@@ -240,7 +240,7 @@ class KindNodes:
                 check=attempt == 2,
                 cause="cluster.delete_failed",
             )
-            # A creation that was cut off may bring a container late.
+            # An interrupted creation may still add a container.
             if done.returncode == 0 and not self.exists():
                 break
         shutil.rmtree(self.dir, ignore_errors=True)
@@ -302,7 +302,7 @@ class KindNodes:
 def _why(error: ToolError) -> str:
     """Return a sentence with kind's exit code and its error or last step."""
     lines = [line.strip() for line in error.output.splitlines() if line.strip()]
-    last = lines[-1] if lines else "it said nothing"
+    last = lines[-1] if lines else "no output"
     told = next((line for line in lines if line.startswith("ERROR")), last)
     code = error.returncode
     how = f"exit code {code}" if code >= -1 else f"killed by signal {-code}"

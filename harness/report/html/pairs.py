@@ -12,7 +12,7 @@ from harness.judge.acceptance.fleet import Fleet, Pair
 SIDE, GAP, MARGIN = 12, 2, 4
 """Pixels: side of a square, gap between squares, and margin."""
 SHADES = 4
-"""Number of shades of green: faster pairs are darker. More shades could not be told apart."""
+"""Number of shades of green: faster pairs are darker. More shades could not be distinguished."""
 
 
 @dataclass(frozen=True)
