@@ -173,10 +173,10 @@ def preflight(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    """Show what your own cluster lacks for a launch. Without --install, nothing is changed.
+    """Show what your own cluster lacks for a launch.
 
-    A temporary namespace is created: the dry run of a pod in it shows what policies, limits and webhooks
-    reject. Exit code 0: nothing is missing. 2: something is missing.
+    Without --install, nothing is changed, except for a temporary namespace: the dry run of a pod in it shows
+    what policies, limits and webhooks reject. Exit code 0: nothing is missing. 2: something is missing.
     """
     from harness.launch.workload_file import load as load_workload
     from harness.provision.existing import ExistingCluster

@@ -140,19 +140,19 @@ def submit(
     digest = packed.tree.digest if packed else None
     jobs = _jobs(namespace, kubeconfig, context)
     job = jobs.create(jobs.document(name, spec, digest, jobs.namespace))
-    made = job["metadata"]["name"]
-    tell(f"TorchrunJob {made} in queue {queue}, namespace {jobs.namespace}")
+    job_name = job["metadata"]["name"]
+    tell(f"TorchrunJob {job_name} in queue {queue}, namespace {jobs.namespace}")
     kept = bool(walker and packed and Keeper(jobs, tell).keep(job, packed, 1, walker))
     if suspended:
-        tell(f"{made} is suspended; to start it: {PROGRAM} resume {made}")
-        print(made)
+        tell(f"{job_name} is suspended; to start it: {PROGRAM} resume {job_name}")
+        print(job_name)
         return 0
-    attached = Attached(jobs, made, walker, tell, watch)
+    attached = Attached(jobs, job_name, walker, tell, watch)
     if not detach:
         return attached.stay()
     if walker and not kept:
         attached.bring(SUBMIT_SECONDS)
-    print(made)
+    print(job_name)
     return 0
 
 
@@ -213,8 +213,8 @@ def list_jobs(
     """List the jobs of a namespace with their phase."""
     from harness.cli.torchrun.jobs import table
 
-    found = _jobs(namespace, kubeconfig, context).all()
-    dump(found) if as_json else print(table(found) if found else "no TorchrunJobs")
+    jobs = _jobs(namespace, kubeconfig, context).all()
+    dump(jobs) if as_json else print(table(jobs) if jobs else "no TorchrunJobs")
     return 0
 
 
@@ -237,9 +237,9 @@ def status(
         dump({"job": job, "pods": pods, "exitCode": code if finished(job) else None})
         return code
     print(table([job]))
-    said = job.get("status") or {}
-    print(f"\ncommand: {said.get('torchrunCommand') or 'not assembled yet'}")
-    for each in said.get("conditions") or []:
+    job_status = job.get("status") or {}
+    print(f"\ncommand: {job_status.get('torchrunCommand') or 'not assembled yet'}")
+    for each in job_status.get("conditions") or []:
         print(f"{each['type']}={each['status']} {each.get('reason', '')}: {each.get('message', '')}")
     for pod in pods:
         node = pod["spec"].get("nodeName") or "no node yet"
