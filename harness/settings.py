@@ -134,7 +134,7 @@ class Settings(BaseSettings):
     netcheck: bool = Field(
         False,
         description="run netcheck in every pod before the command; if the ranks cannot reach each other, "
-        "the launch ends at once, with the cause; see docs/networking.md",
+        "the ranks end at once, with the cause; see docs/networking.md",
     )
     pod: Path | None = Field(
         None,
@@ -197,8 +197,8 @@ class Settings(BaseSettings):
     )
     tracker_url: str = Field("", description="base URL of a hosted tracker; empty means Pluto's own")
 
-    wait_seconds: float = Field(600, gt=0, le=MAX_SECONDS, description="maximum time from launch to verdict")
-    create_seconds: float = Field(600, gt=0, le=MAX_SECONDS, description="maximum time to create a cluster")
+    wait_seconds: float = Field(600, gt=0, le=MAX_SECONDS, description="maximum seconds from launch to verdict")
+    create_seconds: float = Field(600, gt=0, le=MAX_SECONDS, description="maximum seconds to create a cluster")
 
     @field_validator("cluster_name")
     @classmethod

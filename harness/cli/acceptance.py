@@ -26,7 +26,7 @@ def accepted(
     share: Annotated[
         float | None,
         typer.Option(
-            help="fraction of its baseline that a figure must reach to pass (default: 0.9)", metavar="SHARE"
+            help="fraction of a figure's baseline that still passes (default: 0.9)", metavar="SHARE"
         ),
     ] = None,
     as_json: options.Json = False,

@@ -86,7 +86,7 @@ def summary(
 
 
 def _shown(path: Path, bundle: "Bundle") -> Path:
-    """Return the user's path to the bundle, or the full path if the user gave only a part of the name."""
+    """Return the user's path to the bundle, or the bundle's own path if the user gave only its name."""
     return path if path.is_dir() else bundle.path
 
 

@@ -21,7 +21,7 @@ GRAMMAR = Path(__file__).with_name("programs.yaml")
 SCRIPT = "/workspace/program.py"
 STEPS = (2, 3, 4, 6, 12)
 _USUAL = 0.5
-"""Probability with which a part of a program that is usually unremarkable is drawn at all."""
+"""Probability that a part is drawn at all, for parts of a program that are mostly as usual."""
 _Name = TypeVar("_Name")
 
 

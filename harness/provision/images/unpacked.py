@@ -5,9 +5,9 @@
     images/<name>.sh    run in a node, makes its containerd's snapshots links to the layers here, and
                         imports the tar
 
-An import writes every file of an image into every node: 1 GB twice took 30 s of the 57 that a cluster of
-three nodes needed. A link takes no room and no time, and what the layers' files hold in memory is there once
-(docs/decisions/025). An image stays until the whole volume goes, because pods may run on it.
+An import would write every file of an image into every node: 1 GB twice took 30 s of the 57 s that a cluster
+of three nodes needed. A link takes no space and no time, and the page cache has the layers' files only once
+(docs/decisions/025). An image stays until the whole volume is removed, because pods may run on it.
 """
 
 from __future__ import annotations

@@ -72,7 +72,7 @@ class KindNodes:
         return list(self.running())
 
     def running(self) -> dict[str, bool]:
-        """Return the names of the node containers, control plane first, and whether each one runs."""
+        """Return whether each node container is not stopped, by name, control plane first."""
         listed = processes.run(
             [
                 "docker",
