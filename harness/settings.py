@@ -197,8 +197,12 @@ class Settings(BaseSettings):
     )
     tracker_url: str = Field("", description="base URL of a hosted tracker; empty means Pluto's own")
 
-    wait_seconds: float = Field(600, gt=0, le=MAX_SECONDS, description="maximum seconds from launch to verdict")
-    create_seconds: float = Field(600, gt=0, le=MAX_SECONDS, description="maximum seconds to create a cluster")
+    wait_seconds: float = Field(
+        600, gt=0, le=MAX_SECONDS, description="maximum seconds from launch to verdict"
+    )
+    create_seconds: float = Field(
+        600, gt=0, le=MAX_SECONDS, description="maximum seconds to create a cluster"
+    )
 
     @field_validator("cluster_name")
     @classmethod
