@@ -1,4 +1,4 @@
-"""One launch, from a workload's file to a verdict: provision, launch, observe, collect, judge."""
+"""Run one launch, from the file of a workload to a verdict: provision, launch, observe, collect, judge."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from harness.tracker.shared.run_id import check_run_id
 
 
 def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener | None = None) -> Outcome:
-    """Provision if needed, launch once, judge. Removes a cluster that it created, unless kept.
+    """Provision a cluster if needed, launch the job once and judge it.
 
-    Raises UsageError when nothing was created; every other failure, and an interruption, is a verdict.
-    Afterwards, older bundles go as `keep_runs` says.
+    Removes a cluster that it created, unless it is to be kept, and older bundles as set by `keep_runs`.
+    Raises UsageError if nothing was created. Every other failure or interruption results in a verdict.
     """
     chosen, workload = cluster_of(context.settings), as_workload(job)
     _check(workload, context.settings)
@@ -49,7 +49,9 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
         recorded = _new_bundle(context, workload)
         recorded.writer.listener = listener
         if context.settings.pluto_api_key is not None and context.settings.tracker == "embedded":
-            context.progress("a key of hosted Pluto is set but not used: --tracker hosted uses it")
+            context.progress(
+                "an API key of hosted Pluto is set but not used, because --tracker is not hosted"
+            )
         use = ClusterUse(chosen, recorded)
         try:
             with workload.begun(recorded) as begun:
@@ -67,7 +69,7 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
 
 
 def launch(job: Workload | JobFile, context: RunContext, ready: Ready) -> Outcome:
-    """Launch once on a cluster that is ready, and judge; the cluster stays. For fixtures."""
+    """Launch a job once on a ready cluster, and judge it. The cluster stays. Used by the pytest fixtures."""
     workload = as_workload(job)
     _check(workload, context.settings)
     recorded = _new_bundle(context, workload)
@@ -84,10 +86,10 @@ def launch(job: Workload | JobFile, context: RunContext, ready: Ready) -> Outcom
 
 @contextmanager
 def cluster(context: RunContext) -> Iterator[Ready]:
-    """A ready cluster for the block. At its end the last that uses it removes it, unless it is to be kept.
+    """Yield a ready cluster. At the end of the block, the last user removes it, unless it is to be kept.
 
-    When it cannot be made ready, the evidence of that is kept and a cluster created here is deleted. When it
-    is ready, there was no launch, so there is no bundle. Signals interrupt the block as Ctrl-C does.
+    If the cluster does not become ready, its bundle is kept, and a cluster created here is deleted. Otherwise
+    the bundle is discarded, because there was no launch. Signals interrupt the block like Ctrl-C.
     """
     chosen = cluster_of(context.settings)
     with processes.signals_as_interrupt():
@@ -110,9 +112,9 @@ def cluster(context: RunContext) -> Iterator[Ready]:
 
 
 def template(context: RunContext) -> dict[str, str]:
-    """Return the name of the template of new clusters, as `template`, or nothing where none is used.
+    """Return the image of the template for new clusters, as `template`, or {} if templates are not used.
 
-    Where there is none, a cluster is created for it, and deleted.
+    If there is no template yet, a cluster is created to make one, and then deleted.
     """
     own = {"cluster_name": "harness-template", "keep_cluster": False, "kubeconfig": None, "api_port": 0}
     settings = context.settings.model_copy(update=own)
@@ -121,28 +123,28 @@ def template(context: RunContext) -> dict[str, str]:
     if kind.lacks_template(silent):
         with cluster(context):
             pass
-    found = kind.template(silent)
-    return {} if found is None else {"template": found.image}
+    current = kind.template(silent)
+    return {} if current is None else {"template": current.image}
 
 
 def _finish(cluster: Cluster, context: RecordedContext) -> Outcome:
-    """Judge. What a launch keeps of the cluster's disks goes meanwhile: its evidence is in the bundle."""
+    """Judge the launch. Meanwhile, free its disk space in the cluster: the bundle has its evidence."""
     if context.writer.current.launch is None:
         return finish(context)
     with ThreadPoolExecutor(1) as pool:
         freeing = pool.submit(cluster.free_disk, namespace_of(context.nonce), context.progress)
         outcome = finish(context)
     if (error := freeing.exception()) is not None:
-        context.progress(f"could not free what the launch keeps on disk: {error}")
+        context.progress(f"the disk space of the launch could not be freed: {error}")
     return outcome
 
 
 def _stopped(error: Exception | KeyboardInterrupt, context: RecordedContext) -> None:
-    """Have in the manifest what ended the run early, also when it came between two stages."""
+    """Record in the manifest why the run ended early, even if that happened between two stages."""
     writer, progress = context.writer, context.progress
     if isinstance(error, KeyboardInterrupt):
         name = str(error) or "SIGINT"
-        progress(f"stopped by {name}: cleaning up, the evidence is kept")
+        progress(f"stopped by {name}: cleaning up and keeping the evidence")
         if writer.current.interrupted is None:
             writer.update(interrupted=name)
         return
@@ -157,7 +159,7 @@ def _stopped(error: Exception | KeyboardInterrupt, context: RecordedContext) -> 
 
 
 def _check(workload: Workload, settings: Settings) -> None:
-    """Everything that can be wrong before anything is created."""
+    """Check everything that can be checked before anything is created. Raises UsageError."""
     writable.prove(settings.runs_dir, "--runs-dir or HARNESS_RUNS_DIR")
     writable.prove(settings.cache_dir, "HARNESS_CACHE_DIR")
     writable.prove(settings.state_dir, "HARNESS_STATE_DIR")
@@ -172,7 +174,7 @@ def _check(workload: Workload, settings: Settings) -> None:
 
 
 def _new_bundle(context: RunContext, workload: Workload | None = None) -> RecordedContext:
-    """A bundle whose redactor knows every secret of the settings. None: it is of no launch."""
+    """Create a bundle that redacts the secrets of the settings. Without `workload`, it is of no launch."""
     settings = context.settings
     key = settings.pluto_api_key
     redactor = Redactor([key.get_secret_value()] if key else [])
@@ -183,7 +185,7 @@ def _new_bundle(context: RunContext, workload: Workload | None = None) -> Record
 
 
 def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: object) -> None:
-    """Launch, observe to the end, collect. Cleans up what belongs to the launch alone."""
+    """Launch, observe to the end, and collect evidence. Then clean up the objects of this launch."""
     writer, progress, nonce = context.writer, context.progress, context.nonce
     budget = Budget(context.settings.wait_seconds)
     expected = expected_of(workload, ready, context)
@@ -237,7 +239,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
             interrupted = True
             raise
         finally:
-            # Ranks that never ran have left no checkpoint, and those of an interrupted launch still write.
+            # Ranks that never ran have written no checkpoint, and ranks of an interrupted launch still write.
             if launch.training and not interrupted and observer.completion.ran() and observer.answered():
                 _look_at_run(launching, ended)
             with writer.stage("collect"), observer.blamed():
@@ -245,7 +247,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
 
 
 def _identity(ready: Ready) -> dict[str, str]:
-    """Enough for somebody else's kubectl."""
+    """Return what kubectl needs to reach the cluster: its kubeconfig and context."""
     there = ready.cluster
     return {"name": there.name, "context": there.context, "kubeconfig": str(there.kubeconfig)}
 
@@ -259,7 +261,7 @@ def _submit(launching: Launching, writer: BundleWriter) -> str:
 
 
 def _look_at_run(launching: Launching, ended: bool) -> None:
-    """Audit what a training left on its disk, and send it where --upload says. `ended`: its ranks have."""
+    """Audit the files of a training, and upload them if --upload is set. `ended`: all ranks have ended."""
     writer = launching.writer
     with writer.stage("audit"):
         launching.audit(launching.surroundings.context.progress)
@@ -269,9 +271,9 @@ def _look_at_run(launching: Launching, ended: bool) -> None:
 
 
 def _collect(launching: Launching, observer: LaunchObserver, progress: Progress) -> None:
-    """Logs to their end, ground truth out of them, and what the tracker has. Each also when another fails."""
+    """Collect logs, the ground truth in them, and the tracker's rows. A failed step stops no other step."""
     progress("collecting logs and what the tracker has")
-    with ExitStack() as then:  # the last one first
+    with ExitStack() as then:  # callbacks run in reverse order
         if observer.answered():
             then.callback(launching.collect_tracker)
             then.callback(observer.finish)
@@ -279,6 +281,6 @@ def _collect(launching: Launching, observer: LaunchObserver, progress: Progress)
             if not observer.completion.finished():
                 launching.cancel()
         else:
-            progress("the API server does not answer: a job that still runs is ended by the next run")
+            progress("the API server does not respond: the next run ends a job that still runs")
             then.callback(launching.no_tracker, "not asked, the API server does not answer")
             then.callback(observer.finish)

@@ -1,7 +1,8 @@
-"""One typed settings object. Flags override the environment, which overrides [tool.harness] in pyproject.
+"""Define and load the settings. Flags override environment variables, which override [tool.harness] in
+pyproject.toml.
 
-Environment variables are HARNESS_<NAME>, and the names users already know: PLUTO_RUN_ID, KEEP_CLUSTER,
-PLUTO_API_KEY, PLUTO_API_TOKEN, PLUTO_PROJECT.
+Environment variables are HARNESS_<NAME>, and the established names PLUTO_RUN_ID, KEEP_CLUSTER, PLUTO_API_KEY,
+PLUTO_API_TOKEN and PLUTO_PROJECT.
 """
 
 from __future__ import annotations
@@ -29,16 +30,16 @@ PREFIX = "HARNESS_"
 CLUSTER_NAME = r"[a-z0-9]([a-z0-9.-]{0,47}[a-z0-9])?"
 MAX_SECONDS = 365 * 24 * 3600
 KEEP_RUNS = r"all|failed|last:\d{1,6}"
-"""What `keep_runs` can be; harness.evidence.io.folder says what it means."""
+"""Pattern for the values of `keep_runs`. harness.evidence.io.folder implements them."""
 
 
 class Expect(BaseModel):
-    """What a launch must do beside what its file says."""
+    """Expectations of a launch that its workload file does not express."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     ranks: list[Annotated[int, Field(ge=0)]] | None = None
-    """The ranks that log. The others must run to their end and log nothing. None: every rank logs."""
+    """The ranks that log. The others must run to their end and log nothing. None means all ranks."""
 
 
 def _xdg(variable: str, default: str) -> Path:
@@ -46,7 +47,7 @@ def _xdg(variable: str, default: str) -> Path:
 
 
 class Settings(BaseSettings):
-    """Everything that a user can choose. Seconds, counts and paths; secrets are never printed as text."""
+    """All settings of the harness. Durations are in seconds. Secrets are never printed."""
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
@@ -55,78 +56,85 @@ class Settings(BaseSettings):
         pyproject_toml_table_header=("tool", "harness"),
     )
 
-    cluster_name: str = Field("pluto-e2e", description="kind cluster to make or use")
-    workers: int = Field(2, ge=0, le=16, description="kind worker nodes; 0 is a single-node cluster")
-    node_image: str | None = Field(None, description="kind's node image, in place of the stack's own")
+    cluster_name: str = Field("pluto-e2e", description="the kind cluster to create or use")
+    workers: int = Field(
+        2, ge=0, le=16, description="number of kind worker nodes; 0 means a single-node cluster"
+    )
+    node_image: str | None = Field(None, description="kind node image that replaces the stack's own")
     kubernetes: str | None = Field(
         None,
         pattern=r"^v?1\.\d+(\.\d+)?$",
-        description="of a new cluster, e.g. 1.35: one that harness/versions.toml has a node image of",
+        description="Kubernetes version of a new cluster, e.g. 1.35; harness/versions.toml must list a "
+        "node image for it",
     )
-    api_port: int = Field(0, ge=0, le=65535, description="of a new cluster's API server on 127.0.0.1; 0: any")
+    api_port: int = Field(
+        0, ge=0, le=65535, description="port of a new API server on 127.0.0.1; 0 means any free port"
+    )
     kubeconfig: Path | None = Field(
-        None, description="of a cluster of yours, which is used in place of a kind cluster"
+        None, description="kubeconfig of your own cluster, used instead of a kind cluster"
     )
-    context: str | None = Field(None, description="of that kubeconfig; unset: its current one")
+    context: str | None = Field(
+        None, description="context of that kubeconfig; unset means its current context"
+    )
     worker_image: str | None = Field(
-        None, description="on a cluster of yours: the worker image, where its nodes find it"
+        None, description="on your own cluster: the worker image, in a registry that its nodes can pull from"
     )
     tracker_image: str | None = Field(
-        None, description="on a cluster of yours: the tracker's image, for `harness preflight --install`"
+        None, description="on your own cluster: the tracker's image, for `harness preflight --install`"
     )
     cluster_queue: str = Field(
-        "cluster-queue", description="on a cluster of yours: the ClusterQueue that launches are to use"
+        "cluster-queue", description="on your own cluster: the ClusterQueue for launches"
     )
     image_pull_secret: str | None = Field(
         None,
         pattern=r"^[^/]+/[^/]+$",
-        description="on a cluster of yours: NAMESPACE/NAME of a Secret that launches get for their images",
+        description="on your own cluster: NAMESPACE/NAME of the image pull Secret for launches",
     )
     keep_cluster: bool = Field(
         False,
         validation_alias=AliasChoices("KEEP_CLUSTER", "HARNESS_KEEP_CLUSTER"),
         description="keep the cluster after a run",
     )
-    queue: str = Field("user-queue", description="LocalQueue that every launch's namespace gets")
+    queue: str = Field("user-queue", description="name of the LocalQueue in the namespace of every launch")
     cpu_request: str | None = Field(
         None,
         pattern=r"^\d+(\.\d+)?m?$",
-        description="CPU that each pod asks for, e.g. 200m, its limit unchanged. Unset: as the job file "
-        "says, less only where one node takes all pods and they would not fit",
+        description="CPU request of each pod, e.g. 200m; the limit stays. Unset: the job file's request, "
+        "reduced only if all pods run on one node and would not fit there",
     )
     ephemeral_storage: str | None = Field(
         None,
         pattern=r"^\d+(\.\d+)?([kKMGT]i?)?$",
-        description="what each container of a rank may write to its node's disk: its own files, log and "
-        "emptyDirs, e.g. 500Mi; 0: no limit. Unset: 10Gi on kind, no limit on a cluster of yours",
+        description="ephemeral-storage limit of each container of a rank (its own files, log and emptyDirs), "
+        "e.g. 500Mi; 0 means no limit. Unset: 10Gi on kind, no limit on your own cluster",
     )
     konduktor_config: Path | None = Field(
         None,
-        description="a konduktor config of yours: its kubernetes.pod_config and jobset_config are used too",
+        description="your konduktor config, whose kubernetes.pod_config and jobset_config are also applied",
     )
     scripts: Path | None = Field(
         None,
-        description="a folder of yours: its files are laid over /workspace of every rank's image",
+        description="a folder whose files replace or extend those in /workspace of every rank's image",
     )
     recorder: bool = Field(
         True,
-        description="record what each rank hands to Pluto's client, around the client's calls, so that no "
-        "worker needs a ground truth of its own; false: only what a worker records itself",
+        description="record the points that each rank passes to Pluto's client, by wrapping its calls, so "
+        "that workers need not write ground truth; false: use only the ground truth that workers write",
     )
     expect: Expect = Field(
         Expect(),
-        description='what the job is to do: {"ranks": [0]} where only rank 0 logs. Unset: the annotation '
-        "`pluto-e2e-harness/expect-ranks` of the workload, a label of a konduktor job; else every rank logs",
+        description='the expected behaviour of the job, e.g. {"ranks": [0]} if only rank 0 logs. Unset: the '
+        "workload's annotation `pluto-e2e-harness/expect-ranks`, or label of a konduktor job, or every rank",
     )
     logs: bool = Field(
         False,
-        description="on a kind cluster: start VictoriaLogs, which `konduktor logs` reads; a kept cluster "
-        "keeps it",
+        description="on a kind cluster: start VictoriaLogs, which `konduktor logs` reads; it stays in a kept "
+        "cluster",
     )
     netcheck: bool = Field(
         False,
-        description="run netcheck in every pod before the command, so that the ranks of a job that cannot "
-        "meet end at once, with the cause; see docs/networking.md",
+        description="run netcheck in every pod before the command; if the ranks cannot reach each other, "
+        "the ranks end at once, with the cause; see docs/networking.md",
     )
     pod: Path | None = Field(
         None,
@@ -135,59 +143,66 @@ class Settings(BaseSettings):
     )
     env: dict[str, str] = Field(
         {},
-        description="variables of the ranks of `harness accept`, `train` and `netcheck`, a table in "
-        "pyproject.toml and JSON in the environment; `--env` comes before them",
+        description="environment variables of the ranks of `harness accept`, `train` and `netcheck`: a table "
+        "in pyproject.toml, JSON in the environment; `--env` overrides them",
     )
     images: ImagesMode = Field(
-        "auto", description="published images, images built from source, or by whether registries answer"
+        "auto",
+        description="registry: use published images; source: build images from source; auto: depends on "
+        "whether the registries can be reached",
     )
     fresh: bool = Field(
-        False, description="have kind create the cluster, and use no template of an earlier one"
+        False, description="create the cluster with kind, not from the template of an earlier cluster"
     )
     kind_bin: str = Field("kind", description="the kind program")
     kubectl_bin: str = Field("kubectl", description="the kubectl program")
-    runs_dir: Path = Field(Path("runs"), description="where bundles go")
+    runs_dir: Path = Field(Path("runs"), description="folder for bundles")
     keep_runs: str = Field(
         "all",
         pattern=f"^({KEEP_RUNS})$",
-        description="bundles of launches that passed: all, failed (none of them), last:N. Others always stay",
+        description="which bundles of passed launches to keep: all, failed (none of them) or last:N; other "
+        "bundles always stay",
     )
     cache_dir: Path = Field(
         default_factory=lambda: _xdg("XDG_CACHE_HOME", ".cache"),
-        description="what is built or fetched once; unset: below XDG_CACHE_HOME or ~/.cache",
+        description="folder for built and downloaded files; unset: in XDG_CACHE_HOME or ~/.cache",
     )
     state_dir: Path = Field(
         default_factory=lambda: _xdg("XDG_STATE_HOME", ".local/state"),
-        description="which clusters are the harness's; unset: below XDG_STATE_HOME or ~/.local/state",
+        description="folder for the state of clusters; unset: in XDG_STATE_HOME or ~/.local/state",
     )
-    versions_file: Path | None = Field(None, description="replaces harness/versions.toml")
+    versions_file: Path | None = Field(None, description="file that replaces harness/versions.toml")
 
     pluto_run_id: str | None = Field(
         None,
         validation_alias=AliasChoices("PLUTO_RUN_ID"),
-        description="the shared run id; unset: made with a nonce. Refused when Pluto's client would read it "
-        "as a resume id (123, JOB-77)",
+        description="the shared run id; unset: a new id with the nonce. An id that Pluto's client would read "
+        "as a resume id (123, JOB-77) is rejected",
     )
     share_run_id: bool = Field(
         False,
-        description="launch also with a run id that another launch of this cluster used. The verdict then "
-        "names what others wrote",
+        description="allow a run id that another launch on this cluster has used; the verdict then lists the "
+        "points of other writers",
     )
     pluto_project: str = Field(
-        "e2e", validation_alias=AliasChoices("PLUTO_PROJECT"), description="the run's project"
+        "e2e", validation_alias=AliasChoices("PLUTO_PROJECT"), description="project of the run on the tracker"
     )
     pluto_api_key: SecretStr | None = Field(
         None,
         validation_alias=AliasChoices("PLUTO_API_KEY", "PLUTO_API_TOKEN"),
-        description="key of hosted Pluto",
+        description="API key of hosted Pluto",
     )
     tracker: Literal["embedded", "hosted"] = Field(
-        "embedded", description="the harness's own in the cluster, or hosted Pluto"
+        "embedded", description="embedded: the harness's tracker in the cluster; hosted: hosted Pluto"
     )
-    tracker_url: str = Field("", description="base URL of a hosted tracker; empty: Pluto's own")
+    tracker_url: str = Field("", description="base URL of a hosted tracker; empty means Pluto's own")
 
-    wait_seconds: float = Field(600, gt=0, le=MAX_SECONDS, description="launch to verdict at most")
-    create_seconds: float = Field(600, gt=0, le=MAX_SECONDS, description="cluster creation at most")
+    wait_seconds: float = Field(
+        600, gt=0, le=MAX_SECONDS, description="maximum seconds from launch to verdict"
+    )
+    create_seconds: float = Field(
+        600, gt=0, le=MAX_SECONDS, description="maximum seconds to create a cluster"
+    )
 
     @field_validator("cluster_name")
     @classmethod
@@ -218,7 +233,7 @@ class Settings(BaseSettings):
 
 
 class _Pyproject(PyprojectTomlConfigSettingsSource):
-    """[tool.harness] of ./pyproject.toml, read with bounds. Raises UsageError."""
+    """[tool.harness] of ./pyproject.toml, read with limits on its size. Raises UsageError."""
 
     def _read_file(self, file_path: Any) -> dict[str, Any]:
         document = toml(Path(file_path), "settings")
@@ -226,7 +241,7 @@ class _Pyproject(PyprojectTomlConfigSettingsSource):
         for name in ("tool", "harness"):
             table = table.get(name, {})
             if not isinstance(table, dict):
-                raise UsageError(f"settings {file_path}: {name} is a table; seen {shown(table)}")
+                raise UsageError(f"settings {file_path}: {name} must be a table, not {shown(table)}")
         return document
 
 
@@ -240,30 +255,30 @@ def _seen(error: Any) -> str:
 
 
 def load(**flags: Any) -> Settings:
-    """Return settings from flags that are not None, the environment and ./pyproject.toml.
+    """Return the settings from the flags that are not None, the environment and ./pyproject.toml.
 
-    Raises UsageError naming every value that does not fit.
+    Raises UsageError with every invalid value.
     """
     chosen = {name: value for name, value in flags.items() if value is not None}
     _spelt()
     try:
-        found = Settings(**chosen)
+        settings = Settings(**chosen)
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}{_seen(e)}" for e in error.errors()]
         raise UsageError(
             "settings do not fit: " + "; ".join(lines),
-            hint="they come from options, HARNESS_… variables and [tool.harness] of pyproject.toml",
+            hint="check the options, HARNESS_… variables and [tool.harness] in pyproject.toml",
         ) from None
-    if found.context and not found.kubeconfig:
+    if settings.context and not settings.kubeconfig:
         raise UsageError(
-            f"context {found.context} of which kubeconfig?",
-            hint="--kubeconfig FILE (HARNESS_KUBECONFIG); without both, a kind cluster of ours is used",
+            f"a kubeconfig is expected for context {settings.context}",
+            hint="add --kubeconfig FILE (HARNESS_KUBECONFIG), or omit the context to use a kind cluster",
         )
-    return found
+    return settings
 
 
 def _spelt() -> None:
-    """Refuse a variable that is nearly a setting. Another program may own other names with our prefix."""
+    """Reject a variable whose name is close to a setting's. Other HARNESS_ names may be another program's."""
     names = {name.upper() for name in Settings.model_fields}
     for variable in sorted(os.environ):
         name = variable.removeprefix(PREFIX)

@@ -1,7 +1,7 @@
-"""The commands of the harness, thin. Importing them makes Python's garbage collector rare."""
+"""The commands of the harness. Importing this package makes Python's garbage collector run rarely."""
 
 import gc
 
-# A command imports half a million objects that stay. With Python's own threshold the collector looks through
-# them some hundred times while it starts, and with 100 000 still once, for 60 ms.
+# The imports of a command create half a million objects that are never freed. With Python's default threshold
+# the collector scans them about a hundred times during the start, and with 100 000 still once, for 60 ms.
 gc.set_threshold(400_000)

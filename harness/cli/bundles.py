@@ -1,4 +1,4 @@
-"""`harness runs` and `harness diff`: commands for past bundles. They touch no cluster."""
+"""`harness runs` and `harness diff`: commands for past bundles. They use no cluster."""
 
 from pathlib import Path
 from typing import Annotated
@@ -12,34 +12,33 @@ from harness.core.errors import UsageError
 
 def runs(
     runs_dir: RunsDir = None,
-    last: Annotated[int | None, typer.Option(min=1, help="only the newest so many")] = None,
+    last: Annotated[int | None, typer.Option(min=1, help="list only this many of the newest bundles")] = None,
     to_keep: Annotated[
         str | None,
         typer.Option(
             "--prune",
             metavar="failed|last:N",
-            help="remove bundles of launches that passed: with failed all of them, with last:N all but the "
-            "newest N",
+            help="remove bundles of passed launches: failed removes all of them, last:N all but the newest N",
         ),
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """List past bundles, the newest last, also damaged, cut-off and unfinished ones.
+    """List past bundles, newest last, including damaged, truncated and unfinished ones.
 
-    --prune removes bundles, and says which ones and how many bytes. What did not
-    pass always stays, and so does the newest bundle (runs/latest).
+    --prune removes bundles, and prints their names and sizes. It never removes a
+    bundle that did not pass, nor the newest bundle (runs/latest).
     """
     runs_dir = load(runs_dir=runs_dir).runs_dir
     if to_keep is not None:
         if last is not None:
-            raise UsageError("--prune and --last do not go together", hint=f"--prune last:{last}")
+            raise UsageError("--prune and --last cannot be combined", hint=f"--prune last:{last}")
         return _prune(runs_dir, to_keep, as_json)
     from harness.evidence.io import folder
     from harness.report.terminal import runs as listing
     from harness.report.terminal.console import wide
 
-    found = folder.past(runs_dir)
-    rows = [listing.row(one) for one in found[-(last or len(found)) :]]
+    bundles = folder.past(runs_dir)
+    rows = [listing.row(each) for each in bundles[-(last or len(bundles)) :]]
     if as_json:
         dump([each.model_dump() for each in rows])
     elif rows:
@@ -49,21 +48,22 @@ def runs(
 
 def diff(
     a: Annotated[Path, typer.Argument(help="a bundle folder, or a part of its name")],
-    b: Annotated[Path, typer.Argument(help="another one")],
+    b: Annotated[Path, typer.Argument(help="the bundle to compare with")],
     any_values: Annotated[
-        bool, typer.Option("--any-values", help="ranks may log other values: the job is not deterministic")
+        bool,
+        typer.Option("--any-values", help="ignore different logged values: the job is not deterministic"),
     ] = False,
     as_json: Json = False,
 ) -> int:
     """Judge two bundles again and show what differs.
 
-    Exit code 0: nothing that matters, which is verdict, causes, checks, versions
-    and points (how many each rank logged of each metric and how many of them the
-    run has, and their values). 1: something does. 64: bad usage.
+    Exit code 0: no difference in verdict, causes, checks, versions or points (the
+    values, how many each rank logged of each metric, and how many of them the run
+    has). 1: there is a difference. 64: bad usage.
 
-    Names, times and events are told too, and do not matter. The seconds of a
-    stage are marked where they differ by more than 1 s and 1.25 times. The nonce
-    that the main job logs is another one in each launch, and is left out.
+    Names, times and events are shown too, without effect on the exit code. The
+    seconds of a stage are marked if they differ by more than 1 s and a factor of
+    1.25. The nonce that the main job logs differs in each launch, and is ignored.
     """
     from harness.report.diff.compare import compare
     from harness.report.diff.facts import facts
@@ -72,12 +72,12 @@ def diff(
 
     runs_dir = load().runs_dir
     sides = [facts(opened(path, runs_dir), str(path)) for path in (a, b)]
-    found = compare(*sides, any_values=any_values)
+    difference = compare(*sides, any_values=any_values)
     if as_json:
-        dump(found.model_dump(mode="json"))
+        dump(difference.model_dump(mode="json"))
     else:
-        render(found, wide())
-    return 1 if found.matters else 0
+        render(difference, wide())
+    return 1 if difference.matters else 0
 
 
 def _prune(runs_dir: Path, to_keep: str, as_json: bool) -> int:
@@ -86,7 +86,7 @@ def _prune(runs_dir: Path, to_keep: str, as_json: bool) -> int:
 
     keep = Keep.parse(to_keep)
     if keep.last is None:
-        raise UsageError("--prune all would keep all", hint="--prune failed, or --prune last:N")
+        raise UsageError("--prune all removes nothing", hint="--prune failed, or --prune last:N")
     removed = prune(runs_dir, keep)
     total = sum(each.bytes for each in removed)
     if as_json:

@@ -1,6 +1,6 @@
-"""Run netcheck in pods by `kubectl exec`, in all of them at the same time.
+"""Run netcheck with `kubectl exec` in several pods at the same time.
 
-The package goes in on stdin and stays in memory there. Every pod says first which ports it uses.
+The package is sent on stdin and stays in memory in the pod. Each pod first reports the ports it uses.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from harness.core.errors import HarnessError
 from harness.workers.netcheck import Diagnosis
 
 START_SECONDS = 30.0
-"""Seconds for an exec to start, on a busy node too."""
+"""Seconds for an exec to start, even on a busy node."""
 SLACK_SECONDS = 20.0
-"""Seconds after netcheck's own deadline: rank 0 may tell the others until then."""
+"""Seconds added to netcheck's own deadline, in which rank 0 still sends the result to the other ranks."""
 BOOT = """import base64, os, sys
 sys.version_info >= (3, 9) or sys.exit("netcheck needs Python 3.9; this is " + sys.version.split()[0])
 held = os.memfd_create("netcheck")
@@ -33,28 +33,32 @@ sys.path.insert(0, "/proc/self/fd/%d" % held)
 from netcheck.inside import main
 from own_processes import OwnProcesses
 sys.exit(main(OwnProcesses().pids()))"""
-"""Nothing is written to the container's disk, which may be read-only or full."""
+"""The Python code that starts netcheck. It writes nothing to the container's disk, which may be read-only or
+full."""
 
 
 def free_port(first: int, used: Sequence[int]) -> int:
-    """Return the first port from `first` on that no pod uses. The rules for it are most like the job's."""
-    taken = set(used)
+    """Return the first port, starting at `first`, that no pod uses.
+
+    Firewall rules for it are most likely those for the job's port, which is just below `first`.
+    """
+    occupied = set(used)
     ports: Iterable[int] = (*range(first, 65536), *range(1024, first))
-    return next(port for port in ports if port not in taken)
+    return next(port for port in ports if port not in occupied)
 
 
 def package() -> bytes:
     """Return netcheck and own_processes.py as a zip file that Python can import from."""
     folder = Path(str(resources.files("harness"))) / "workers"
-    made = io.BytesIO()
-    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
         for path in (folder / "own_processes.py", *sorted(folder.glob("netcheck/*.py"))):
             archive.writestr(str(path.relative_to(folder)), path.read_bytes())
-    return made.getvalue()
+    return buffer.getvalue()
 
 
 class Exec:
-    """netcheck in one pod: started, and waiting for how to check."""
+    """A netcheck process in one pod, which waits for the package and the parameters of its check."""
 
     def __init__(self, command: Sequence[str], sent: str) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -66,28 +70,28 @@ class Exec:
         self._sent = sent
 
     def ready(self) -> dict[str, Any]:
-        """Bring the package, and return what the pod says of itself. Raises ValueError with what is wrong."""
-        return self._answer(self._sent, START_SECONDS)
+        """Send the package, and return the pod's report of its ports. Raises ValueError with the reason."""
+        return self._response(self._sent, START_SECONDS)
 
-    def diagnosis(self, told: Mapping[str, Any]) -> Diagnosis:
-        """Say how to check, and return the diagnosis. Raises ValueError with what is wrong."""
-        return Diagnosis.of(self._answer(json.dumps(told), told["deadline"] + SLACK_SECONDS))
+    def diagnosis(self, parameters: Mapping[str, Any]) -> Diagnosis:
+        """Send the parameters of the check, and return the diagnosis. Raises ValueError with the reason."""
+        return Diagnosis.of(self._response(json.dumps(parameters), parameters["deadline"] + SLACK_SECONDS))
 
-    def _answer(self, line: str, seconds: float) -> dict[str, Any]:
+    def _response(self, line: str, seconds: float) -> dict[str, Any]:
         over = threading.Timer(seconds, self._process.kill)
         over.start()
         try:
             self._process.stdin.write(f"{line}\n")
             self._process.stdin.flush()
-            answer = self._process.stdout.readline()
-            if answer:
-                return dict(json.loads(answer))
+            response = self._process.stdout.readline()
+            if response:
+                return dict(json.loads(response))
         except BrokenPipeError:
             pass
         finally:
             over.cancel()
-        said = self._process.stderr.read().strip().splitlines() if self._process.wait() >= 0 else []
-        raise ValueError(said[-1] if said else f"no answer within {seconds:.0f} s")
+        errors = self._process.stderr.read().strip().splitlines() if self._process.wait() >= 0 else []
+        raise ValueError(errors[-1] if errors else f"no response within {seconds:.0f} s")
 
     def end(self) -> None:
         self._process.kill()
@@ -95,37 +99,39 @@ class Exec:
 
 
 def together(
-    commands: Mapping[int, Sequence[str]], told: Mapping[str, Any]
+    commands: Mapping[int, Sequence[str]], parameters: Mapping[str, Any]
 ) -> tuple[dict[int, Diagnosis], dict[int, str]]:
-    """Run netcheck with these commands at the same time. Returns diagnoses, and errors in words, by rank."""
+    """Run netcheck with these commands at the same time. Returns diagnoses and error messages by rank."""
     sent = base64.b64encode(package()).decode()
     errors: dict[int, str] = {}
 
-    def tried(rank: int, what: Any, *arguments: Any) -> Any:
+    def attempt(rank: int, call: Any, *arguments: Any) -> Any:
         try:
-            return what(*arguments)
+            return call(*arguments)
         except ValueError as error:
             errors[rank] = str(error)
             return None
 
-    started = {rank: Exec(command, sent) for rank, command in commands.items()}
+    execs = {rank: Exec(command, sent) for rank, command in commands.items()}
     try:
-        with ThreadPoolExecutor(len(started)) as pool:
-            said = dict(zip(started, pool.map(lambda r: tried(r, started[r].ready), started), strict=True))
-            ready = {rank: each for rank, each in said.items() if each is not None}
+        with ThreadPoolExecutor(len(execs)) as pool:
+            reports = dict(zip(execs, pool.map(lambda r: attempt(r, execs[r].ready), execs), strict=True))
+            ready = {rank: each for rank, each in reports.items() if each is not None}
             if not ready:
                 return {}, errors
             used = [port for each in ready.values() for port in each["ports"]]
             port = free_port(min(each["master_port"] for each in ready.values()) + 1, used)
-            how = {**told, "port": port, "run": f"inside-{secrets.token_hex(4)}"}
+            common = {**parameters, "port": port, "run": f"inside-{secrets.token_hex(4)}"}
 
             def check(rank: int) -> Diagnosis | None:
-                defaults = {"NODE_RANK": str(rank), "NNODES": str(told["nodes"])}
-                found: Diagnosis | None = tried(rank, started[rank].diagnosis, {**how, "defaults": defaults})
-                return found
+                defaults = {"NODE_RANK": str(rank), "NNODES": str(parameters["nodes"])}
+                diagnosis: Diagnosis | None = attempt(
+                    rank, execs[rank].diagnosis, {**common, "defaults": defaults}
+                )
+                return diagnosis
 
-            found = dict(zip(ready, pool.map(check, ready), strict=True))
+            diagnoses = dict(zip(ready, pool.map(check, ready), strict=True))
     finally:
-        for each in started.values():
+        for each in execs.values():
             each.end()
-    return {rank: each for rank, each in found.items() if each is not None}, errors
+    return {rank: each for rank, each in diagnoses.items() if each is not None}, errors

@@ -12,60 +12,66 @@ from harness.core.errors import UsageError
 
 
 def faults(
-    names: Annotated[list[str] | None, typer.Argument(help="names of faults, or their targets (all)")] = None,
+    names: Annotated[
+        list[str] | None, typer.Argument(help="names of faults, or of their targets (default: all)")
+    ] = None,
     cluster_name: options.ClusterName = None,
     runs_dir: options.RunsDir = None,
     keep_cluster: options.Keep = None,
-    parallel: Annotated[int, typer.Option(min=1, help="how many launches at the same time")] = 2,
-    job: Annotated[Path, typer.Option(help="the healthy job")] = Path("jobs/multinode.yaml"),
-    table: Annotated[Path | None, typer.Option(help="write the table of docs/faults.md there")] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="number of launches at the same time")] = 2,
+    job: Annotated[Path, typer.Option(help="the job into which faults are injected")] = Path(
+        "jobs/multinode.yaml"
+    ),
+    table: Annotated[Path | None, typer.Option(help="write the table of docs/faults.md to this file")] = None,
     records: Annotated[
-        Path | None, typer.Option("--record", help="write small copies of the bundles there")
+        Path | None, typer.Option("--record", help="write small copies of the bundles to this folder")
     ] = None,
     ledger: Annotated[
-        list[Path] | None, typer.Option(help="inject nothing: report what these ledgers hold")
+        list[Path] | None, typer.Option(help="inject nothing, and report the launches in these ledgers")
     ] = None,
     only_list: Annotated[
-        bool, typer.Option("--list", help="list the faults and the verdict that each must get")
+        bool, typer.Option("--list", help="list the faults, each with its expected verdict")
     ] = False,
     random: Annotated[
-        int, typer.Option(min=0, help="inject so many drawn faults that nobody wrote down", metavar="N")
+        int, typer.Option(min=0, help="inject N randomly drawn faults, none of the catalogue", metavar="N")
     ] = 0,
     generated: Annotated[
-        bool, typer.Option("--programs", help="the ranks of drawn faults run generated programs")
+        bool, typer.Option("--programs", help="run generated programs in the launches of drawn faults")
     ] = False,
     programs_ledger: Annotated[
-        Path | None, typer.Option(help="add the drawn faults with programs to this ledger")
+        Path | None, typer.Option(help="append the drawn faults with programs to this ledger")
     ] = None,
-    seed: Annotated[int, typer.Option(help="of the drawn faults: the same seed draws the same ones")] = 0,
-    skip: Annotated[int, typer.Option(min=0, help="of the drawn faults, leave out the first ones")] = 0,
+    seed: Annotated[int, typer.Option(help="seed of the drawn faults: it determines which are drawn")] = 0,
+    skip: Annotated[int, typer.Option(min=0, help="skip this many of the drawn faults")] = 0,
     shard: Annotated[
-        str | None, typer.Option(help="inject the I-th of N parts that take equally long", metavar="I/N")
+        str | None, typer.Option(help="inject part I of N parts of about equal duration", metavar="I/N")
     ] = None,
-    undo: Annotated[bool, typer.Option("--undo", help="only undo what a killed run left injected")] = False,
+    undo: Annotated[
+        bool, typer.Option("--undo", help="only undo the faults that a killed run left injected")
+    ] = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
     """Inject faults into real launches, undo them, and check that each gets the right verdict and cause.
 
-    With --random, disturbances drawn from a grammar: whether a verdict is right
-    says an oracle, which compares the tracker's database with files of the ranks.
+    With --random, the faults are drawn from a grammar. An oracle decides whether a
+    verdict is right: it compares the tracker's database with files of the ranks.
     """
     from harness.faults import commands as injecting
 
     settings = load(cluster_name=cluster_name, runs_dir=runs_dir, keep_cluster=keep_cluster)
     context = run_context(settings, progress(quiet))
     if random and names:
-        raise UsageError("names of faults and --random were given: one of them was expected")
+        raise UsageError("names of faults and --random cannot be combined")
     if random and shard:
-        raise UsageError("--shard and --random were given: one of them was expected")
+        raise UsageError("--shard and --random cannot be combined")
     if only_list:
         injecting.show(injecting.faults(names or [], random, seed, skip, shard, generated))
         return 0
     if undo:
         if not injecting.undo_left(context):
             return 2
-        print("nothing is left injected")
+        print("no fault is left injected")
         return 0
     if ledger:
         rows, versions = injecting.recorded(ledger)
@@ -77,32 +83,36 @@ def faults(
 
 
 def soak(
-    launches: Annotated[int, typer.Argument(min=1, help="how many launches")],
-    parallel: Annotated[int, typer.Option(min=1, help="how many launches at the same time")] = 1,
+    launches: Annotated[int, typer.Argument(min=1, help="number of launches")],
+    parallel: Annotated[int, typer.Option(min=1, help="number of launches at the same time")] = 1,
     job: Annotated[Path, typer.Option(help="the job of every launch")] = Path("jobs/multinode.yaml"),
     keep_runs: Annotated[str | None, typer.Option("--keep-runs", "--keep", help=KEEP_RUNS)] = None,
-    table: Annotated[Path | None, typer.Option(help="write the result there, like docs/soak.md")] = None,
+    table: Annotated[
+        Path | None, typer.Option(help="write the result to this file, in the format of docs/soak.md")
+    ] = None,
     cluster_name: options.ClusterName = None,
     workers: options.Workers = None,
     images: options.Images = None,
     runs_dir: options.RunsDir = None,
     keep_cluster: options.Keep = None,
-    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None,
+    wait: Annotated[
+        float | None, typer.Option(help="maximum seconds from launch to verdict (default: 600)")
+    ] = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
     """Launch a job many times on one cluster, and look for leaks.
 
-    Every launch is a `harness run` of its own. Exit code 0: all are a PASS and
-    nothing leaked.
+    Every launch is a separate `harness run`. Exit code 0: every launch is a PASS
+    and nothing leaked.
 
-    The ledger has a JSON line for each launch, written as it happens:
-    RUNS_DIR/soak-…/ledger.jsonl, beside bundles, progress and summary.json.
+    RUNS_DIR/soak-…/ledger.jsonl gets a JSON line after each launch. The same folder
+    has bundles, progress and summary.json.
 
     Namespaces, open jobs, processes, memory, disk, Docker objects and temporary
-    files are compared before the first launch and after the last. What grew
-    without an explanation is a leak. Use a machine that does nothing else: what
-    other programs start meanwhile counts too.
+    files are compared before the first launch and after the last. Growth without
+    an explanation is a leak. Use an otherwise idle machine, because objects that
+    other programs create meanwhile count too.
     """
     from harness.soak import commands as soaking
 
@@ -122,14 +132,18 @@ def soak(
 
 
 def programs(
-    seconds: Annotated[float, typer.Option(min=0, help="start no new program after so many seconds")] = 60,
-    seed: Annotated[int, typer.Option(help="the same seed draws the same programs")] = 0,
+    seconds: Annotated[float, typer.Option(min=0, help="start no new program after this many seconds")] = 60,
+    seed: Annotated[int, typer.Option(help="seed of the programs: it determines which are drawn")] = 0,
     ledger: Annotated[
-        Path | None, typer.Option(help="continue after the programs of this file, and add to it")
+        Path | None, typer.Option(help="continue after the programs in this file, and append to it")
     ] = None,
-    again: Annotated[bool, typer.Option("--again", help="repeat the misses of the ledger")] = False,
-    only: Annotated[list[int] | None, typer.Option(help="repeat this number of the seed")] = None,
-    parallel: Annotated[int, typer.Option(min=1, help="how many launches at the same time")] = 2,
+    again: Annotated[
+        bool, typer.Option("--again", help="repeat the programs of the ledger whose verdict was not right")
+    ] = False,
+    only: Annotated[
+        list[int] | None, typer.Option(help="run only the program with this number; may be repeated")
+    ] = None,
+    parallel: Annotated[int, typer.Option(min=1, help="number of launches at the same time")] = 2,
     runs_dir: options.RunsDir = None,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
@@ -137,9 +151,10 @@ def programs(
     """Run generated training programs without a cluster, and check their verdicts.
 
     Each program runs in containers of the worker image, with the real client,
-    recorder, torchrun and tracker. An oracle reads the journals that the program
-    wrote. Exit code 0: no PASS was wrong, and no judge raised an error. Bundles
-    of verdicts that are not right stay in RUNS_DIR/programs-….
+    recorder, torchrun and tracker. An oracle decides from the program's journals
+    whether the verdict is right. Exit code 0: no PASS was wrong, and no judge
+    raised an error. Bundles whose verdict is not right stay in
+    RUNS_DIR/programs-….
     """
     from harness.faults import program_run
 

@@ -1,7 +1,7 @@
-"""Check from inside the pods of a running or hung job whether its ranks can meet: `harness netcheck RUN`.
+"""`harness netcheck RUN`: check inside the pods of a running or hung job whether its ranks reach each other.
 
-netcheck runs in each running pod (execs.py). The API server says what no pod can: which pods do not run, what
-is wrong with their Service, and why.
+netcheck runs in each running pod (execs.py). The API server shows what no pod can see: which pods do not run,
+and what is wrong with their Service.
 """
 
 from __future__ import annotations
@@ -22,35 +22,37 @@ from harness.workers.netcheck import Diagnosis
 from harness.workers.netcheck.finding import FAILED, Finding, failed, in_order, ok, unknown
 
 DEADLINE = 10.0
-"""Seconds for all ranks to be heard. Their pods run, so nobody is waited for."""
+"""Seconds for netcheck to reach all ranks. It is short because the pods already run."""
 NOWHERE = "192.0.2.1"
-"""The address of a pod that has none (RFC 5737): nobody has it."""
+"""The address used for a pod without one. RFC 5737 reserves it, so it belongs to no host."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What was found out: `pods` is each rank's pod and its state, `rows` each rank's diagnosis."""
+    """The result of a check: `pods` has each rank's pod and its state, `results` each rank's diagnosis."""
 
     nodes: int
     pods: Mapping[int, str]
     running: frozenset[int]
     results: Mapping[int, Diagnosis]
     errors: Mapping[int, str]
-    """Why a running pod gave no diagnosis."""
+    """By rank, why netcheck returned no diagnosis in a running pod."""
     service: services.ServiceProblem | str | None = None
-    """What is wrong with the Service that names the pods, or what is proved of it. None: not known."""
+    """The problem of the Service that gives pods their names, or a text if it is healthy. None: not known."""
 
     def diagnosis(self, rank: int) -> Diagnosis:
-        """Return a rank's diagnosis, with what the API server knows of the pods. Raises UsageError."""
+        """Return a rank's diagnosis, with the findings from the API server. Raises UsageError."""
         if rank not in self.results:
             state = self.errors.get(rank) or self.pods.get(rank, "no such rank")
-            there = ", ".join(map(str, sorted(self.results))) or "none"
-            raise UsageError(f"rank {rank} gave no diagnosis: {state}", hint=f"ranks that did: {there}")
-        own = replace(self.results[rank], rank=rank)  # of all pairs, rank 0 tells the others
-        known = self.findings()
-        steps = {each.step for each in known}
-        kept = [each for each in own.findings if each.step not in steps]
-        findings = tuple(in_order([*known, *kept]))
+            available = ", ".join(map(str, sorted(self.results))) or "none"
+            raise UsageError(
+                f"rank {rank} has no diagnosis: {state}", hint=f"ranks with a diagnosis: {available}"
+            )
+        own = replace(self.results[rank], rank=rank)  # the matrix of all pairs comes from rank 0
+        from_server = self.findings()
+        steps = {each.step for each in from_server}
+        others = [each for each in own.findings if each.step not in steps]
+        findings = tuple(in_order([*from_server, *others]))
         bad = next((each for each in findings if each.status == FAILED), None)
         if bad is None:
             return replace(own, findings=findings)
@@ -59,26 +61,26 @@ class Seen:
         if wrong and cause in (
             None,
             *services.NAMES,
-        ):  # why a name does not exist, as a verdict says
+        ):  # the cause that a verdict has when a name does not exist
             cause, ranks = wrong.cause, tuple(wrong.nodes)
         absent = tuple(sorted(set(range(self.nodes)) - self.running))
         missing = absent or own.missing
         return replace(own, verdict=FAILED, cause=cause, ranks=ranks, missing=missing, findings=findings)
 
     def findings(self) -> list[Finding]:
-        """Return the steps `pods` and `service`, as the API server and the execs prove them."""
+        """Return the findings of the steps `pods` and `service`, from the API server and the execs."""
         absent = sorted(set(range(self.nodes)) - self.running)
-        found = [failed("peer.never_came", f"rank {rank}: {self.pods[rank]}", [rank]) for rank in absent]
-        found += [
+        results = [failed("peer.never_came", f"rank {rank}: {self.pods[rank]}", [rank]) for rank in absent]
+        results += [
             unknown("pods", f"rank {rank}: netcheck does not run there: {self.errors[rank]}", [rank])
             for rank in sorted(self.errors)
         ]
-        found = found or [ok("pods", f"{self.nodes} of {self.nodes} pods run")]
+        results = results or [ok("pods", f"{self.nodes} of {self.nodes} pods run")]
         if isinstance(self.service, str):
-            return [*found, ok("service", self.service)]
+            return [*results, ok("service", self.service)]
         if self.service is not None:
-            found.append(Finding("service", FAILED, self.service.text, ranks=tuple(self.service.nodes)))
-        return found
+            results.append(Finding("service", FAILED, self.service.text, ranks=tuple(self.service.nodes)))
+        return results
 
     def as_dict(self, rank: int) -> dict[str, Any]:
         """Return a rank's diagnosis for `--json`, with the state of every pod."""
@@ -90,13 +92,16 @@ class Seen:
 
 
 def look(bundle: Bundle, context: RunContext, deadline: float = DEADLINE) -> Seen:
-    """Check in all pods of a launch that run. Raises UsageError when none does, or its cluster is gone."""
+    """Run netcheck in all running pods of a launch.
+
+    Raises UsageError if no pod runs, or if the cluster no longer exists.
+    """
     kube, target = cluster_of(bundle, context.settings)
     manifest = bundle.manifest
     launch, expected = (manifest.launch, manifest.expected) if manifest else (None, None)
     if launch is None or expected is None:
         raise UsageError(
-            f"{bundle.path} has launched nothing yet", hint="`harness status` says what it waits for"
+            f"{bundle.path} has launched nothing yet", hint="`harness status` shows why the launch waits"
         )
     namespace, known = launch.namespace, bundle.pods()
     objects = {
@@ -104,30 +109,30 @@ def look(bundle: Bundle, context: RunContext, deadline: float = DEADLINE) -> See
         for rank in range(expected.num_nodes)
     }
     pods = {rank: state(pod, known[rank].name if rank in known else None) for rank, pod in objects.items()}
-    there = {rank: pod for rank, pod in objects.items() if pod is not None and runs(pod)}
-    if not there:
-        said = "; ".join(f"rank {rank}: {each}" for rank, each in pods.items())
-        raise UsageError(f"no pod of {bundle.path} runs: {said}", hint="netcheck looks into pods that run")
+    running = {rank: pod for rank, pod in objects.items() if pod is not None and runs(pod)}
+    if not running:
+        states = "; ".join(f"rank {rank}: {each}" for rank, each in pods.items())
+        raise UsageError(f"no pod of {bundle.path} runs: {states}", hint="netcheck needs pods that run")
     base = [context.settings.kubectl_bin, *target, "-n", namespace, "exec", "-i"]
     commands = {
-        rank: [*base, pod["metadata"]["name"], "-c", container(pod), "--"] for rank, pod in there.items()
+        rank: [*base, pod["metadata"]["name"], "-c", container(pod), "--"] for rank, pod in running.items()
     }
-    context.progress(f"netcheck in {len(there)} of {expected.num_nodes} pods")
+    context.progress(f"netcheck in {len(running)} of {expected.num_nodes} pods")
     addresses = [(pod or {}).get("status", {}).get("podIP") or NOWHERE for pod in objects.values()]
-    told = {
+    parameters = {
         "nodes": expected.num_nodes,
         "deadline": deadline,
-        "peers": addresses if launch.kind == "DaemonSet" else [],  # its pods have no names of their own
+        "peers": addresses if launch.kind == "DaemonSet" else [],  # pods of a DaemonSet have no DNS names
     }
-    results, errors = together(commands, told)
+    results, errors = together(commands, parameters)
     assert manifest is not None
     case = Case(Bundle.open(bundle.path), manifest, expected, launch, running=True)
     service = services.problem(case) or services.healthy(case)
-    return Seen(expected.num_nodes, pods, frozenset(there), results, errors, service)
+    return Seen(expected.num_nodes, pods, frozenset(running), results, errors, service)
 
 
 def runs(pod: Object) -> bool:
-    """Return whether the first container of a pod runs, the one of the rank."""
+    """Return whether the first container of a pod runs. It is the container of the rank."""
     statuses = pod["status"].get("containerStatuses") or []
     name = container(pod)
     return any(each["name"] == name and "running" in (each.get("state") or {}) for each in statuses)
@@ -138,16 +143,16 @@ def container(pod: Object) -> str:
 
 
 def state(pod: Object | None, name: str | None) -> str:
-    """Return in words what the API server says of a pod."""
+    """Return a text for the state of a pod on the API server."""
     if pod is None:
         return f"pod {name} is gone" if name else "it has no pod"
-    said = f"pod {pod['metadata']['name']} is {pod['status'].get('phase', 'of an unknown phase')}"
+    phase = f"pod {pod['metadata']['name']} is {pod['status'].get('phase', 'in an unknown phase')}"
     scheduled = condition(pod, "PodScheduled")
     if scheduled.get("status") == "False":
-        return f"{said}: {scheduled.get('reason')}: {scheduled.get('message')}"
+        return f"{phase}: {scheduled.get('reason')}: {scheduled.get('message')}"
     for each in pod["status"].get("containerStatuses") or []:
         for kind in ("waiting", "terminated"):
             if detail := (each.get("state") or {}).get(kind):
                 code = f", exit code {detail['exitCode']}" if "exitCode" in detail else ""
-                return f"{said}: {detail.get('reason')}{code}: {detail.get('message') or 'no more is said'}"
-    return f"{said} on {pod['spec'].get('nodeName')}"
+                return f"{phase}: {detail.get('reason')}{code}: {detail.get('message') or 'no message'}"
+    return f"{phase} on {pod['spec'].get('nodeName')}"

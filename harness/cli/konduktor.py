@@ -10,19 +10,21 @@ from harness.cli.options import progress
 from harness.cli.view.lazy import load, run_context
 
 SETTINGS = {"ignore_unknown_options": True, "allow_interspersed_args": False}
-"""Options after the first argument are konduktor's."""
+"""Options after the first argument are passed to konduktor."""
 
 
 def konduktor(
     arguments: Annotated[list[str], typer.Argument(help="konduktor's command, e.g. logs JOB -N 1")],
     cluster_name: options.ClusterName = None,
-    namespace: Annotated[str | None, typer.Option(help="(that of the newest launch)")] = None,
+    namespace: Annotated[
+        str | None, typer.Option(help="namespace of the jobs (default: that of the newest launch)")
+    ] = None,
     quiet: options.Quiet = False,
 ) -> int:
     """Run konduktor on the harness's cluster. `konduktor logs JOB` needs a cluster with `harness up --logs`.
 
-    It is the version that the harness launches with. Options of this command come before konduktor's.
-    The exit code is konduktor's.
+    It is the konduktor version with which the harness launches jobs. Options of this command come before
+    konduktor's. The exit code is konduktor's.
     """
     from harness.launch.konduktor.interactive import command
     from harness.provision.kind.cluster import KindCluster

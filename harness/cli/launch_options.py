@@ -1,4 +1,4 @@
-"""The options of the commands that launch something, and what these commands have in common."""
+"""The options of the commands that launch a workload, and the steps these commands share."""
 
 import inspect
 from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launch:
-    """The options of each command that launches something (`launching`)."""
+    """The options of every command that launches a workload (`launching` adds them)."""
 
     cluster_name: options.ClusterName = None
     workers: options.Workers = None
@@ -31,12 +31,14 @@ class Launch:
     fresh: options.Fresh = None
     kubeconfig: options.Kubeconfig = None
     context: options.Context = None
-    wait: Annotated[float | None, typer.Option(help="seconds from launch to verdict at most (600)")] = None
+    wait: Annotated[
+        float | None, typer.Option(help="maximum seconds from launch to verdict (default: 600)")
+    ] = None
     quiet: options.Quiet = False
     as_json: options.Json = False
 
     def settings(self, **more: Any) -> "Settings":
-        """Return the settings with these options and those of the command. Raises UsageError."""
+        """Return the settings from these options and the command's own (`more`). Raises UsageError."""
         own = {name: getattr(self, name) for name in _LAUNCH if name not in ("wait", "quiet", "as_json")}
         return lazy.load(**{**own, "wait_seconds": self.wait, **more})
 
@@ -44,8 +46,8 @@ class Launch:
         """Launch a workload and judge it, with progress on stderr."""
         from harness import run as running
 
-        with lazy.watching(self.quiet) as (tell, listener):
-            return running.run(workload, lazy.run_context(settings, tell), listener)
+        with lazy.watching(self.quiet) as (progress, listener):
+            return running.run(workload, lazy.run_context(settings, progress), listener)
 
     def show(self, outcome: "Outcome") -> int:
         """Print the verdict and return its exit code."""
@@ -57,15 +59,15 @@ _LAUNCH = inspect.signature(Launch).parameters
 
 
 def launching(command: Callable[..., int]) -> Callable[..., int]:
-    """Give a command the options of Launch in place of its last parameter, `launch`."""
+    """Return the command with the options of Launch in place of its last parameter, `launch`."""
 
     @wraps(command)
-    def called(**words: Any) -> int:
-        launch = Launch(**{name: words.pop(name) for name in _LAUNCH})
-        return command(**words, launch=launch)
+    def wrapper(**arguments: Any) -> int:
+        launch = Launch(**{name: arguments.pop(name) for name in _LAUNCH})
+        return command(**arguments, launch=launch)
 
-    own = [one for one in inspect.signature(command).parameters.values() if one.name != "launch"]
+    own = [each for each in inspect.signature(command).parameters.values() if each.name != "launch"]
     parameters = [*own, *_LAUNCH.values()]
-    called.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
-    called.__annotations__ = {one.name: one.annotation for one in parameters}
-    return called
+    wrapper.__signature__ = inspect.Signature(parameters, return_annotation=int)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {each.name: each.annotation for each in parameters}
+    return wrapper

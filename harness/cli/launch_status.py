@@ -1,4 +1,4 @@
-"""What `harness status` says of a launch. Without a launch there is none, and nothing else is imported."""
+"""The part of `harness status` that describes a launch. It imports little, for a status without launches."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ class PodStatus(BaseModel, frozen=True):
 
     name: str
     ranks: list[int]
-    """Empty while its number is not known, and for a pod that another one replaced."""
+    """Empty if the pod's number is not known yet, or if another pod has replaced this one."""
     state: str
-    """Phase, node and what it waits for."""
+    """Phase, node, and the reason why the pod waits."""
 
 
 class LaunchStatus(BaseModel, frozen=True):
-    """One launch: its namespace, and the object in it."""
+    """One launch: its namespace, the launched object and its pods."""
 
     namespace: str
     kind: str | None = None
-    """JobSet, StatefulSet, DaemonSet or Job. None when there is no object yet, or none any more."""
+    """JobSet, StatefulSet, DaemonSet or Job. None before the object is created and after it is deleted."""
     name: str | None = None
     state: str
     queue: str | None = None
-    """What Kueue says of it. None when it names no queue."""
+    """The admission status that Kueue reports. None if the object has no queue label."""
     pods: list[PodStatus] = []
 
     def lines(self) -> list[str]:
-        """Return the text for a person."""
+        """Return the launch as lines of text."""
         from harness.judge.case import names
 
         what = f"{self.kind} {self.name}  " if self.kind else ""

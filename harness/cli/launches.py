@@ -1,4 +1,4 @@
-"""Look at the launches on a cluster: what each launched, its state, its pods, and the ranks in each pod."""
+"""List the launches on a cluster, each with its object, its state, its pods and the ranks in each pod."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def launches(kube: Kube) -> list[LaunchStatus]:
 def of_namespace(
     namespace: Object, objects: list[Object], workloads: list[Object], pods: list[Object]
 ) -> LaunchStatus:
-    """Return the launch of one namespace, from the launched objects, Workloads and pods in it."""
+    """Return the launch in a namespace, from the launched objects, Workloads and pods in it."""
     name = str(namespace["metadata"]["name"])
     if not objects:
-        # The harness makes the namespace first. It deletes what would start again when it has ended.
+        # The harness creates the namespace first. It deletes an ended object that would restart its pods.
         return LaunchStatus(namespace=name, state="not launched yet, or over and deleted")
     item = objects[-1]
     per_pod = int((namespace["metadata"].get("annotations") or {}).get(RANKS_PER_POD, 1))
@@ -39,7 +39,7 @@ def of_namespace(
         kind=item["kind"],
         name=item["metadata"]["name"],
         state=_state(item),
-        queue=_said(workloads) if QUEUE_LABEL in (item["metadata"].get("labels") or {}) else None,
+        queue=_admission(workloads) if QUEUE_LABEL in (item["metadata"].get("labels") or {}) else None,
         pods=_pods(item, pods, per_pod),
     )
 
@@ -56,9 +56,9 @@ def _within(namespace: Object, items: list[Object]) -> list[Object]:
 
 
 def _state(item: Object) -> str:
-    """Return how far a launched object is, as it says itself.
+    """Return the state that the object reports in its status.
 
-    A StatefulSet and a DaemonSet never say that they have ended.
+    A StatefulSet or DaemonSet never reports that it has ended.
     """
     status = item.get("status") or {}
     ended = next(
@@ -75,19 +75,19 @@ def _state(item: Object) -> str:
     return "running"
 
 
-def _said(workloads: list[Object]) -> str:
-    """Return why Kueue has not admitted it, or that it has."""
+def _admission(workloads: list[Object]) -> str:
+    """Return whether Kueue has admitted the object, with the message of the condition."""
     for workload in workloads:
         for kind in ("Finished", "Evicted", "Admitted", "QuotaReserved"):
-            said = condition(workload, kind)
-            if said and (said["status"] == "True" or kind == "QuotaReserved"):
-                told = said.get("message") or said.get("reason")
-                return f"{kind}: {told}" if said["status"] == "True" else f"not admitted: {told}"
-    return "Kueue says nothing"
+            reported = condition(workload, kind)
+            if reported and (reported["status"] == "True" or kind == "QuotaReserved"):
+                message = reported.get("message") or reported.get("reason")
+                return f"{kind}: {message}" if reported["status"] == "True" else f"not admitted: {message}"
+    return "Kueue reports no condition"
 
 
 def _pods(item: Object, pods: list[Object], per_pod: int) -> list[PodStatus]:
-    """Return the pods of a launched object: first those that hold ranks, by rank, then all others."""
+    """Return the pods of a launched object: first the pods with ranks, in rank order, then the others."""
     metadata = item["metadata"]
     launch = Launch(
         launcher="",
@@ -97,7 +97,7 @@ def _pods(item: Object, pods: list[Object], per_pod: int) -> list[PodStatus]:
         uid=metadata["uid"],
     )
     numbered = members(launch, [[ObjectState("", "ADDED", "", pod)] for pod in pods])
-    first = {found[-1].name: index * per_pod for index, found in numbered.items()}
+    first = {lives[-1].name: index * per_pod for index, lives in numbered.items()}
     rows = [
         PodStatus(
             name=(name := str(pod["metadata"]["name"])),
@@ -110,7 +110,7 @@ def _pods(item: Object, pods: list[Object], per_pod: int) -> list[PodStatus]:
 
 
 def _pod(pod: Object) -> str:
-    """Return where a pod is, what it waits for, and how often its containers were started again."""
+    """Return the phase and node of a pod, why it waits, and the restarts of its containers."""
     status, node = pod["status"], pod["spec"].get("nodeName", "no node")
     containers = status.get("containerStatuses") or []
     waiting = [

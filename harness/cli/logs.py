@@ -1,4 +1,4 @@
-"""Print the ranks' logs from a bundle, also while it is written. Ground-truth frames are left out."""
+"""Read the ranks' logs from a bundle, even while it is being written, without the ground-truth frames."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOOK_SECONDS = 0.2
 
 
 def lines(bundle: Bundle, rank: int | None) -> Iterator[str]:
-    """Yield "node index | time | text", pod after pod. Raises UsageError for a rank without a pod."""
+    """Yield each line as "node index | time | text", pod by pod. Raises UsageError if the rank has no pod."""
     for index, log in _logs(bundle.path, _pods(bundle, rank)):
         with open_regular(log) as file:
             for line in file.read().decode(errors="replace").splitlines():
@@ -23,11 +23,12 @@ def lines(bundle: Bundle, rank: int | None) -> Iterator[str]:
 
 
 def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
-    """Yield the same lines as they are written, until the harness that writes the bundle has ended."""
+    """Yield lines like `lines` as they are written, until the launch of the bundle has ended."""
     read: dict[Path, int] = {}
     version = None
     while True:
-        if version != (version := _version(path)):  # taken first: what changes while it is read is read again
+        # The version is read first, so that a change during the reading causes another one.
+        if version != (version := _version(path)):
             bundle = Bundle.open(path)
             over = bundle.manifest is None or bundle.manifest.ended_at is not None
             pods = _pods(bundle, rank, expected=over)
@@ -45,15 +46,16 @@ def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
 
 
 def _version(path: Path) -> list[tuple[int, int, int]]:
-    """Return a value that changes when a file that names the pods or the end of the launch changes."""
+    """Return a value that changes with the files that record the pods and the end of the launch."""
     files = [path / "manifest.json", path / "objects" / "pod.jsonl"]
     stats = [file.stat() for file in files if file.exists()]
     return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
 
 
 def _pods(bundle: Bundle, rank: int | None, expected: bool = True) -> list[tuple[int, str]]:
-    """Return node index and name of every pod, or of the rank's. It may not exist yet, unless it is
-    expected.
+    """Return node index and name of every pod, or of the pod of `rank`.
+
+    If the rank has no pod, the list is empty. With `expected`, UsageError is raised instead.
     """
     ranks = bundle.ranks()
     if rank is None:
@@ -61,12 +63,12 @@ def _pods(bundle: Bundle, rank: int | None, expected: bool = True) -> list[tuple
     if rank in ranks:
         return [(ranks[rank].index, ranks[rank].name)]
     if expected:
-        there = (
+        hint = (
             f"ranks with a pod: {', '.join(map(str, ranks))}"
             if ranks
-            else "`harness show` says why it has none"
+            else "`harness show` shows why no rank has a pod"
         )
-        raise UsageError(f"the bundle has no pod of rank {rank}", hint=there)
+        raise UsageError(f"the bundle has no pod of rank {rank}", hint=hint)
     return []
 
 

@@ -1,9 +1,9 @@
-"""The `harness` command. Thin: options in, one call, one rendering, one exit code.
+"""The `harness` command. Each command parses its options, makes one call, and prints the result.
 
-Exit codes: 0 PASS, 1 FAIL, 2 UNKNOWN or the harness could not do its work, 64 bad usage.
-`--json` prints one JSON document on stdout and nothing else there; progress goes to stderr.
+Exit codes: 0 for PASS, 1 for FAIL, 2 for UNKNOWN or an error of the harness, 64 for bad usage.
+With `--json`, stdout contains only one JSON document. Progress goes to stderr.
 
-A command imports what it works with when it is called (harness/cli/view/lazy.py).
+A command imports its dependencies when it is called (harness/cli/view/lazy.py).
 """
 
 import gc
@@ -26,10 +26,11 @@ from harness.cli.view.lazy import console, load, opened, run_context, show_verdi
 from harness.core.errors import HarnessError, UsageError
 
 FOLDERS = (
-    "can it be read and written? HARNESS_RUNS_DIR, HARNESS_CACHE_DIR and HARNESS_STATE_DIR name other folders"
+    "make it readable and writable, or set HARNESS_RUNS_DIR, HARNESS_CACHE_DIR and HARNESS_STATE_DIR to "
+    "other folders"
 )
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
-"""ClickException, of whichever click typer uses: newer ones bring their own."""
+"""ClickException of the click that typer uses: newer versions of typer include their own click."""
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -56,7 +57,7 @@ def _of_all_commands(
         typer.Option("--version", is_eager=True, callback=_print_version, help="print the version and exit"),
     ] = False,
 ) -> None:
-    """Launch real multinode jobs on a real Kubernetes cluster, and get a verdict that can be believed."""
+    """Launch real multinode jobs on a real Kubernetes cluster, and get a verdict backed by evidence."""
 
 
 @app.command()
@@ -64,26 +65,31 @@ def _of_all_commands(
 def run(
     job: Annotated[
         Path,
-        typer.Argument(help="a konduktor job file, or a manifest of a StatefulSet, Indexed Job or DaemonSet"),
+        typer.Argument(
+            help="a konduktor job file, or the manifest of a StatefulSet, Indexed Job or DaemonSet"
+        ),
     ],
-    tracker: Annotated[str | None, typer.Option(help="embedded or hosted (embedded)")] = None,
+    tracker: Annotated[
+        str | None, typer.Option(help="the tracker: embedded or hosted (default: embedded)")
+    ] = None,
     netcheck: Annotated[
-        bool | None, typer.Option("--netcheck", help="check first in every pod that the ranks can meet")
+        bool | None,
+        typer.Option("--netcheck", help="first check in every pod that the ranks can reach each other"),
     ] = None,
     expect_ranks: Annotated[
         str | None,
-        typer.Option(help="the ranks that log, e.g. 0,4; the others log nothing (all)"),
+        typer.Option(help="the ranks that log, e.g. 0,4; the others must log nothing (default: all ranks)"),
     ] = None,
     launch: Launch = NOTHING,
 ) -> int:
     """Launch a job and judge it. Creates a cluster if there is none, and deletes it afterwards.
 
-    With --json, `bundle` and `report` beside the verdict are absolute paths.
+    With --json, the paths in `bundle` and `report` are absolute.
     """
     settings = launch.settings(tracker=tracker, netcheck=netcheck, expect=options.expect(expect_ranks))
     from harness.launch.konduktor.program import early
 
-    with early(job, settings) as process:  # its imports run beside these
+    with early(job, settings) as process:  # imports konduktor in a second process, during the imports below
         from harness.launch.workload_file import load as load_workload
 
         outcome = launch.run(load_workload(job, process), settings)
@@ -95,11 +101,11 @@ def judge(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder, e.g. runs/latest")],
     as_json: options.Json = False,
 ) -> int:
-    """Judge a recorded bundle again. Touches no cluster and writes nothing."""
+    """Judge a recorded bundle again. Uses no cluster and writes nothing."""
     from harness.judge.users import judge as judge_bundle
 
-    found = opened(bundle)
-    return show_verdict(judge_bundle(found), found.path, as_json)
+    evidence = opened(bundle)
+    return show_verdict(judge_bundle(evidence), evidence.path, as_json)
 
 
 @app.command()
@@ -108,27 +114,27 @@ def show(
     as_json: options.Json = False,
 ) -> int:
     """Show the recorded verdict of a bundle."""
-    found = opened(bundle)
-    if found.recorded_verdict is None:
+    evidence = opened(bundle)
+    if evidence.recorded_verdict is None:
         raise UsageError(f"{bundle} has no readable verdict.json", hint=f"harness judge {bundle}")
-    return show_verdict(found.recorded_verdict, found.path, as_json)
+    return show_verdict(evidence.recorded_verdict, evidence.path, as_json)
 
 
 @app.command()
 def doctor(
     fix: Annotated[
-        bool, typer.Option("--fix", help="install and start what is missing (Debian, as root)")
+        bool, typer.Option("--fix", help="install and start what is missing (on Debian, as root)")
     ] = False,
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    """Check Docker, cgroups, disk, tools and registries, and say how to fix what is missing."""
+    """Check Docker, cgroups, disk, tools and registries, and show how to fix each problem."""
     from harness.provision.doctor import check, checks, repair
 
     settings = load()
-    found = repair.fix(run_context(settings, progress(quiet))) if fix else checks.checks(settings)
-    dump(check.as_json(found)) if as_json else console().print(check.render(found))
-    return check.exit_code(found)
+    results = repair.fix(run_context(settings, progress(quiet))) if fix else checks.checks(settings)
+    dump(check.as_json(results)) if as_json else console().print(check.render(results))
+    return check.exit_code(results)
 
 
 COMMANDS = (
@@ -153,9 +159,9 @@ app.command(context_settings=konduktor.SETTINGS)(konduktor.konduktor)
 def images_build(
     images: options.Images = None, quiet: options.Quiet = False, as_json: options.Json = False
 ) -> int:
-    """Build or fetch every image of the stack into the cache, and make the template of new clusters.
+    """Build or fetch every image of the stack into the cache, and create the template for new clusters.
 
-    A template that cannot be made is a line, and no failure: kind creates the clusters then.
+    If the template cannot be created, the command prints the reason and succeeds: kind then creates clusters.
     """
     from harness import run as running
     from harness.cli import status
@@ -171,9 +177,9 @@ def images_build(
 
 
 def main(arguments: list[str] | None = None, program: str | None = None) -> None:
-    """Run one command and exit. A HarnessError is one message and an exit code, never a traceback.
+    """Run one command and exit. A HarnessError becomes a message and an exit code, never a traceback.
 
-    `program` is the name that help texts begin with (the one that was typed).
+    `program` is the name that help texts begin with. None means the name the user typed.
     """
     in_utf8()
     may_be_left()
@@ -186,14 +192,14 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> None
     except HarnessError as error:
         print(f"harness: {error}", file=sys.stderr)
         code = error.exit_code
-    except OSError as error:  # A launch records its errors. These come from a folder that cannot be used.
+    except OSError as error:  # A launch records its own errors, so this one comes from an unusable folder.
         where = f": {error.filename}" if error.filename else ""
         print(f"harness: {error.strerror or error}{where}\n  → {FOLDERS}", file=sys.stderr)
         code = 2
     except (KeyboardInterrupt, typer.Abort):
         print("harness: interrupted", file=sys.stderr)
         code = 2
-    gc.freeze()  # the interpreter's end would look through every object once more
+    gc.freeze()  # otherwise the interpreter scans every object once more when it exits
     sys.exit(code)
 
 

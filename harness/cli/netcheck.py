@@ -1,4 +1,4 @@
-"""`harness netcheck`: launch netcheck alone, or look from inside a running job, and show who reaches whom."""
+"""`harness netcheck`: check which ranks reach each other, in a new launch or in a running job."""
 
 import sys
 from pathlib import Path
@@ -16,41 +16,46 @@ from harness.core.errors import UsageError
 @launching
 def netcheck(
     bundle: Annotated[
-        Path | None, typer.Argument(metavar="RUN", help="look inside this running job: its bundle")
+        Path | None, typer.Argument(metavar="RUN", help="check this running job, named by its bundle")
     ] = None,
     rank: Annotated[
-        int | None, typer.Option(min=0, help="with RUN: whose table (the lowest that gave one)")
+        int | None,
+        typer.Option(
+            min=0, help="with RUN: show the table of this rank (default: the lowest rank that has one)"
+        ),
     ] = None,
     nodes: Annotated[
-        int | None, typer.Option(min=1, max=256, help="how many pods, one for each rank (4)")
+        int | None, typer.Option(min=1, max=256, help="number of pods, one for each rank (default: 4)")
     ] = None,
     image: Annotated[
-        str | None, typer.Option(help="any image with a shell and Python 3.9 or later (the worker image)")
+        str | None,
+        typer.Option(help="any image with a shell and Python 3.9 or later (default: the worker image)"),
     ] = None,
     bandwidth: Annotated[
-        bool, typer.Option("--bandwidth", help="measure MB/s and latency of each pair, in 30 s more at most")
+        bool,
+        typer.Option("--bandwidth", help="also measure MB/s and latency of each pair, in at most 30 s more"),
     ] = False,
     pod: options.Pod = None,
     env: options.Env = None,
     print_module: Annotated[
-        bool, typer.Option("--print-module", help="print netcheck as one Python file, and launch nothing")
+        bool, typer.Option("--print-module", help="print netcheck as a single Python file, launch nothing")
     ] = False,
     launch: Launch = NOTHING,
 ) -> int:
-    """Check on the cluster, from inside pods, whether the ranks of a job can meet.
+    """Check from inside pods whether the ranks of a job can reach each other.
 
-    Launches an Indexed Job with a headless Service. Each pod tries every other
-    one. Prints the matrix of all pairs, and the cause when a pair fails. Exit
+    Launches an Indexed Job with a headless Service. Each pod connects to every
+    other pod. Prints the matrix of all pairs, and the cause if a pair fails. Exit
     code, bundle and report are those of `harness run`. With --bandwidth, a link
-    or a node that is five times slower than the others is a cause.
+    or node that is five times slower than the others is also a failure.
 
-    With RUN, netcheck is brought into every running pod of that launch, and
-    started in all at the same time. The job goes on, and no file is left there.
-    Pods that do not run are named with their state. Exit code 0: all pairs are
-    fine. 1: a cause is named. 2: something could not be seen.
+    With RUN, netcheck runs in all running pods of that launch at the same time.
+    The job continues, and no file is left in the pods. Pods that are not running
+    are listed with their state. Exit code 0: all pairs are fine. 1: a cause was
+    found. 2: something could not be checked.
 
-    --print-module prints one Python file to copy into an image, under any name:
-    its functions can be imported, and it runs as netcheck does.
+    --print-module prints a Python file that can be copied into an image under any
+    name. Its functions can be imported, and running it runs netcheck.
     """
     if print_module:
         from harness.launch.mounts.netcheck_module import single_file
@@ -59,13 +64,12 @@ def netcheck(
         return 0
     if bundle is not None:
         if any(given is not None for given in (nodes, image, pod)) or env or bandwidth:
-            wrong = (
-                "--nodes, --image, --bandwidth, --pod and --env are for a launch, and RUN has been launched"
+            raise UsageError(
+                "--nodes, --image, --bandwidth, --pod and --env apply only to a new launch, not to RUN"
             )
-            raise UsageError(wrong)
         return _inside(bundle, rank, launch)
     if rank is not None:
-        raise UsageError("--rank looks inside a running job: name it", hint="harness netcheck runs/latest")
+        raise UsageError("--rank applies only to a running job, RUN", hint="harness netcheck runs/latest")
     from harness.launch.workloads.netcheck_job import job
     from harness.launch.workloads.pod_options import pod_options
 
@@ -82,6 +86,6 @@ def _inside(bundle: Path, rank: int | None, launch: Launch) -> int:
     context = run_context(settings, progress(launch.quiet))
     seen = inside.look(opened(bundle, settings.runs_dir), context)
     rank = min(seen.results, default=0) if rank is None else rank
-    found = seen.diagnosis(rank)
-    dump(seen.as_dict(rank)) if launch.as_json else print(table.text(found, sys.stdout.isatty()))
-    return {"ok": 0, "failed": 1, "unknown": 2}[found.verdict]
+    diagnosis = seen.diagnosis(rank)
+    dump(seen.as_dict(rank)) if launch.as_json else print(table.text(diagnosis, sys.stdout.isatty()))
+    return {"ok": 0, "failed": 1, "unknown": 2}[diagnosis.verdict]

@@ -1,6 +1,6 @@
-"""What several commands share: their options, their progress, their JSON.
+"""Options, progress output and JSON output shared by several commands.
 
-An option that two commands have is defined here, so that it means the same in both.
+An option of two or more commands is defined here, so that it means the same in each.
 """
 
 import json
@@ -14,23 +14,30 @@ import typer
 
 from harness.core.progress import Progress
 
-ClusterName = Annotated[str | None, typer.Option("--cluster-name", help="kind cluster to use (pluto-e2e)")]
-Workers = Annotated[int | None, typer.Option(help="worker nodes; 0 is a single-node cluster (2)")]
-Kubernetes = Annotated[str | None, typer.Option(help="version of a new cluster, e.g. 1.35 (1.36)")]
-Images = Annotated[str | None, typer.Option(help="auto, registry or source (auto)")]
-RunsDir = Annotated[Path | None, typer.Option(help="where bundles go (runs)")]
-Json = Annotated[bool, typer.Option("--json", help="one JSON document on stdout, nothing else there")]
-Kubeconfig = Annotated[
-    Path | None, typer.Option(help="use this cluster of yours, and make none (HARNESS_KUBECONFIG)")
+ClusterName = Annotated[
+    str | None, typer.Option("--cluster-name", help="the kind cluster to use (default: pluto-e2e)")
 ]
-Context = Annotated[str | None, typer.Option(help="of that kubeconfig (its current one)")]
+Workers = Annotated[int | None, typer.Option(help="worker nodes; 0 means a single-node cluster (default: 2)")]
+Kubernetes = Annotated[
+    str | None, typer.Option(help="Kubernetes version of a new cluster, e.g. 1.35 (default: 1.36)")
+]
+Images = Annotated[
+    str | None, typer.Option(help="origin of the images: auto, registry or source (default: auto)")
+]
+RunsDir = Annotated[Path | None, typer.Option(help="folder for bundles (default: runs)")]
+Json = Annotated[bool, typer.Option("--json", help="print one JSON document on stdout and nothing else")]
+Kubeconfig = Annotated[
+    Path | None,
+    typer.Option(help="use the cluster of this kubeconfig and create none (env: HARNESS_KUBECONFIG)"),
+]
+Context = Annotated[str | None, typer.Option(help="context of the kubeconfig (default: its current context)")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="show no progress, only the result")]
 Keep = Annotated[
-    bool | None, typer.Option("--keep-cluster", help="keep the cluster afterwards (KEEP_CLUSTER)")
+    bool | None, typer.Option("--keep-cluster", help="keep the cluster afterwards (env: KEEP_CLUSTER)")
 ]
 Fresh = Annotated[
     bool | None,
-    typer.Option("--fresh", help="have kind create the cluster, and use no template (HARNESS_FRESH)"),
+    typer.Option("--fresh", help="create the cluster with kind, not from a template (env: HARNESS_FRESH)"),
 ]
 Pod = Annotated[
     Path | None,
@@ -41,15 +48,18 @@ Env = Annotated[
     typer.Option(
         "--env",
         metavar="NAME[=VALUE]",
-        help="set a variable in the ranks; without VALUE, copy it from this environment",
+        help="set an environment variable in the ranks; without VALUE, copy it from this environment",
     ),
 ]
-KEEP_RUNS = "bundles of launches that passed: all, failed (none of them), last:N (all)"
+KEEP_RUNS = "which bundles of passed launches to keep: all, failed (none of them) or last:N (default: all)"
 KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 
 
 def expect(ranks: str | None) -> dict[str, Any] | None:
-    """Return the setting `expect` for --expect-ranks: the numbers in it, or the text itself for an error."""
+    """Return the setting `expect` for --expect-ranks.
+
+    A part that is no number stays text, so that the settings reject it.
+    """
     if ranks is None:
         return None
     parts = ranks.split(",")
@@ -57,21 +67,21 @@ def expect(ranks: str | None) -> dict[str, Any] | None:
 
 
 class TimedProgress:
-    """Writes lines to stderr, each with the seconds since the start."""
+    """Prints lines to stderr, each with the seconds since the start."""
 
     def __init__(self) -> None:
         self.start = time.monotonic()
 
     def __call__(self, text: str) -> None:
-        with suppress(OSError):  # a terminal or a pipe that is gone must not end a clean-up
+        with suppress(OSError):  # a closed terminal or pipe must not stop a clean-up
             print(f"[{time.monotonic() - self.start:6.1f}s] {text}", file=sys.stderr, flush=True)
 
 
 def progress(quiet: bool) -> Progress:
-    """Return what a command calls with each line of its progress: TimedProgress, or nothing when `quiet`."""
+    """Return the function that a command calls with each line of progress. It prints nothing if `quiet`."""
     return (lambda _: None) if quiet else TimedProgress()
 
 
 def dump(document: Any) -> None:
-    """Print the one document of `--json` to stdout."""
+    """Print a document to stdout as JSON."""
     print(json.dumps(document, indent=2, default=str), flush=True)

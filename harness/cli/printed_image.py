@@ -1,4 +1,4 @@
-"""The image of printed manifests: one that the nodes of the cluster at hand have, where that is known."""
+"""Choose the image of printed manifests: one that the cluster's nodes have, if the cluster can be reached."""
 
 from __future__ import annotations
 
@@ -17,37 +17,38 @@ from harness.settings import Settings
 
 
 def printed_image(settings: Settings, named: str | None) -> str:
-    """Return the image for manifests: the one that is `named`, that of the settings, or one of the nodes.
+    """Return the image for manifests: `named`, the image of the settings, or a worker image of the nodes.
 
-    What the nodes have instead is said on stderr. Raises UsageError where the nodes have several.
+    If the nodes have other images instead, stderr lists them. Raises UsageError if `named` and the settings
+    are empty and the nodes have several worker images.
     """
     wanted = named or settings.worker_image
     others = other_tags(wanted or LOCAL_IMAGE, _nodes(settings))
     if wanted:
         if others:
-            _say(f"no node reports the image {wanted}; nodes have {', '.join(others)}")
+            _note(f"no node reports the image {wanted}; nodes have {', '.join(others)}")
         return wanted
     if len(others) > 1:
         raise UsageError(
-            f"--image is expected: the nodes have several worker images, {', '.join(others)}",
-            hint="name the one that the pods are to run",
+            f"--image is required, because the nodes have several worker images: {', '.join(others)}",
+            hint="add --image with the image that the pods should run",
         )
     if not others:
-        _say(f"{LOCAL_IMAGE} stands for the worker image: name one that the nodes have with --image")
+        _note(f"{LOCAL_IMAGE} is a placeholder for the worker image: use --image to name one on your nodes")
     return next(iter(others), LOCAL_IMAGE)
 
 
 def _nodes(settings: Settings) -> list[Object]:
-    """Return the nodes of the cluster that the settings name; none where it is not reached."""
+    """Return the nodes of the cluster in the settings, or an empty list if it cannot be reached."""
     cluster = cluster_of(settings)
     if not Path(cluster.kubeconfig).is_file():
         return []
     try:
         return Kube(cluster.kubeconfig, cluster.context).objects("v1", "Node")
     except (HarnessError, ApiException, HTTPError, OSError) as error:
-        _say(f"the nodes were not asked for their images: {error}")
+        _note(f"the images on the nodes are not known: {error}")
         return []
 
 
-def _say(text: str) -> None:
+def _note(text: str) -> None:
     print(f"# {text}", file=sys.stderr)

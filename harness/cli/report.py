@@ -1,4 +1,4 @@
-"""`harness report` and `harness summary`: what bundles say, for people and for CI, offline."""
+"""`harness report` and `harness summary`: write reports of bundles for people and for CI, offline."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -19,13 +19,15 @@ def report(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder")] = LATEST,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="the page alone, to this file [report.html in the bundle]"),
+        typer.Option(
+            "--output", "-o", help="write only the page, to this file (default: report.html in the bundle)"
+        ),
     ] = None,
     as_json: Json = False,
 ) -> int:
-    """Judge a recorded bundle again and write its report, one HTML file that needs nothing else.
+    """Judge a recorded bundle again and write its report, a self-contained HTML file.
 
-    In the bundle, ctrf.json and junit.xml are written again with it.
+    Without --output, ctrf.json and junit.xml in the bundle are written again too.
     """
     from harness.judge.users import judge
     from harness.report import beside
@@ -34,21 +36,21 @@ def report(
     evidence = opened(bundle)
     target = output or _shown(bundle, evidence) / page.REPORT
     verdict = judge(evidence)
-    failed: dict[str, Exception] = {}
+    errors: dict[str, Exception] = {}
     if output is None:
-        failed = beside.write(evidence, verdict)
+        errors = beside.write(evidence, verdict)
     else:
         try:
             page.write(evidence, verdict, output)
         except OSError as error:
-            failed[output.name] = error
-    for name, why in failed.items():
-        if not isinstance(why, OSError):
-            raise why
+            errors[output.name] = error
+    for name, cause in errors.items():
+        if not isinstance(cause, OSError):
+            raise cause
         raise HarnessError(
-            f"{target.with_name(name)} could not be written: {why.strerror}",
+            f"{target.with_name(name)} could not be written: {cause.strerror}",
             hint="--output FILE writes the page elsewhere",
-        ) from why
+        ) from cause
     if as_json:
         dump({"report": str(target), "verdict": verdict.verdict, "cause": verdict.cause})
     else:
@@ -57,20 +59,22 @@ def report(
 
 
 def summary(
-    bundles: Annotated[list[Path] | None, typer.Argument(help="bundle folders [runs/latest]")] = None,
+    bundles: Annotated[
+        list[Path] | None, typer.Argument(help="bundle folders (default: runs/latest)")
+    ] = None,
 ) -> int:
-    """Judge recorded bundles again and print them as a table in Markdown.
+    """Judge recorded bundles again and print their verdicts as a Markdown table.
 
-    In GitHub Actions the table goes to the job's summary. A bundle that is not a
-    PASS, or had retries, becomes an annotation.
+    In GitHub Actions the table goes to the job summary. A bundle that is not a
+    PASS, or that had retries, also gets an annotation.
     """
     from harness.judge.users import judge
     from harness.report.ci import github
     from harness.report.ci.facts import launched
     from harness.report.ci.summary import Row, launches, of_launch
 
-    found = [(path, opened(path)) for path in bundles or [LATEST]]
-    rows = [Row(launched(judge(bundle), _shown(path, bundle))) for path, bundle in found]
+    pairs = [(path, opened(path)) for path in bundles or [LATEST]]
+    rows = [Row(launched(judge(bundle), _shown(path, bundle))) for path, bundle in pairs]
     if (file := github.summary_file()) is not None:
         github.append(file, "## Launches\n\n" + launches(rows))
     else:
@@ -82,7 +86,7 @@ def summary(
 
 
 def _shown(path: Path, bundle: "Bundle") -> Path:
-    """Return the bundle as the user called it, unless that was only its name."""
+    """Return the user's path to the bundle, or the bundle's own path if the user gave only its name."""
     return path if path.is_dir() else bundle.path
 
 

@@ -1,4 +1,4 @@
-"""Open a shell where a rank runs, or in a copy of its pod when it has ended."""
+"""Open a shell in a rank's pod, or in a copy of the pod if the rank has ended."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from harness.settings import Settings
 
 START_SECONDS = 60
 LIFE_SECONDS = 8 * 3600
-"""A forgotten copy ends by itself after this time."""
-_KEPT = (
+"""Seconds after which an abandoned copy of a pod ends."""
+_COPIED_FIELDS = (
     *("nodeName", "nodeSelector", "tolerations", "volumes", "imagePullSecrets", "serviceAccountName"),
     *("dnsPolicy", "dnsConfig", "hostAliases", "securityContext", "runtimeClassName"),
 )
-_LEFT = ("args", "resources", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
+_OMITTED_FIELDS = ("args", "resources", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
 
 
 def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext) -> int:
-    """Run `command` there, attached to this terminal. Returns its exit code.
+    """Run `command` in the pod of a rank, attached to this terminal. Returns its exit code.
 
-    Raises UsageError when the rank has no pod, or its cluster or pod is gone.
+    Raises UsageError if the rank has no pod, or if its cluster or pod no longer exists.
     """
     settings = context.settings
     kube, target = cluster_of(bundle, settings)
@@ -41,7 +41,7 @@ def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext
     if there is None:
         raise UsageError(
             f"pod {namespace}/{pod.name} of rank {rank} is gone",
-            hint="a cluster keeps the newest few launches; run the job again",
+            hint="a cluster keeps only the newest few launches; run the job again",
         )
     if there["status"].get("phase") == "Running":
         return _exec(settings, target, namespace, pod.name, there, command)
@@ -66,23 +66,24 @@ def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext
 
 
 def copied(pod: Object, name: str) -> Object:
-    """Return a pod that only waits, with the image, environment, files and node of this one.
+    """Return a pod that only sleeps, with the image, environment, files and node of `pod`.
 
-    No controller adopts it, and it asks for no resources.
+    No controller adopts it, and it requests no resources.
     """
     spec = pod["spec"]
-    kept: dict[str, Any] = {key: spec[key] for key in _KEPT if key in spec}
-    first = {key: value for key, value in spec["containers"][0].items() if key not in _LEFT}
+    copied_fields: dict[str, Any] = {key: spec[key] for key in _COPIED_FIELDS if key in spec}
+    first = {key: value for key, value in spec["containers"][0].items() if key not in _OMITTED_FIELDS}
     first["command"] = ["sleep", str(LIFE_SECONDS)]
     first["env"] = [_literal(variable, pod) for variable in first.get("env") or []]
     rest = {"containers": [first], "restartPolicy": "Never", "terminationGracePeriodSeconds": 0}
     metadata = {"name": name, "namespace": pod["metadata"]["namespace"]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**kept, **rest}}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {**copied_fields, **rest}}
 
 
 def _literal(variable: Object, pod: Object) -> Object:
-    """Return a rank's number as text. It comes from a label or an annotation of the pod, which the copy
-    lacks.
+    """Return the variable with a literal value if it refers to a label or an annotation of the pod.
+
+    The copy of the pod lacks these labels and annotations.
     """
     path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", "")
     where, _, key = path.removeprefix("metadata.").partition("['")
@@ -103,18 +104,21 @@ def _runs(pods: dict[str, Object], name: str) -> str | None:
 
 
 def cluster_of(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
-    """Return the cluster of a bundle, and what tells kubectl which one. Raises UsageError when it is gone."""
+    """Return the client for a bundle's cluster, and kubectl's options for it.
+
+    Raises UsageError if the cluster no longer exists, and HarnessError if it does not respond.
+    """
     cluster = bundle.manifest.cluster if bundle.manifest else {}
     kubeconfig, context = cluster.get("kubeconfig"), cluster.get("context")
     gone = UsageError(
         f"the cluster of {bundle.path} is gone",
-        hint="KEEP_CLUSTER=true harness run … keeps it; then `harness shell`",
+        hint="run with KEEP_CLUSTER=true, which keeps the cluster, and use `harness shell` then",
     )
     if not kubeconfig or not Path(kubeconfig).is_file():
         raise gone
     kube = Kube(Path(kubeconfig), context, settings.state_dir / "shell" / f"{context}.json")
     if kube.silence() is not None:
-        raise HarnessError("the cluster does not answer", hint="`harness resume`, if it is paused")
+        raise HarnessError("the cluster does not respond", hint="`harness resume`, if it is paused")
     return kube, ["--kubeconfig", str(kubeconfig), "--context", str(context)]
 
 

@@ -1,4 +1,4 @@
-"""Report what is there: a cluster, its controllers, queues and launches, and the disk space they take."""
+"""Report the state of a cluster, its controllers, queues and launches, and the disk space in use."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Status(BaseModel, frozen=True):
     """The state of a cluster.
 
-    `healthy`: it can be used. Fields that an unhealthy cluster cannot fill stay unset.
+    A cluster that is `healthy` can be used. Fields that need a healthy cluster are otherwise unset.
     """
 
     cluster: str
@@ -37,23 +37,23 @@ class Status(BaseModel, frozen=True):
     healthy: bool
     trouble: str | None
     others: list[str]
-    """All clusters of the harness on this machine, this one included."""
+    """All clusters of the harness on this machine, including this one."""
     disk: dict[str, int]
-    """Bytes: free where Docker lies, and what the harness's own folders take."""
+    """Bytes that are free on Docker's disk, and bytes used by each folder of the harness."""
     nodes: dict[str, str] = {}
-    """Name → version of its kubelet."""
+    """Maps the name of a node to the version of its kubelet."""
     controllers: dict[str, int] = {}
-    """Namespace/name of a Deployment → ready pods."""
+    """Maps namespace/name of a Deployment to its number of ready pods."""
     queues: dict[str, int] = {}
-    """Name of a ClusterQueue → Workloads that wait in it."""
+    """Maps the name of a ClusterQueue to its number of pending Workloads."""
     launches: list[LaunchStatus] = []
 
     def document(self) -> dict[str, Any]:
-        """Return the document for --json, without fields that could not be asked."""
+        """Return the document for --json, without unset fields."""
         return self.model_dump(exclude_unset=True)
 
     def text(self) -> str:
-        """Return the text for a person, on one screen."""
+        """Return the state as text that fits on one screen."""
         lines = [f"cluster      {self.cluster}: {self._condition()}"]
         lines += [f"kubeconfig   {self.kubeconfig}"] if self.kubeconfig else []
         lines += [f"node         {name}  {version}" for name, version in self.nodes.items()]
@@ -75,11 +75,13 @@ class Status(BaseModel, frozen=True):
             return "paused (`harness resume`)"
         if self.created_by_harness:
             return f"not healthy, {self.phase}: {self.trouble} (`harness down` removes it)"
-        return "there, but not made by the harness" if self.containers else "none (`harness up` makes one)"
+        if self.containers:
+            return "exists, but was not created by the harness"
+        return "none (`harness up` creates one)"
 
 
 def status(settings: Settings) -> Status:
-    """Look at the cluster, its nodes, controllers, queues and launches, and at the disk."""
+    """Return the state of the cluster, its nodes, controllers, queues and launches, and of the disk."""
     kind = KindNodes(settings)
     state = kind.state()
     with ThreadPoolExecutor(1) as pool:
@@ -87,7 +89,7 @@ def status(settings: Settings) -> Status:
         running = kind.running()
         containers = list(running)
         trouble = kind.trouble(containers) if state is not None else None
-    found = Status(
+    report = Status(
         cluster=kind.name,
         created_by_harness=state is not None,
         phase=state.phase if state else None,
@@ -101,8 +103,8 @@ def status(settings: Settings) -> Status:
         others=sorted(path.parent.name for path in kind.dir.parent.glob("*/state.json")),
         disk=disk.result(),
     )
-    if not found.healthy:
-        return found
+    if not report.healthy:
+        return report
     kube = kind.kube()
     nodes = {n["metadata"]["name"]: n["status"]["nodeInfo"]["kubeletVersion"] for n in kube.ready_nodes()}
     controllers = {
@@ -110,28 +112,28 @@ def status(settings: Settings) -> Status:
         for namespace in ("jobset-system", "kueue-system", "harness-system", "victoria-logs")
         for d in kube.objects("apps/v1", "Deployment", namespace)
     }
-    found = found.model_copy(update={"nodes": nodes, "controllers": controllers})
+    report = report.model_copy(update={"nodes": nodes, "controllers": controllers})
     if state is None or state.phase != "ready":
-        return found
+        return report
     queues = {
         q["metadata"]["name"]: q["status"].get("pendingWorkloads", 0)
         for q in kube.objects("kueue.x-k8s.io/v1beta2", "ClusterQueue")
     }
     from harness.cli.launches import launches
 
-    return found.model_copy(update={"queues": queues, "launches": launches(kube)})
+    return report.model_copy(update={"queues": queues, "launches": launches(kube)})
 
 
 def _disk(settings: Settings) -> dict[str, int]:
-    """Return bytes: free where Docker and the bundles are, and what the harness's own folders take."""
-    rows = {"cache": settings.cache_dir, "runs": settings.runs_dir, "state": settings.state_dir}
-    taken = {name: disk_use.taken(path) for name, path in rows.items()}
+    """Return the free bytes on Docker's disk, and the bytes used by each folder of the harness."""
+    folders = {"cache": settings.cache_dir, "runs": settings.runs_dir, "state": settings.state_dir}
+    used = {name: disk_use.taken(path) for name, path in folders.items()}
     docker = Path("/var/lib/docker")
-    return {"free": shutil.disk_usage(docker if docker.is_dir() else Path.cwd()).free, **taken}
+    return {"free": shutil.disk_usage(docker if docker.is_dir() else Path.cwd()).free, **used}
 
 
 def build_images(context: RunContext) -> dict[str, str]:
-    """Build every image that a cluster needs, and the torchrun controller's, without making a cluster."""
+    """Build every image of a cluster, and the torchrun controller's image, without creating a cluster."""
     from harness.provision.images.build import ImageRef, build_controller, build_tracker, build_worker
     from harness.provision.images.debian import Bases
     from harness.provision.images.local import LocalImage

@@ -1,7 +1,7 @@
-"""Standard output whose reader leaves early, as `head` does, is not an error.
+"""Keep the exit code of a command when the reader of stdout closes it early, as `head` does.
 
-Later output goes nowhere, and the command keeps its own exit code: a FAIL that nobody reads to its end is
-still a FAIL. Without this module typer, rich and Python's last flush would each make the exit code 1.
+Later output is discarded. A FAIL stays a FAIL even if nobody reads all of its output. Without this module,
+typer, rich and Python's last flush would each set the exit code to 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Leavable(io.FileIO):
 
 
 def may_be_left() -> None:
-    """Prepare stdout and stderr of this process, where they are its own: pytest replaces them."""
+    """Ignore a broken pipe on stdout and stderr, unless they were replaced, as pytest does."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
@@ -33,9 +33,9 @@ def may_be_left() -> None:
 
 
 def in_utf8() -> None:
-    """Start this process again in Python's UTF-8 mode, where the locale is not UTF-8.
+    """Restart this process in Python's UTF-8 mode if the locale is not UTF-8.
 
-    Files of the harness and of its users are UTF-8, and Python would read them in the encoding of the locale.
+    Files of the harness and of its users are UTF-8. Python would decode them in the encoding of the locale.
     """
     if not sys.flags.utf8_mode and locale.getencoding().lower().replace("-", "") != "utf8":
         os.environ["PYTHONUTF8"] = "1"
@@ -43,10 +43,10 @@ def in_utf8() -> None:
 
 
 def left() -> bool:
-    """Whether the reader of stdout has left. A command that only prints may stop then."""
+    """Return whether the reader of stdout has closed it. A command that only prints can then stop."""
     poll = select.poll()
     poll.register(STDOUT, 0)
-    return any(seen & (select.POLLERR | select.POLLHUP) for _, seen in poll.poll(0))
+    return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
 
 
 def _leavable(stream: io.TextIOWrapper) -> io.TextIOWrapper:
@@ -54,7 +54,7 @@ def _leavable(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(_Leavable(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
-        # Where PYTHONIOENCODING has no such character, the message matters more.
+        # A character that PYTHONIOENCODING lacks is escaped, so that the message is still printed.
         errors="backslashreplace" if stream.errors == "strict" else stream.errors,
         line_buffering=stream.line_buffering or stream.write_through,
     )

@@ -1,4 +1,4 @@
-"""`harness tracker`: serve the tracker, open its pages on a cluster, make keys of projects."""
+"""`harness tracker`: serve the tracker, open its pages on a cluster, print keys of projects."""
 
 import subprocess
 import threading
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 HOME = "/o/harness/projects"
 FORWARD_SECONDS, END_SECONDS = 30.0, 5.0
 tracker_app = typer.Typer(help="The Pluto-compatible tracker, and its pages.", no_args_is_help=True)
-Port = Annotated[int, typer.Option(help="local port; 0 takes a free one")]
+Port = Annotated[int, typer.Option(help="local port; 0 picks a free port")]
 
 
 @tracker_app.command(
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 )
 def serve(context: typer.Context) -> int:
-    """Serve the tracker on its own (harness tracker serve --help)."""
+    """Serve the tracker without a cluster (see `harness tracker serve --help`)."""
     from harness.tracker.__main__ import main
 
     return main(context.args) or 0
@@ -37,16 +37,16 @@ def serve(context: typer.Context) -> int:
 @tracker_app.command("open")
 def open_(
     link: Annotated[
-        str, typer.Argument(help="the URL of a run as the client printed it (all projects)")
+        str, typer.Argument(help="the URL of a run that the client printed (default: the list of projects)")
     ] = "",
     cluster_name: options.ClusterName = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
     port: Port = 0,
 ) -> int:
-    """Forward a port to the tracker of a cluster, and print a link that opens its pages. Ctrl-C ends it.
+    """Forward a port to the tracker of a cluster, and print a link to its pages. Ctrl-C stops it.
 
-    The link works once and for ten minutes. The browser then stays logged in for twelve hours.
+    The link works once, within ten minutes. The browser then stays logged in for twelve hours.
     """
     import httpx
 
@@ -57,79 +57,82 @@ def open_(
     path = page_of(link)
     settings = load(cluster_name=cluster_name, kubeconfig=kubeconfig, context=context)
     cluster = cluster_of(settings)
-    found = embedded.find(reached(cluster))
+    tracker = embedded.find(reached(cluster))
     with processes.signals_as_interrupt(), forwarded(settings, cluster, port) as (process, address):
         try:
-            headers = {"Authorization": f"Bearer {found.key}"}
-            answer = httpx.post(f"{address}/api/pages/link", headers=headers, timeout=30, trust_env=False)
+            headers = {"Authorization": f"Bearer {tracker.key}"}
+            response = httpx.post(f"{address}/api/pages/link", headers=headers, timeout=30, trust_env=False)
         except httpx.HTTPError as error:
             raise HarnessError(
-                f"the tracker does not answer: {error}", hint="harness status", cause="tracker.unreachable"
+                f"the tracker does not respond: {error}", hint="harness status", cause="tracker.unreachable"
             ) from None
-        if answer.status_code != 200:
+        if response.status_code != 200:
             raise HarnessError(
-                f"the tracker answered {answer.status_code} and has no pages, or it refused the key",
-                hint="an older tracker is on the cluster: `harness up` brings the present one",
+                f"the tracker returned HTTP {response.status_code}: it has no pages, or rejects the key",
+                hint="the cluster may run an older tracker: `harness up` installs the current version",
                 cause="tracker.unreachable",
             )
-        print(f"{address}/login?once={answer.json()['once']}&next={quote(path, safe='')}", flush=True)
+        print(f"{address}/login?once={response.json()['once']}&next={quote(path, safe='')}", flush=True)
         try:
             code = process.wait()
         except KeyboardInterrupt:
             return 0
     raise HarnessError(
         f"kubectl port-forward ended with exit code {code}",
-        hint="did the tracker or the cluster go? `harness status`; then open it again",
+        hint="check with `harness status` that the tracker and the cluster run, then open it again",
         cause="tracker.unreachable",
     )
 
 
 @tracker_app.command()
 def key(
-    project: Annotated[str, typer.Argument(help="the project that the key opens")],
+    project: Annotated[str, typer.Argument(help="the project to which the key gives access")],
     cluster_name: options.ClusterName = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> int:
-    """Print the key of a project. It opens that project alone, for clients (PLUTO_API_KEY) and the pages."""
+    """Print the key of a project, for clients (PLUTO_API_KEY) and the pages. It is valid for no other one."""
     from harness.provision.controllers import tracker as embedded
     from harness.provision.lifecycle import cluster_of
     from harness.tracker.shared.keys import PROJECT_MOST, project_key
 
     if not project.strip() or len(project.encode()) > PROJECT_MOST:
-        raise UsageError(f"a project has 1 to {PROJECT_MOST} bytes, and is not blank", hint="name one")
+        raise UsageError(
+            f"the name of a project has 1 to {PROJECT_MOST} bytes and is not blank",
+            hint="harness tracker key PROJECT",
+        )
     cluster = cluster_of(load(cluster_name=cluster_name, kubeconfig=kubeconfig, context=context))
     print(project_key(embedded.find(reached(cluster)).key, project))
     return 0
 
 
 def page_of(link: str) -> str:
-    """Return the path of a link to one of the tracker's pages. Raises UsageError for another link."""
+    """Return the path of a link to one of the tracker's pages. Raises UsageError for any other link."""
     if not link:
         return HOME
     parts = urlsplit(link)
     if not parts.path.startswith(f"{HOME}/") or not parts.path.isprintable():
         raise UsageError(
             f"{link!r} is no page of the tracker: …{HOME}/PROJECT/rNUMBER is expected",
-            hint="take the URL that the client printed, or none",
+            hint="use the URL that the client printed, or omit it",
         )
     return parts.path + (f"?{parts.query}" if parts.query else "")
 
 
 def reached(cluster: "Cluster") -> "Kube":
-    """Return the client of a cluster that answers. Raises HarnessError."""
+    """Return a Kubernetes client for the cluster. Raises HarnessError if the cluster does not respond."""
     if cluster.owns_namespaces and not cluster.kubeconfig.is_file():
         raise HarnessError(
             f"there is no cluster {cluster.name}",
-            hint="`harness up` makes one and keeps it; KEEP_CLUSTER=true keeps that of a run",
+            hint="`harness up` creates and keeps one; KEEP_CLUSTER=true keeps the cluster of a run",
             cause="tracker.unreachable",
         )
     kube = cluster.kube()
-    why = kube.silence()
-    if why is not None:
+    reason = kube.silence()
+    if reason is not None:
         raise HarnessError(
-            f"the cluster {cluster.name} does not answer: {why}",
-            hint="`harness up`, or `harness resume` where it is paused",
+            f"the cluster {cluster.name} does not respond: {reason}",
+            hint="`harness up`, or `harness resume` if it is paused",
         )
     return kube
 
@@ -138,9 +141,10 @@ def reached(cluster: "Cluster") -> "Kube":
 def forwarded(
     settings: "Settings", cluster: "Cluster", port: int
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """Forward a port of this machine's loopback to the tracker, for as long as the block runs.
+    """Forward a loopback port of this machine to the tracker while the block runs.
 
-    Raises HarnessError (cause tracker.unreachable) when that does not begin.
+    Yields the process of kubectl and the URL. Raises HarnessError (cause tracker.unreachable) if the
+    forwarding does not start.
     """
     from harness.provision.controllers import tracker as embedded
 
@@ -162,7 +166,7 @@ def forwarded(
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,
             text=True,
-            start_new_session=True,  # Ctrl-C is ours: it ends this one below
+            start_new_session=True,  # Ctrl-C goes to this process only, which ends kubectl below
         )
     except FileNotFoundError:
         raise HarnessError(f"there is no {settings.kubectl_bin}", hint="`harness doctor --fix`") from None
@@ -173,13 +177,13 @@ def forwarded(
         line = process.stdout.readline()
         over.cancel()
         if not line.startswith("Forwarding from 127.0.0.1:"):
-            said = line.strip() or f"nothing within {FORWARD_SECONDS:g} s"
+            output = line.strip() or f"nothing within {FORWARD_SECONDS:g} s"
             raise HarnessError(
-                f"kubectl port-forward to {ports} said: {said}",
-                hint="another --port, or 0 for a free one; `harness status`",
+                f"kubectl port-forward to {ports} printed: {output}",
+                hint="use another --port, or 0 for a free one, and check `harness status`",
                 cause="tracker.unreachable",
             )
-        # It says a line for each connection, and would stop when nobody reads them.
+        # kubectl prints a line for each connection, and would block if nobody read them.
         threading.Thread(target=process.stdout.read, daemon=True).start()
         yield process, f"http://{line.split()[2]}"
     finally:
@@ -187,6 +191,6 @@ def forwarded(
         process.terminate()
         try:
             process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:  # a connection that a browser keeps open must not hold Ctrl-C up
+        except subprocess.TimeoutExpired:  # a connection that a browser keeps open must not delay Ctrl-C
             process.kill()
             process.wait()

@@ -1,4 +1,4 @@
-"""`harness train`: launch the trainers on several nodes, and prove that what is killed comes back."""
+"""`harness train`: train on several nodes, and check that killed ranks, nodes and pods recover."""
 
 import shlex
 from pathlib import Path
@@ -14,102 +14,114 @@ from harness.core.errors import UsageError
 @launching
 def train(
     more: Annotated[
-        list[str] | None, typer.Argument(metavar="[-- OPTION…]", help="options of the trainer, after `--`")
+        list[str] | None, typer.Argument(metavar="[-- OPTION…]", help="options for the trainer, after `--`")
     ] = None,
-    kind: Annotated[str, typer.Option(help="statefulset, or job: an Indexed Job")] = "statefulset",
-    replicas: Annotated[int, typer.Option(min=1, max=4096, help="pods, one node of torchrun each")] = 4,
+    kind: Annotated[str, typer.Option(help="statefulset, or job for an Indexed Job")] = "statefulset",
+    replicas: Annotated[
+        int, typer.Option(min=1, max=4096, help="number of pods, each a node of torchrun")
+    ] = 4,
     max_replicas: Annotated[
         int | None,
         typer.Option(
             min=1,
             max=4096,
-            help="let `kubectl scale` change the number of pods, up to this one, while they train",
+            help="let `kubectl scale` change the number of pods during the training, up to this number",
         ),
     ] = None,
     processes: Annotated[
-        int | None, typer.Option(min=1, max=64, help="ranks of each pod (1; its GPUs)")
+        int | None, typer.Option(min=1, max=64, help="ranks per pod (default: the pod's GPUs, or 1)")
     ] = None,
     gpus: Annotated[
-        int | None, typer.Option("--gpus-per-pod", min=1, max=64, help="GPUs of each pod; without it CPUs")
+        int | None,
+        typer.Option("--gpus-per-pod", min=1, max=64, help="GPUs per pod (default: train on CPUs)"),
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(metavar="QUANTITY", help="most memory of each pod (8Gi on CPUs)")
+        str | None, typer.Option(metavar="QUANTITY", help="memory limit of each pod (default: 8Gi on CPUs)")
     ] = None,
-    restarts: Annotated[int, typer.Option(min=0, help="how often each rank may run again")] = 3,
+    restarts: Annotated[int, typer.Option(min=0, help="maximum number of restarts of each rank")] = 3,
     rdzv: Annotated[
-        str, typer.Option(help="c10d: nodes meet in node 0; etcd: in an etcd of this launch")
+        str,
+        typer.Option(help="rendezvous backend: c10d, which runs in node 0, or etcd, started for this launch"),
     ] = "c10d",
     rdzv_endpoint: Annotated[
-        str | None, typer.Option(metavar="HOST:PORT", help="with --rdzv etcd: one that is there (API v2)")
+        str | None,
+        typer.Option(metavar="HOST:PORT", help="with --rdzv etcd: use this existing etcd (API v2)"),
     ] = None,
-    run_name: Annotated[str, typer.Option("--run", help="folder below /out; it is resumed")] = "train",
-    smoke: Annotated[bool, typer.Option("--smoke", help="train.py, the guide's smoke test")] = False,
+    run_name: Annotated[
+        str, typer.Option("--run", help="folder below /out; a run in it is resumed")
+    ] = "train",
+    smoke: Annotated[bool, typer.Option("--smoke", help="run train.py, the guide's smoke test")] = False,
     trainer: Annotated[
         str,
-        typer.Option(metavar="WORDS", help="Python module that torchrun runs, and words before its options"),
+        typer.Option(
+            metavar="WORDS", help="the Python module for torchrun, and arguments before its options"
+        ),
     ] = "training.train_framework",
-    image: Annotated[str | None, typer.Option(help="one with /workspace/training (the worker image)")] = None,
+    image: Annotated[
+        str | None, typer.Option(help="image with /workspace/training (default: the worker image)")
+    ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="on kind: a folder with train.jsonl and val.jsonl (made)"),
+        typer.Option(help="on kind: a folder with train.jsonl and val.jsonl (default: generated)"),
     ] = None,
     volumes: Annotated[
-        str | None, typer.Option(help="on kind: keep data and checkpoints in a folder of this name")
+        str | None, typer.Option(help="on kind: keep data and checkpoints in a folder with this name")
     ] = None,
     storage_class: Annotated[
-        str | None, typer.Option(help="make claims of this class, for many writers (ReadWriteMany)")
+        str | None, typer.Option(help="create ReadWriteMany claims of this StorageClass")
     ] = None,
     claims_namespace: Annotated[
         str | None,
-        typer.Option(help="use datasets-pvc, outputs-pvc and, where it exists, models-pvc of this namespace"),
+        typer.Option(help="use datasets-pvc, outputs-pvc and, if it exists, models-pvc of this namespace"),
     ] = None,
     synthetic: Annotated[
-        bool, typer.Option("--synthetic", help="train on made texts: no datasets-pvc is needed")
+        bool, typer.Option("--synthetic", help="train on generated text, which needs no datasets-pvc")
     ] = False,
     secret: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="a Secret of yours whose keys become variables of the ranks: NAME or NAMESPACE/NAME of the "
-            "cluster, or NAME=VARIABLE of this environment; hf-token is for gated models. Repeatable",
+            help="a Secret whose keys become variables of the ranks: NAME or NAMESPACE/NAME on the cluster, "
+            "or NAME=VARIABLE from this environment; hf-token is for gated models; may be repeated",
         ),
     ] = None,
     reach: Annotated[
         float | None,
-        typer.Option(min=0, help="most that the loss may end above the known entropy (0.05: 5 %)"),
+        typer.Option(min=0, help="maximum excess of the final loss over the known entropy; 0.05 means 5 %"),
     ] = None,
     same_as: Annotated[
         Path | None,
-        typer.Option(metavar="RUN", help="it must end with the weights of this training"),
+        typer.Option(metavar="RUN", help="require that the training ends with the same weights as this one"),
     ] = None,
     upload: Annotated[
         str | None,
         typer.Option(
             metavar="s3://BUCKET/PREFIX",
-            help="send the run there when the training has ended, each file verified; keys are AWS_… of this "
-            "environment or of --secret",
+            help="upload the run after the training and verify each file; keys are AWS_… of this environment "
+            "or of --secret",
         ),
     ] = None,
     resume_from: Annotated[
         str | None,
         typer.Option(
-            metavar="s3://BUCKET/PREFIX", help="bring back a run that --upload sent, and go on with it"
+            metavar="s3://BUCKET/PREFIX", help="download a run that --upload stored, and continue it"
         ),
     ] = None,
     print_manifests: Annotated[
-        bool, typer.Option("--print-manifests", help="print what `kubectl apply -f -` takes, launch nothing")
+        bool,
+        typer.Option("--print-manifests", help="print manifests for `kubectl apply -f -`, launch nothing"),
     ] = False,
     pod: options.Pod = None,
     env: options.Env = None,
     launch: Launch = NOTHING,
 ) -> int:
-    """Train a language model on several pods, and judge it: no restart may change the result.
+    """Train a language model on several pods, and judge it. A restart must not change the result.
 
-    A StatefulSet (or an Indexed Job) of torchrun's nodes with a headless Service
-    and volumes that all pods share. A rank, a node or a pod that is killed comes
-    back and resumes from the last checkpoint. The verdict shows each restart, and
-    that every point of every rank is in one Pluto run. Exit code, bundle and
-    report are those of `harness run`. See docs/training.md.
+    Each pod of a StatefulSet (or an Indexed Job) is a torchrun node. The pods have a
+    headless Service and share volumes. A killed rank, node or pod restarts and
+    resumes from the last checkpoint. The verdict shows each restart, and whether
+    every point of every rank is in one Pluto run. Exit code, bundle and report are
+    those of `harness run`. See docs/training.md.
     """
     from dataclasses import replace
 
@@ -166,13 +178,13 @@ def _words(trainer: str) -> tuple[str, ...]:
         raise UsageError(f"--trainer {trainer!r}: {error}") from None
     if not words or not all(part.isidentifier() for part in words[0].split(".")):
         raise UsageError(
-            f"--trainer: the name of a Python module is expected, as of `python -m`; seen {trainer!r}",
-            hint="it takes the options of training.train_framework, and is in the image",
+            f"--trainer: the name of a Python module is expected, as for `python -m`, not {trainer!r}",
+            hint="the module must be in the image and accept the options of training.train_framework",
         )
     return words
 
 
 def _one_of(option: str, word: str, *known: str) -> Any:
     if word not in known:
-        raise UsageError(f"{option}: {' or '.join(known)} is expected; seen {word!r}")
+        raise UsageError(f"{option}: {' or '.join(known)} is expected, not {word!r}")
     return word

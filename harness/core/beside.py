@@ -1,6 +1,4 @@
-"""Do things at once: two long ones, where a failure of one ends the programs of the other, many short ones,
-or some that may never end.
-"""
+"""Run functions concurrently: a long one beside a block, many short ones, or some that may never return."""
 
 from __future__ import annotations
 
@@ -16,15 +14,15 @@ from harness.core.deadlines import Deadline
 T = TypeVar("T")
 K = TypeVar("K")
 AT_ONCE = 6
-"""How many run at the same time. Each needs a connection to the API server."""
+"""Maximum number of concurrent calls. Each needs a connection to the API server."""
 _WHY = "what ran beside it failed"
 
 
 @contextmanager
 def beside(what: Callable[[], T]) -> Iterator[Future[T]]:
-    """Run `what` in a thread during the block, whose end waits for it.
+    """Run `what` in a thread during the block, and wait for it at the end.
 
-    Raises what failed first: `what`, or the block.
+    If one of the two fails, the programs of the other are ended. Raises the first error of the two.
     """
 
     def guarded() -> T:
@@ -48,19 +46,18 @@ def beside(what: Callable[[], T]) -> Iterator[Future[T]]:
 
 
 def together(things: Iterable[Callable[[], T]]) -> list[T]:
-    """Return what each short thing returns, in their order, when all have ended.
+    """Return the results of short functions, in their order, once all have returned.
 
-    Raises what the first of them in this order raised.
+    If several raise an error, the first in this order is raised.
     """
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return [running.result() for running in [pool.submit(each) for each in things]]
 
 
 def within(seconds: float, what: Callable[[K], T], things: Collection[K]) -> dict[K, T]:
-    """Return what `what` returned for each thing, where it did so in time. All run at once.
+    """Call `what` with each thing concurrently, and return the results that arrive within `seconds`.
 
-    It is for calls that have no timeout: those that are late are left behind, in threads that die with the
-    process.
+    Use it for calls that have no timeout. Late calls continue in daemon threads, which end with the process.
     """
     found: dict[K, T] = {}
 

@@ -1,6 +1,6 @@
-"""The ids of all causes: a closed set, so that the type checker finds a wrong one.
+"""The ids of all causes: a closed set, so that the type checker finds a wrong id.
 
-What each means is in harness/judge/causes.toml. Users' judges name others, in the family `user.*`.
+harness/judge/causes.toml describes each cause. Users' judges define their own, in the family `user.*`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The ids of all checks: a closed set, so that the type checker finds a wrong one.
+"""The ids of all checks: a closed set, so that the type checker finds a wrong id.
 
-What each proves is in harness/judge/checks.toml. Users' judges name others, in the family `user.*`.
+harness/judge/checks.toml describes each check. Users' judges define their own, in the family `user.*`.
 """
 
 from __future__ import annotations

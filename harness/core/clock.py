@@ -1,4 +1,4 @@
-"""The time of day as evidence writes it, time to measure by, and waiting: one clock, passed in for tests."""
+"""A clock for timestamps, measurements and sleeping. Tests pass in another one."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ def _utc() -> datetime:
 
 @dataclass(frozen=True)
 class Clock:
-    """The machine's; a test passes another one in."""
+    """The machine's clock. A test passes in another one."""
 
     utc: Callable[[], datetime] = _utc
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
     def now(self) -> str:
-        """RFC 3339, UTC, microseconds: 2026-01-02T03:04:05.000006Z."""
+        """Return the UTC time in RFC 3339 with microseconds: 2026-01-02T03:04:05.000006Z."""
         return self.utc().isoformat(timespec="microseconds").replace("+00:00", "Z")
 
     def stamp(self) -> str:
-        """For the name of a folder, to the second: 20260102T030405Z."""
+        """Return the UTC time to the second, for the name of a folder: 20260102T030405Z."""
         return f"{self.utc():%Y%m%dT%H%M%SZ}"
 
 
 CLOCK = Clock()
-"""Of this machine."""
+"""The clock of this machine."""
 
 
 def seconds(text: object) -> float | None:
-    """Return the seconds since the epoch of an RFC 3339 time, or None for any other text."""
+    """Return an RFC 3339 time as seconds since the epoch, or None if the text is no such time."""
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
@@ -43,10 +43,10 @@ def seconds(text: object) -> float | None:
 
 
 def timestamp(at: float) -> str:
-    """Return seconds since the epoch as the bundle writes a time, to the second: 2026-01-02T03:04:05Z."""
+    """Return seconds since the epoch as an RFC 3339 time to the second: 2026-01-02T03:04:05Z."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def now() -> str:
-    """The time as the bundle writes it: RFC 3339, UTC, microseconds."""
+    """Return the UTC time in RFC 3339 with microseconds, as in the bundle."""
     return CLOCK.now()

@@ -1,8 +1,8 @@
-"""Ordered deadlines: the inner one always ends first, and so can say why.
+"""Ordered deadlines: an inner deadline always passes first, so that its owner can report the reason.
 
     netcheck < rendezvous < rank < job (Kueue's max execution time) < harness wait < test timeout
 
-All are seconds. Each launch has one `Budget`. The ranks get theirs as HARNESS_RENDEZVOUS_SECONDS,
+All are in seconds. Each launch has one `Budget`. The ranks get their deadlines as HARNESS_RENDEZVOUS_SECONDS,
 HARNESS_RANK_SECONDS and HARNESS_STALL_SECONDS (between two signs of progress). The job file's
 maxRunDurationSeconds is lowered to `job`.
 """
@@ -19,7 +19,7 @@ MIN_WAIT = 60.0
 
 @dataclass(frozen=True)
 class Budget:
-    """The deadlines of one launch, derived from how long the harness may wait for it."""
+    """The deadlines of one launch, derived from the maximum wait of the harness."""
 
     wait: float
 
@@ -32,7 +32,10 @@ class Budget:
 
     @property
     def job(self) -> float:
-        """Leave 45 s or a quarter: pods get 30 s of grace, and the harness must still see them end."""
+        """Return the wait less 45 s or a quarter.
+
+        Pods have 30 s of grace, and the harness must still observe their end.
+        """
         return self.wait - min(45.0, self.wait / 4)
 
     @property
@@ -45,17 +48,17 @@ class Budget:
 
     @property
     def netcheck(self) -> float:
-        """How long netcheck waits for a rank that does not come. It ends before the ranks' own rendezvous."""
+        """Return the seconds that netcheck waits for missing ranks. It ends before the rendezvous does."""
         return min(60.0, self.rendezvous / 2)
 
     @property
     def stall(self) -> float:
-        """How long a rank may go without progress: two thirds of the time that its peers wait for it."""
+        """Return the seconds a rank may go without progress: two thirds of the time its peers wait for it."""
         return min(60.0, self.rank * 0.4)
 
     @property
     def admission(self) -> float:
-        """A job that waits longer for quota has no time left to run."""
+        """Return the seconds a job may wait for quota. After a longer wait it has no time left to run."""
         return self.wait * 0.6
 
     def test(self, provision: float) -> float:
@@ -65,7 +68,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Deadline:
-    """A moment on the monotonic clock."""
+    """A point in time on the monotonic clock."""
 
     at: float
 

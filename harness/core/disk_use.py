@@ -1,4 +1,4 @@
-"""How much of a disk a folder takes."""
+"""Measure the disk space of a folder."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from pathlib import Path
 
 
 def taken(path: Path) -> int:
-    """Return the bytes that a folder takes on the disk, as `du` counts them. Links are not followed."""
+    """Return the bytes that a folder uses on disk, as counted by `du`. Links are not followed."""
     total, folders = 0, [path]
     with suppress(OSError):
         total = path.lstat().st_blocks * 512
     while folders:
-        # By scandir: a cache of 50 000 files takes pathlib a second.
+        # os.scandir is used because pathlib needs a second for a cache of 50 000 files.
         with suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
-                with suppress(OSError):  # it is being written, or removed
+                with suppress(OSError):  # a file or folder that was removed meanwhile
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(Path(entry.path))

@@ -1,11 +1,11 @@
-"""Every error the harness raises on purpose.
+"""The errors that the harness raises deliberately.
 
-    HarnessError              the harness could not do its work       exit code 2
-    ├── UsageError            a wrong option, file or setting         exit code 64
-    ├── ToolError             an outside program failed; carries the end of its output
-    └── WaitError             a deadline passed; says what was awaited and last seen
+HarnessError              the harness could not do its work       exit code 2
+├── UsageError            a wrong option, file or setting         exit code 64
+├── ToolError             an external program failed; has the end of its output
+└── WaitError             a deadline passed; has the awaited state and the last one
 
-Each may carry a `cause` (docs/causes.md), so that a failure to provision is judged like any other.
+An error can have a `cause` (docs/causes.md), so that a failure to provision is judged like any other.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from harness.core.causes import CauseId
 
 
 class HarnessError(Exception):
-    """`message` says what was expected and what was seen. `hint` says what to do next."""
+    """The harness could not do its work.
+
+    `message` states what was expected and what was found, and `hint` what to do next.
+    """
 
     exit_code = 2
 
@@ -31,13 +34,13 @@ class HarnessError(Exception):
 
 
 class UsageError(HarnessError):
-    """A wrong option, job file or setting. Nothing was created."""
+    """An invalid option, job file or setting. Nothing was created."""
 
     exit_code = 64
 
 
 class ToolError(HarnessError):
-    """An outside program failed."""
+    """An external program failed."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Choose the context of a kubeconfig, before the Kubernetes client does: its own errors say less."""
+"""Choose the context of a kubeconfig. The Kubernetes client could do this, but with less helpful errors."""
 
 from __future__ import annotations
 
@@ -15,16 +15,15 @@ if TYPE_CHECKING:
 
 CAUSE: Final = "cluster.kubeconfig"
 MAX_BYTES: Final = 4 << 20
-"""Bytes of a kubeconfig: it has the certificates of each of its clusters."""
-_ANOTHER_FILE = "name another: --kubeconfig FILE; `kubectl config get-contexts` says what is in one"
+"""Maximum number of bytes of a kubeconfig, which contains the certificates of all its clusters."""
+_ANOTHER_FILE = "use another --kubeconfig FILE; `kubectl config get-contexts` lists the contexts of a file"
 
 
 def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
-    """Return `wanted` if the file has it. Without `wanted`, return the file's own current context.
+    """Return `wanted` if the file has this context. Without `wanted`, return the file's current context.
 
-    The token, certificates and key that it names are read once, with a bound: the client has none.
-
-    Raises UsageError, cause cluster.kubeconfig. It names the contexts of the file and that file's path.
+    The token, certificates and key that it refers to are read once to check their size, which the client does
+    not. Raises UsageError (cause cluster.kubeconfig) with the file's path and contexts.
     """
     document = document_of(kubeconfig)
     contexts = document.get("contexts")
@@ -38,20 +37,20 @@ def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
     expected = f"context {name}" if name else "a current context"
     raise UsageError(
         f"{expected} is expected in {kubeconfig}, which has the contexts: {', '.join(names) or 'none'}",
-        hint="name one of them: --context NAME" if names else _ANOTHER_FILE,
+        hint="choose one of them with --context NAME" if names else _ANOTHER_FILE,
         cause=CAUSE,
     )
 
 
 def token_file(kubeconfig: Path, context: str) -> Path | None:
-    """Return the file with the token of a context's user, or None where it has none."""
+    """Return the file with the token of a context's user, or None if there is no such file."""
     document = document_of(kubeconfig)
     user = entry_of(document, "user", str(entry_of(document, "context", context).get("user")))
     return kubeconfig.parent / str(user["tokenFile"]) if user.get("tokenFile") else None
 
 
 def _credentials(document: dict[str, Any], kubeconfig: Path, context: str) -> Iterator[tuple[str, Path]]:
-    """Yield each file that the client will read, with the name that the kubeconfig has for it."""
+    """Yield the files that the client will read, each with its name in the kubeconfig."""
     of = entry_of(document, "context", context)
     for kind in ("cluster", "user"):
         entry = entry_of(document, kind, str(of.get(kind)))
@@ -61,9 +60,9 @@ def _credentials(document: dict[str, Any], kubeconfig: Path, context: str) -> It
 
 
 def credential(path: Path, name: str) -> bytes:
-    """Return the content of a file that a kubeconfig names as `name`, as "client-key".
+    """Return the content of a file of a kubeconfig. `name` is its name there, such as "client-key".
 
-    Raises UsageError, cause cluster.kubeconfig.
+    Raises UsageError (cause cluster.kubeconfig).
     """
     try:
         return read_bytes(path, f"kubeconfig's {name}")
@@ -72,22 +71,22 @@ def credential(path: Path, name: str) -> bytes:
 
 
 def reading(token: Path) -> Callable[[client.Configuration], None]:
-    """Return what reads the token for every request: the kubelet puts a new one there before it expires.
+    """Return a function that reads the token for every request.
 
-    The client itself reads it once.
+    The kubelet replaces the token before it expires, but the client itself reads it only once.
     """
 
     def read(configuration: client.Configuration) -> None:
         try:
             configuration.api_key["BearerToken"] = f"Bearer {credential(token, 'tokenFile').decode().strip()}"
         except (UsageError, ValueError):
-            return  # it is being replaced: the last one still serves
+            return  # the file is being replaced, and the last token is still valid
 
     return read
 
 
 def document_of(kubeconfig: Path) -> dict[str, Any]:
-    """Return a kubeconfig's content. Raises UsageError, cause cluster.kubeconfig."""
+    """Return the content of a kubeconfig. Raises UsageError (cause cluster.kubeconfig)."""
     try:
         document = yaml_document(kubeconfig, "kubeconfig", most=MAX_BYTES)
     except UsageError as error:
@@ -99,7 +98,7 @@ def document_of(kubeconfig: Path) -> dict[str, Any]:
 
 
 def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
-    """Return what an entry of `contexts`, `clusters` or `users` holds, or {} where there is no such entry."""
+    """Return the content of an entry of `contexts`, `clusters` or `users`, or {} if there is none."""
     entries = document.get(f"{kind}s")
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and entry.get("name") == name:
@@ -108,6 +107,6 @@ def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
 
 
 def namespace_of(kubeconfig: Path, context: str | None) -> str:
-    """Return the namespace of a kubeconfig's context, as kubectl uses it."""
+    """Return the namespace of a kubeconfig's context, or kubectl's default."""
     entry = entry_of(document_of(kubeconfig), "context", context_of(kubeconfig, context))
     return str(entry.get("namespace") or "default")

@@ -1,7 +1,7 @@
-"""The Kubernetes API for the rest of the harness: server-side apply, waits by watch.
+"""The harness's client for the Kubernetes API, with server-side apply and waits by watch.
 
-It has its own connection pool and configuration, and does not touch the process-wide default. Every request
-has a time limit, except a watch and a log stream. So a frozen API server holds nothing up.
+It has its own connection pool and configuration, and leaves the process-wide default alone. Every request
+except watches and log streams has a time limit, so a frozen API server blocks nothing.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ _CERTIFICATES = ("certificate-authority", "client-certificate", "client-key")
 FIELD_MANAGER = "pluto-e2e-harness"
 Object = dict[str, Any]
 NOT_SERVED = dynamic.exceptions.ResourceNotFoundError
-"""The status of a kind that the cluster does not serve."""
+"""The errors for a kind that the cluster does not serve."""
 
 
 class Kube:
-    """A cluster, by kubeconfig file and context."""
+    """A client for the cluster of a kubeconfig and context."""
 
     def __init__(self, kubeconfig: Path, context: str | None = None, cache: Path | None = None) -> None:
-        """`cache` keeps what the cluster serves; it is created. Without one, it lies beside the kubeconfig.
+        """`cache` is a file for the cluster's API resources. By default it is beside the kubeconfig.
 
-        Raises HarnessError, cause cluster.kubeconfig. Nothing is asked of the cluster yet.
+        Sends no request yet. Raises HarnessError (cause cluster.kubeconfig).
         """
         name = context_of(kubeconfig, context)
         self.kubeconfig = kubeconfig
@@ -66,9 +66,9 @@ class Kube:
         self._dynamic: dynamic.DynamicClient | None = None
 
     def _without_files(self, document: Object, context: str) -> Object:
-        """Return a kubeconfig whose certificates and key are files in memory.
+        """Return a kubeconfig whose certificates and key are in-memory files.
 
-        The client would write them into the temporary folder, where a process that is killed leaves them.
+        The client would write them to the temporary folder, where a killed process would leave them behind.
         """
         if not hasattr(os, "memfd_create"):
             return document
@@ -86,14 +86,14 @@ class Kube:
     @property
     def dynamic(self) -> dynamic.DynamicClient:
         if self._dynamic is None:
-            self._cache.parent.mkdir(parents=True, exist_ok=True)  # the default is one more file in /tmp
+            self._cache.parent.mkdir(parents=True, exist_ok=True)  # the default is a file in /tmp
             self._dynamic = dynamic.DynamicClient(self.api, cache_file=str(self._cache))
         return self._dynamic
 
     # -- the API server itself -------------------------------------------------------------------------
     @property
     def retried(self) -> Retried:
-        """Called for every request that succeeded only when it was repeated: what, and why."""
+        """The callback for each request that succeeded only after a retry, with the reason."""
         return self._requests.retried
 
     @retried.setter
@@ -102,7 +102,7 @@ class Kube:
 
     @property
     def answered(self) -> Answered:
-        """Called for every answer of the API server: method, URL, status."""
+        """The callback for every response of the API server, with method, URL and status."""
         return self._requests.answered
 
     @answered.setter
@@ -110,7 +110,7 @@ class Kube:
         self._requests.answered = told
 
     def silence(self, seconds: float = 5) -> str | None:
-        """Return why the API server does not serve, asked once for at most `seconds`; None when it does."""
+        """Return why the API server does not serve within `seconds`, or None. Sends one request."""
         try:
             answer = self.api.call_api("GET", f"{self.configuration.host}/readyz", _request_timeout=seconds)
             answer.read()
@@ -121,10 +121,11 @@ class Kube:
     def fetch(
         self, path: str, query: Mapping[str, str] | None = None, *, seconds: float | None = None
     ) -> HTTPResponse:
-        """Return the answer to GET, to be read by the caller. `seconds`: asked once, for at most so long.
+        """Return the response to GET, which the caller reads. With `seconds`, the request has this time limit
+        and is not repeated.
 
-        The client's own CoreV1Api needs 0.4 s of a processor to import a class for each kind there is.
-        Raises ApiException for a status other than 2xx, and what urllib3 raises where there is no answer.
+        The client's CoreV1Api is not used, because importing its models takes 0.4 s of CPU time. Raises
+        ApiException for a status other than 2xx, and urllib3's HTTPError if there is no response.
         """
         asked = self.api.param_serialize(
             "GET", path, query_params=list((query or {}).items()), auth_settings=["BearerToken"]
@@ -137,7 +138,7 @@ class Kube:
 
     # -- write -----------------------------------------------------------------------------------------
     def apply(self, document: Object, *, dry_run: bool = False) -> Object:
-        """Apply one object (server-side apply)."""
+        """Apply an object with server-side apply, and return it."""
         metadata = document["metadata"]
         resource = self.resource(document["apiVersion"], document["kind"])
         applied = self.dynamic.server_side_apply(
@@ -153,10 +154,9 @@ class Kube:
         return body_of(applied)
 
     def dry_run(self, document: Object, *, update: bool = False, user: str | None = None) -> None:
-        """Have the API server check a create, or an update of the metadata. Nothing is stored.
+        """Send a dry run of a create, or of an update of the metadata. Nothing is stored.
 
-        `user`: in whose name it is asked, which needs the right to impersonate. Raises ApiException where the
-        API server refuses.
+        `user` is impersonated, which needs the right to do so. Raises ApiException if the server rejects it.
         """
         metadata, dynamic = document["metadata"], self.dynamic
         resource = self.resource(document["apiVersion"], document["kind"])
@@ -169,8 +169,8 @@ class Kube:
             dynamic.create(resource, body=document, **asked)
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
-        """Delete an object, and through the garbage collector what it owns. A missing one is not an error."""
-        # By default the API keeps the pods of a Job that is deleted.
+        """Delete an object and, by garbage collection, its dependents. A missing object is not an error."""
+        # By default the API keeps the pods of a deleted Job.
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         try:
             self.resource(api_version, kind).delete(name=name, namespace=namespace, body=options)
@@ -178,7 +178,7 @@ class Kube:
             return
 
     def resource(self, api_version: str, kind: str) -> Any:
-        """Return the dynamic client's resource. Discovery is repeated when a kind is not known yet."""
+        """Return the dynamic client's resource. Discovery is repeated if the kind is not known yet."""
         try:
             return self.dynamic.resources.get(api_version=api_version, kind=kind)
         except dynamic.exceptions.ResourceNotFoundError:
@@ -187,7 +187,7 @@ class Kube:
 
     # -- read ------------------------------------------------------------------------------------------
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        """Return the object, or None when there is none."""
+        """Return the object, or None if it does not exist."""
         try:
             return body_of(
                 self.resource(api_version, kind).get(name=name, namespace=namespace, serialize=False)
@@ -198,7 +198,7 @@ class Kube:
     def objects(
         self, api_version: str, kind: str, namespace: str | None = None, selector: str = ""
     ) -> list[Object]:
-        """Return all of a kind, of one namespace or of every one, with their apiVersion and kind."""
+        """Return all objects of a kind in one or all namespaces, with their apiVersion and kind."""
         found = listed(self.resource(api_version, kind), namespace=namespace, label_selector=selector)
         return [{"apiVersion": api_version, "kind": kind, **item} for item in found["items"]]
 
@@ -214,9 +214,9 @@ class Kube:
         selector: str = "",
         cause: CauseId | None = None,
     ) -> dict[str, Object]:
-        """Watch objects until `done(by name)` returns None. Its text says what is still missing.
+        """Watch objects until `done` returns None. It gets the objects by name, and returns what is missing.
 
-        Raises WaitError with that text after `seconds`.
+        Raises WaitError with the last returned text after `seconds`.
         """
         deadline = Deadline.after(seconds)
         resource = self.resource(api_version, kind)
@@ -259,29 +259,31 @@ class Kube:
 
     # -- nodes -----------------------------------------------------------------------------------------
     def ready_nodes(self) -> list[Object]:
-        """Return nodes whose condition Ready is True. Raises within 5 s without an answer."""
+        """Return the nodes whose condition Ready is True. Raises an error after 5 s without a response."""
         nodes = self.fetch("/api/v1/nodes", seconds=5).json()["items"]
         return [node for node in nodes if condition(node, "Ready").get("status") == "True"]
 
 
 def body_of(answer: HTTPResponse) -> Object:
-    """Return the object in an answer that the dynamic client was told not to take apart (`serialize=False`).
+    """Return the object in a response of the dynamic client with `serialize=False`.
 
-    It makes an object of each field, and a dictionary of each again.
+    With serialization, the client would convert every field to an object and back to a dictionary.
     """
     found: Object = json.loads(answer.data)
     return found
 
 
 def listed(resource: Any, **query: Any) -> Object:
-    """Return the list of a dynamic resource's objects, whose `items` are there also when there are none."""
+    """Return the list of a dynamic resource's objects. It always has `items`, even if there are none."""
     found = body_of(resource.get(serialize=False, **query))
     return {**found, "items": found.get("items") or []}
 
 
 def events(resource: Any, *, timeout: int, watcher: watch.Watch | None = None, **query: Any) -> Iterator[Any]:
-    """Yield watch deliveries of a dynamic resource. Raises ProtocolError for a line that was cut when the
-    connection ended, which the client itself cannot handle.
+    """Yield the watch events of a dynamic resource.
+
+    Raises ProtocolError for a line that was truncated by the end of the connection. The client itself does
+    not handle that.
     """
     stream = watcher or watch.Watch()
     for event in stream.stream(resource.get, serialize=False, timeout_seconds=timeout, **query):
@@ -291,27 +293,28 @@ def events(resource: Any, *, timeout: int, watcher: watch.Watch | None = None, *
 
 
 def condition(item: Object, kind: str) -> Object:
-    """Return the condition of this type, or an empty one when the object does not have it yet."""
+    """Return the condition of type `kind`, or {} if the object does not have it yet."""
     conditions = (item.get("status") or {}).get("conditions") or []
     return next((c for c in conditions if c["type"] == kind), {})
 
 
 def applied_by_us(document: Object) -> bool:
-    """Return whether the harness has applied the object, alone or beside others."""
+    """Return whether the harness is a field manager of the object, perhaps among others."""
     managers = document["metadata"].get("managedFields") or []
     return any(each.get("manager") == FIELD_MANAGER for each in managers)
 
 
 @contextmanager
 def reached() -> Iterator[None]:
-    """Wrap a block that needs the API server. Raises HarnessError (cluster.unreachable) when it does not
-    answer.
+    """Wrap a block that needs the API server.
+
+    Raises HarnessError (cause cluster.unreachable) if the server does not respond.
     """
     try:
         yield
     except HTTPError as error:
         raise HarnessError(
             f"expected the API server to answer, but saw {reason_of(error)}",
-            hint="is the control plane up? `harness status`, `docker ps`",
+            hint="check with `harness status` and `docker ps` that the control plane runs",
             cause="cluster.unreachable",
         ) from error

@@ -1,8 +1,7 @@
-"""Lock files and folders: for one holder, or for many that share. The kernel releases a lock however its
-holder ends.
+"""Lock files and folders, exclusively or shared. The kernel releases a lock whenever its holder ends.
 
-A program that a holder runs inherits the lock. So what the program still does after its holder was killed is
-under the same lock.
+A program that a holder runs inherits the lock. So the lock protects the program's work even after its holder
+was killed.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 changing = threading.Lock()
-"""Held while a program is started: none of the descriptors it inherits may be closed meanwhile."""
+"""Acquired while a program is started, because no descriptor that it inherits may be closed meanwhile."""
 _held: set[int] = set()
 
 
 class Hold:
-    """A lock that is held until `release`, or until this process and the programs that it ran have ended."""
+    """A lock. It lasts until `release`, or until this process and the programs that it ran have ended."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         _held.add(descriptor)
 
     def release(self) -> None:
-        """Release the lock, also of programs that inherited it. A second release does nothing."""
+        """Release the lock, including that of programs that inherited it. A second release does nothing."""
         with changing:
             if self._descriptor in _held:
                 _held.remove(self._descriptor)
@@ -37,10 +36,10 @@ class Hold:
 
 
 def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lambda: None) -> Hold:
-    """Lock `path`: a folder, or a file, which is created when missing.
+    """Lock `path`, which is a folder or a file. A missing file is created.
 
-    `waiting` is called when another process holds the lock, before this one waits. A holder may remove the
-    file before it releases the lock: whoever waited takes the lock of the file that is there then.
+    If another process holds the lock, `waiting` is called before this one waits. A holder may remove the file
+    before it releases the lock. A waiting process then locks the new file at this path.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
@@ -61,7 +60,7 @@ def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lamb
 
 
 def _is(descriptor: int, path: Path) -> bool:
-    """Return whether a path leads to the file that is open under this descriptor."""
+    """Return whether a path refers to the file that is open as this descriptor."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:
@@ -70,7 +69,7 @@ def _is(descriptor: int, path: Path) -> bool:
 
 @contextmanager
 def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold `path` alone for the time of the block."""
+    """Lock `path` exclusively during the block."""
     hold = take(path, waiting=waiting)
     try:
         yield
@@ -79,7 +78,7 @@ def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[N
 
 
 def in_use(path: Path) -> bool:
-    """Whether any process holds a lock on `path`, this one included."""
+    """Return whether any process, including this one, holds a lock on `path`."""
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
@@ -94,5 +93,5 @@ def in_use(path: Path) -> bool:
 
 
 def inherited() -> tuple[int, ...]:
-    """Return descriptors of every lock that this process holds."""
+    """Return the descriptors of all locks that this process holds."""
     return tuple(_held)

@@ -1,4 +1,4 @@
-"""The shell functions that find a container's own processes, as text for scripts that run in containers."""
+"""Shell functions that find a container's own processes, for scripts that run in containers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ _FILE = Path(__file__).parents[1] / "workers" / "own_processes.sh"
 
 
 def without_comments(script: str) -> str:
-    """Return a shell script without blank lines and lines that are comments."""
+    """Return a shell script without blank lines and comment lines."""
     lines = (line for line in script.splitlines() if line.strip() and not line.lstrip().startswith("#"))
     return "".join(f"{line}\n" for line in lines)
 

@@ -1,7 +1,7 @@
-"""Run an outside program: with a time limit, in its own process group, with its output kept, and never left
-behind.
+"""Run external programs in their own process groups, with a time limit and captured output.
 
-A signal interrupts only the main thread. `interrupt_all` ends what other threads wait for.
+No program outlives its caller. A signal interrupts only the main thread, so `interrupt_all` ends the programs
+that other threads wait for.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from harness.core.causes import CauseId
 from harness.core.errors import HarnessError, ToolError
 
 _running: dict[subprocess.Popen[str], str | None] = {}
-"""Each running program, with the name of the signal that interrupted it. It is changed by single operations,
-without a lock: a signal handler cannot wait for one.
+"""Maps each running program to the name of the signal that interrupted it.
+
+It is changed by atomic operations without a lock, because a signal handler cannot wait for a lock.
 """
 _interruptions: list[str] = []
-"""The signals so far. A program that a thread was starting then is ended as soon as it runs."""
+"""The signals received so far. A program that a thread was starting at that time is ended once it runs."""
 
 _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 CHOOSING = ("HARNESS_", "PLUTO_", "KEEP_CLUSTER", "KUBECONFIG")
-"""Beginnings of the names of variables by which a user chooses a cluster, a run or a tracker."""
+"""Prefixes of environment variables with which a user chooses a cluster, a run or a tracker."""
 
 
 def environment(
@@ -40,9 +41,9 @@ def environment(
     only: Sequence[str] | None = None,
     without: Sequence[str] = (),
 ) -> dict[str, str]:
-    """The environment for another program: this process's with `changes`, where None takes a variable away.
+    """Return this process's environment with `changes`, for another program. None removes a variable.
 
-    `only`: of this process's, these names alone. `without`: no name that begins so.
+    `only` limits the inherited variables to these names. `without` excludes names with these prefixes.
     """
     kept = {
         name: value
@@ -62,11 +63,11 @@ def run(
     hint: str = "",
     cause: CauseId | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Return stdout and stderr as text. `stdin` is text or an open file. The whole group is killed on
-    timeout and on interruption.
+    """Run a program, and return its stdout and stderr as text. `stdin` is text or an open file.
 
-    Raises ToolError for a non-zero exit (with `check`), and HarnessError when the program does not exist.
-    Raises KeyboardInterrupt, in whichever thread called it, when the harness was interrupted meanwhile.
+    A timeout or an interruption kills the whole process group. Raises ToolError on timeout and, with `check`,
+    for a non-zero exit code. Raises HarnessError if the program does not exist. Raises KeyboardInterrupt in
+    the calling thread if the harness was interrupted meanwhile.
     """
     text, source = (stdin, subprocess.PIPE) if isinstance(stdin, str) else (None, stdin or subprocess.DEVNULL)
     streams: dict[str, Any] = {"stdin": source, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -84,9 +85,9 @@ def communicated(
     hint: str = "",
     cause: CauseId | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Give a program, in its block of `started`, `text` on stdin, and return how it ended.
+    """Send `text` to a program's stdin, within the block of `started`, and return the completed process.
 
-    Raises ToolError on timeout. The whole group is killed then.
+    Raises ToolError on timeout, and kills the whole process group.
     """
     try:
         out, err = process.communicate(text, timeout=timeout)
@@ -102,9 +103,9 @@ def communicated(
 def checked(
     done: subprocess.CompletedProcess[str], *, hint: str = "", cause: CauseId | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Return `done` itself. Raises ToolError for a non-zero exit.
+    """Return `done` itself. Raises ToolError for a non-zero exit code.
 
-    To be called after the block of `started`, where an interruption comes first: it killed the program.
+    Call it after the block of `started`, so that an interruption, which kills the program, is raised first.
     """
     if done.returncode != 0:
         raise ToolError(done.args, done.returncode, done.stdout + done.stderr, hint=hint, cause=cause)
@@ -115,10 +116,10 @@ def checked(
 def started(
     command: Sequence[str], *, cause: CauseId | None, env: Mapping[str, str] | None = None, **options: Any
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a program in a group of its own, and wait for it in the block. Whatever ends the block early
-    ends the whole group. `options` are those of Popen.
+    """Start a program in its own process group for a block, which waits for it.
 
-    Raises HarnessError when the program does not exist, and KeyboardInterrupt when `interrupt_all` ended it.
+    If the block ends early, the whole group is killed. `options` are those of Popen. Raises HarnessError if
+    the program does not exist, and KeyboardInterrupt if `interrupt_all` ended it.
     """
     since, process = interruptions(), None
     try:
@@ -153,14 +154,15 @@ def _popen(command: Sequence[str], cause: CauseId | None, **options: Any) -> sub
             )
     except FileNotFoundError:
         raise HarnessError(
-            f"`{command[0]}` is not on PATH", hint="`harness doctor` says how to get it", cause=cause
+            f"`{command[0]}` is not on PATH", hint="`harness doctor` shows how to install it", cause=cause
         ) from None
 
 
 @contextmanager
 def _signals_wait() -> Iterator[None]:
-    """Let signals come after the block. One that came while a program starts would find nothing to end: the
-    program runs, and nobody knows its process yet.
+    """Defer signals until after the block.
+
+    A handler that runs while a program starts could not end it, because its process is not known yet.
     """
     came: list[int] = []
     previous: dict[int, Any] = {}
@@ -178,7 +180,7 @@ def _signals_wait() -> Iterator[None]:
 
 
 def interruptions() -> int:
-    """Return how many interruptions this process had."""
+    """Return the number of interruptions of this process."""
     return len(_interruptions)
 
 
@@ -192,8 +194,9 @@ def interrupt_all(signal_name: str) -> None:
 
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """Make SIGTERM and the end of the terminal interrupt the block as Ctrl-C does, and end programs that any
-    thread waits for. An ignored signal stays ignored. Outside of the main thread this does nothing.
+    """Make SIGTERM and SIGHUP interrupt the block like Ctrl-C, and end the programs that threads wait for.
+
+    An ignored signal stays ignored. Outside the main thread this does nothing.
     """
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
@@ -215,7 +218,7 @@ def signals_as_interrupt() -> Iterator[None]:
 
 
 def kill_group(process: subprocess.Popen[str]) -> None:
-    """Send SIGKILL to everything that `process` started."""
+    """Send SIGKILL to the process group of `process`."""
     try:
         os.killpg(process.pid, signal.SIGKILL)
     except ProcessLookupError:
@@ -223,7 +226,7 @@ def kill_group(process: subprocess.Popen[str]) -> None:
 
 
 def alive(pid: int | str) -> bool:
-    """Whether this process exists, whoever owns it."""
+    """Return whether a process exists, whoever owns it."""
     try:
         return psutil.pid_exists(int(pid))
     except (ValueError, OverflowError):
@@ -231,7 +234,7 @@ def alive(pid: int | str) -> bool:
 
 
 def started_with(text: str) -> list[psutil.Process]:
-    """Processes that have `text` in their environment, of those that this user may look at."""
+    """Return the processes that have `text` in their environment, among those that this user can inspect."""
     found = []
     for process in psutil.process_iter(["environ", "cmdline"]):
         if any(text in value for value in (process.info["environ"] or {}).values()):
@@ -240,7 +243,7 @@ def started_with(text: str) -> list[psutil.Process]:
 
 
 def command_line(process: psutil.Process) -> str:
-    """Its arguments; "" when it has ended."""
+    """Return the command line of a process, or "" if it has ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:

@@ -1,4 +1,4 @@
-"""How a long task tells what it does: one line of text at a time, to whoever called it."""
+"""The type of a progress function, which a long task calls with one line of text at a time."""
 
 from __future__ import annotations
 

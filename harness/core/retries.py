@@ -1,4 +1,4 @@
-"""Give requests to the API server a time limit, and repeat those that were lost."""
+"""Set a time limit for requests to the API server, and repeat lost requests."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from harness.core.deadlines import Deadline
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 15.0
 RETRY_SECONDS = 20.0
-"""How long a lost request is repeated: the API server may be restarting."""
+"""Seconds for which a lost request is repeated, because the API server may be restarting."""
 PAUSE_SECONDS = 0.5
-"""How long to wait before the next try."""
+"""Seconds to wait before the next attempt."""
 Retried = Callable[[str, str], None]
 Answered = Callable[[str, str, int], None]
 
@@ -32,14 +32,14 @@ def _nobody(*told: object) -> None:
 
 
 class Requests(rest.RESTClientObject):  # type: ignore[misc]
-    """Requests with a default timeout. One that is safe to repeat is repeated, and `retried` is called.
+    """A REST client with a default timeout. It repeats requests that are safe to repeat, and calls `retried`.
 
-    The caller handles a request with a timeout of its own, a watch and a log stream.
+    It does not repeat requests with their own timeout, watches and log streams: their callers handle errors.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:
         super().__init__(configuration)
-        with suppress(OSError):  # each connection says what is wrong with its files
+        with suppress(OSError):  # an error with the files is reported by each connection
             _share_context(self.pool_manager.connection_pool_kw)
         self.retried: Retried = _nobody
         self.answered: Answered = _nobody
@@ -77,10 +77,10 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 
 
 def _share_context(options: dict[str, Any]) -> None:
-    """Have all connections of a client with a certificate use one SSL context.
+    """Make all connections of a client with a certificate use the same SSL context.
 
-    Each would read the certificates and check the key again, which takes 4 ms of a processor. A client
-    with a token is left as it is: its process may still run when the authority's file has changed.
+    Otherwise each connection reads the certificates and checks the key again, which takes 4 ms of CPU time. A
+    client with a token is not changed, because the file of its authority may change while the process runs.
     """
     if not options.get("cert_file"):
         return
@@ -95,9 +95,7 @@ def _share_context(options: dict[str, Any]) -> None:
 
 
 def reason_of(error: ApiException | HTTPError) -> str:
-    """Return the API server's own sentence, or the reason without the pool and the URL that urllib3 puts
-    before it.
-    """
+    """Return the API server's message, or urllib3's reason without the pool and the URL before it."""
     if isinstance(error, ApiException):
         try:
             return f"HTTP {error.status}: {json.loads(error.body or '')['message']}"
@@ -107,5 +105,5 @@ def reason_of(error: ApiException | HTTPError) -> str:
 
 
 def pause(deadline: Deadline) -> None:
-    """Wait between two attempts to reach an API server. One that does not answer cannot be watched."""
+    """Wait between two attempts to reach an API server. A server that does not respond cannot be watched."""
     time.sleep(min(PAUSE_SECONDS, deadline.left))

@@ -1,8 +1,7 @@
-"""Read the files that users write, each with a bound on its size. YAML is in user_yaml.py.
+"""Read users' files, with a limit on their size. user_yaml.py parses YAML.
 
-Whatever a file holds, reading it takes little time and memory, and a file that cannot be used raises one
-UsageError that names the file and, where there is one, the line. Nothing is read from a pipe or a device: it
-might never end.
+Whatever a file contains, reading it takes little time and memory. An unusable file raises a UsageError with
+the file and, if possible, the line. Pipes and devices are not read, because they might never end.
 """
 
 from __future__ import annotations
@@ -18,33 +17,33 @@ from typing import Any, BinaryIO, Final
 from harness.core.errors import UsageError
 
 MAX_BYTES: Final = 1 << 20
-"""Bytes of one file. An object of Kubernetes takes at most 1.5 MiB."""
+"""Maximum number of bytes of a file. A Kubernetes object has at most 1.5 MiB."""
 MAX_RECORD_BYTES: Final = 64 << 20
-"""Bytes of a file that the harness wrote itself: a ledger, a document or one line of a bundle."""
+"""Maximum number of bytes of a file that the harness wrote: a ledger, a document or a line of a bundle."""
 MAX_DEPTH: Final = 64
-"""Collections inside each other. A pod template with affinities has about 20."""
+"""Maximum depth of nested collections. A pod template with affinities has a depth of about 20."""
 _CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BOMS = {
-    codecs.BOM_UTF32_LE: "UTF-32",  # It begins as UTF-16's does, so it comes first.
+    codecs.BOM_UTF32_LE: "UTF-32",  # comes first, because it starts with the mark of UTF-16
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
 _DOTTED = re.compile(r"""(?<![\w"'-])(?:["']?+[\w-]*+["']?+[ \t]*+\.[ \t]*+){64}""")
-"""A dotted key of TOML with more parts than MAX_DEPTH: tomllib's time grows with the square of them."""
+"""A dotted TOML key with more than MAX_DEPTH parts. tomllib's time is quadratic in their number."""
 
 
 class NotRegularError(OSError):
-    """A folder, a pipe, a socket or a device where a regular file is expected."""
+    """A regular file is expected, but the path is a folder, a pipe, a socket or a device."""
 
 
 class _Wrong(Exception):
-    """What is wrong with a file: "line 3 has …" follows its name."""
+    """An error in a file. The message, such as "line 3 has …", follows the file's name."""
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file to read its bytes. Raises NotRegularError for anything else, and OSError."""
-    # Without O_NONBLOCK, to open a pipe would wait for its writer.
+    """Open a regular file for reading bytes. Raises NotRegularError for anything else, and OSError."""
+    # Without O_NONBLOCK, opening a pipe would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
@@ -55,7 +54,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> bytes:
-    """Return the content of a file of at most `most` bytes. `what` names its kind. Raises UsageError."""
+    """Return the content of a file of at most `most` bytes. `what` is its kind. Raises UsageError."""
     try:
         with open_regular(path) as file:
             data = file.read(most + 1)
@@ -72,9 +71,9 @@ def read_bytes(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) 
 
 
 def read_text(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> str:
-    """Return the text of a file of at most `most` bytes, decoded as UTF-8 whatever the locale is.
+    """Return the text of a file of at most `most` bytes, decoded as UTF-8 whatever the locale.
 
-    `what` names its kind in messages: "job file". Raises UsageError.
+    `what` is its kind in messages, such as "job file". Raises UsageError.
     """
     try:
         return _decoded(read_bytes(path, what, hint=hint, most=most))
@@ -88,13 +87,13 @@ def toml(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> dic
     if dotted := _DOTTED.search(text):
         line = text.count("\n", 0, dotted.start()) + 1
         raise UsageError(f"{what} {path}, line {line}: a key has at most {MAX_DEPTH} parts", hint=hint)
-    import tomllib  # most folders have no settings
+    import tomllib  # imported here, because most folders have no settings
 
     try:
         return tomllib.loads(text)
     except RecursionError:
         raise UsageError(f"{what} {path} has too many brackets inside each other", hint=hint) from None
-    except ValueError as error:  # TOMLDecodeError, and dates and numbers that Python cannot hold
+    except ValueError as error:  # TOMLDecodeError, or a date or number that Python cannot represent
         raise UsageError(f"{what} {path} is no TOML: {error}", hint=hint) from None
 
 

@@ -1,7 +1,7 @@
-"""Read YAML that users write, with bounds on its depth and on the number of its values.
+"""Parse users' YAML, with limits on its depth and number of values.
 
-YAML is read as Kubernetes reads it: values are those of JSON, and a date is a text. A key that is there twice
-is refused, because PyYAML would silently take the last one.
+YAML is parsed as in Kubernetes: only JSON values exist, and a date is a string. Duplicate keys are rejected,
+because PyYAML would silently use the last one.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from harness.core.errors import UsageError
 from harness.core.user_files import MAX_BYTES, MAX_DEPTH, read_text
 
 MAX_VALUES: Final = 50_000
-"""Keys, texts, numbers and collections of one file, those behind each alias counted again."""
+"""Maximum number of keys, strings, numbers and collections of a file. An alias counts its contents again."""
 MAX_ALIASES: Final = 1_000
 MAX_KEY: Final = 1_024
-"""Characters of a key."""
+"""Maximum number of characters of a key."""
 MAX_NUMBER: Final = 64
-"""Characters of a number. Its value is at most 2^63 - 1, the largest whole number of Kubernetes."""
+"""Maximum number of characters of a number. Its value is at most 2^63 - 1, as in Kubernetes."""
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = {_TAG + kind for kind in ("str", "int", "float", "bool", "null", "map", "seq", "merge")}
@@ -29,16 +29,16 @@ _NUMBERS = {f"{_TAG}int", f"{_TAG}float"}
 
 
 class _Wrong(Exception):
-    """What is wrong with a text, with the line."""
+    """An error in a text, with its line."""
 
 
 class _Loader(yaml.CSafeLoader):
-    """Construct JSON's values alone: a date or a lone `=` is text, and whole numbers have a bound."""
+    """Construct only JSON values: a date or a lone `=` is a string, and integers have a limit."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep=deep)
-        except (ValueError, LookupError, TypeError, AttributeError):  # an explicit tag that does not fit
+        except (ValueError, LookupError, TypeError, AttributeError):  # an explicit tag of the wrong type
             raise _Wrong(f"{_line(node)}: {_tag(node)} is expected") from None
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -72,7 +72,7 @@ def yaml_document(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTE
 
 
 def yaml_texts(text: str, source: str, *, hint: str = "") -> list[Any]:
-    """Return the documents of a YAML text. `source` begins each message. Raises UsageError."""
+    """Return the documents of a YAML text. Error messages start with `source`. Raises UsageError."""
     try:
         _events(text)
         return list(_documents(text))
@@ -86,12 +86,12 @@ def yaml_texts(text: str, source: str, *, hint: str = "") -> list[Any]:
 
 
 def _events(text: str) -> None:
-    """Count collections, values and aliases before anything is composed of them. Raises _Wrong."""
+    """Count collections, values and aliases before anything is composed. Raises _Wrong."""
     values = aliases = 0
     sizes: dict[str, int] = {}
-    """Anchor → how many values are behind it."""
+    """Maps each anchor to its number of values."""
     open_: list[tuple[str | None, int]] = []
-    """Of each collection that is open: its anchor, and how many values came before it."""
+    """For each open collection, its anchor and the number of values before it."""
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
             aliases += 1
@@ -129,7 +129,7 @@ def _documents(text: str) -> Iterator[Any]:
 
 
 def _check(loader: _Loader, node: yaml.Node, done: set[int]) -> None:
-    """Check a node and those in it, each once, however often an alias stands for it. Raises _Wrong."""
+    """Check a node and its children, each once, even if aliases refer to it. Raises _Wrong."""
     if id(node) in done:
         return
     done.add(id(node))
@@ -149,7 +149,7 @@ def _check(loader: _Loader, node: yaml.Node, done: set[int]) -> None:
                 raise _Wrong(f"{_line(key)}: a key is a text; found a list or a mapping")
             if len(key.value) > MAX_KEY:
                 raise _Wrong(f"{_line(key)}: a key has at most {MAX_KEY} characters; found {len(key.value)}")
-            # Of a text and a number that look alike, `"1"` and `1`, JSON makes one key.
+            # JSON has the same key for a string and a number that look alike, such as `"1"` and `1`.
             first = keys.setdefault(
                 "<<" if key.tag.endswith(":merge") else str(loader.construct_object(key)), key
             )
@@ -158,7 +158,7 @@ def _check(loader: _Loader, node: yaml.Node, done: set[int]) -> None:
 
 
 def _place(text: str, mark: Any) -> str:
-    """Return a mark as text. One behind the last line is the end of that line."""
+    """Return a position as text. A position after the last line becomes the end of that line."""
     lines = text.splitlines() or [""]
     if mark.line < len(lines):
         return f", line {mark.line + 1}, column {mark.column + 1}"

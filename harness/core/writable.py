@@ -1,4 +1,4 @@
-"""Prove that folders can be written, before anything is created that would have to be recorded there."""
+"""Check that folders are writable, before anything is created that must be recorded in them."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from harness.core.errors import HarnessError, UsageError
 
 
 def prove(folder: Path, setting: str) -> None:
-    """Create and remove a file where `folder` is, or would be made.
+    """Create and remove a file in `folder`, or in its closest existing parent.
 
-    Raises UsageError where a file is in the way, and HarnessError where the system allows no writing. Both
-    name `setting`, with which the user chooses another folder.
+    Raises UsageError if a path component is a file, and HarnessError if writing fails. The messages name
+    `setting`, with which the user chooses another folder.
     """
-    place, hint = folder.absolute(), f"{setting} names another folder"
+    place, hint = folder.absolute(), f"use {setting} to choose another folder"
     try:
         while not place.exists():
             place = place.parent
         if not place.is_dir():
-            raise UsageError(f"a folder is expected at {folder}, and {place} is a file", hint=hint)
+            raise UsageError(f"a folder is expected at {folder}, but {place} is a file", hint=hint)
         with tempfile.TemporaryFile(dir=place):
             return
     except OSError as error:
-        why = error.strerror or error
-        raise HarnessError(f"{folder} cannot be written: {why} at {place}", hint=hint) from None
+        reason = error.strerror or error
+        raise HarnessError(f"{folder} cannot be written: {reason} at {place}", hint=hint) from None

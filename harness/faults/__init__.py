@@ -1,4 +1,4 @@
-"""Faults: injected into real launches, always undone, each with the verdict that it must get.
+"""Inject faults into real launches, undo them, and compare each verdict with the expected one.
 
 A fault is a small YAML file in `cases/`. `harness faults` and `pytest -m faults` run the faults on a real
 cluster, with healthy controls between them.

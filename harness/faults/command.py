@@ -1,4 +1,4 @@
-"""The `harness` command as users run it, in a process group of its own. Its progress is read as it comes."""
+"""Run the `harness` command as users do, in its own process group, and read its progress line by line."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ HARNESS = Path(sys.executable).with_name("harness")
 
 
 class Command:
-    """A running `harness ARGUMENTS`. Use it as a context manager, so that no process of it is left behind."""
+    """A running `harness ARGUMENTS`. Use it as a context manager, so that none of its processes is left."""
 
     def __init__(self, *arguments: str, env: Mapping[str, str]) -> None:
-        """Start it in the current folder, with nothing but `env` as its environment."""
+        """Start the command in the current folder, with only `env` as its environment."""
         self.env = dict(env)
         self.lines: list[str] = []
         self.stdout = ""
@@ -49,11 +49,11 @@ class Command:
         return "".join(self.lines)
 
     def interrupt(self, signum: signal.Signals = signal.SIGINT) -> None:
-        """Send a signal to the whole process group, as a terminal does."""
+        """Send a signal to the process group, as a terminal does."""
         os.killpg(self.process.pid, signum)
 
     def end(self, seconds: float = 180) -> int:
-        """Wait for its end and return its exit code."""
+        """Wait for the end of the command, and return its exit code."""
         code = self.process.wait(seconds)
         for reader in self._readers:
             reader.join(10)
@@ -69,5 +69,5 @@ class Command:
 
 
 def _interruptible() -> None:
-    """Restore SIGINT as in a terminal. A process that runs in the background ignores it."""
+    """Restore the default handler of SIGINT, which a background process ignores."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -1,4 +1,4 @@
-"""`harness faults`: inject faults, or undo what was left."""
+"""`harness faults`: inject faults, undo leftovers of killed runs, and report results."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ from harness.launch.konduktor.job_file import JobFile
 from harness.settings import Settings
 
 DRAWS_BETWEEN_CONTROLS = 4
-"""Drawn faults that run alone between two controls. After each, `settle` sees the cluster serve again."""
+"""Number of drawn faults that run alone between two controls. Each waits until the cluster serves again."""
 
 
 def chosen(names: list[str]) -> list[Fault]:
-    """Return the faults that match the given names, targets or files, or all without names. A draw has a name
-    as well, so that it can be repeated.
+    """Return the faults with the given names, targets or files, or all faults if there are no names.
 
-    Raises UsageError.
+    A drawn fault also has a name, by which it can be repeated. Raises UsageError.
     """
     known = catalogue()
     if not names:
@@ -47,7 +46,7 @@ def chosen(names: list[str]) -> list[Fault]:
         if not here and Path(name).is_file():
             here = [load(Path(name))]
         if not here:
-            raise UsageError(f"there is no fault {name!r}", hint="`harness faults --list` names them")
+            raise UsageError(f"there is no fault {name!r}", hint="`harness faults --list` lists all faults")
         found |= {fault.name: fault for fault in here}
     return list(found.values())
 
@@ -55,10 +54,10 @@ def chosen(names: list[str]) -> list[Fault]:
 def faults(
     names: list[str], random: int, seed: int, skip: int, shard: str | None = None, generated: bool = False
 ) -> list[Fault]:
-    """Return the chosen faults, or `random` draws of a seed, those after the first `skip`.
+    """Return the chosen faults, or `random` draws of a seed after the first `skip`.
 
-    `generated`: draws whose ranks run generated programs. With `shard`, such as 2/4, return that part of the
-    chosen faults. Raises UsageError.
+    With `generated`, the ranks of draws run generated programs. With `shard`, such as 2/4, only that part of
+    the chosen faults is returned. Raises UsageError.
     """
     if not random:
         found = chosen(names)
@@ -67,13 +66,13 @@ def faults(
 
 
 def show(faults: list[Fault]) -> None:
-    """Print one line for each fault."""
+    """Print a line for each fault."""
     for fault in faults:
         print(f"{fault.name:36} {expected(fault):52} {fault.about}")
 
 
 def undo_left(context: RunContext) -> bool:
-    """Undo what killed runs left injected. Return False when something could not be undone."""
+    """Undo the faults that killed runs left injected. Return False if one could not be undone."""
     problems = []
     for journal in sorted(journals(context.settings).glob("*.json")):
         context.progress(f"undoing {journal.stem}")
@@ -84,7 +83,7 @@ def undo_left(context: RunContext) -> bool:
 
 
 def folder(settings: Settings) -> Path:
-    """Return the folder for the ledger and the bundles of one matrix."""
+    """Return the folder for the ledger and the bundles of a matrix."""
     name = f"faults-{CLOCK.stamp()}-{secrets.token_hex(2)}"
     return settings.runs_dir.absolute() / name
 
@@ -92,9 +91,9 @@ def folder(settings: Settings) -> Path:
 def inject(
     faults: list[Fault], parallel: int, job: Path, context: RunContext
 ) -> tuple[list[Row], dict[str, str]]:
-    """Inject every fault on one cluster. The cluster is created if needed, and stays if it was there before.
+    """Inject all faults on one cluster, which is created if necessary. An existing cluster stays.
 
-    Returns the rows and the versions of the stack. An interruption ends running launches and undoes their
+    Returns the rows and the versions of the stack. An interruption ends the running launches and undoes their
     faults.
     """
     settings = context.settings
@@ -117,10 +116,9 @@ def inject(
 
 
 def recorded(ledgers: list[Path]) -> tuple[list[Row], dict[str, str]]:
-    """Return the rows of earlier matrices in the catalogue's order, then drawn ones. Of a fault in several,
-    the last row counts.
+    """Return the rows of earlier matrices, first in the order of the catalogue, then drawn faults.
 
-    Raises UsageError for a file that is no ledger.
+    If a fault is in several ledgers, the last row counts. Raises UsageError for a file that is no ledger.
     """
     rows: dict[str, Row] = {}
     for ledger in ledgers:
@@ -147,10 +145,9 @@ def report(
     programs: Path | None,
     as_json: bool,
 ) -> int:
-    """Show rows, and write the table and small bundles if asked. Return 0 when every row is right, else 1.
+    """Show rows, and write the table and small bundles if requested. Return 0 if all rows are right, else 1.
 
-    Drawn faults alone are counted as tally.py does. `programs`: the ledger to which those with programs are
-    added.
+    If all faults are drawn, tally.py decides. `programs` is the ledger for drawn faults with programs.
     """
     random = bool(rows) and all(row.oracle for row in rows)
     if programs is not None:

@@ -1,6 +1,6 @@
-"""Draw faults that nobody wrote down from grammar.yaml: an object × a verb × a moment × a behaviour.
+"""Draw random faults from grammar.yaml: an object × a verb × a moment × a behaviour.
 
-Draw `number` of a seed is always the same fault, so that a run can be continued, and one draw repeated.
+Draw `number` of a seed is always the same fault, so that a run can be continued and a draw repeated.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from harness.faults.program import Worker, worker
 
 GRAMMAR = Path(__file__).with_name("grammar.yaml")
 PREFIX = "random-"
-"""How the name of a drawn fault begins."""
+"""Prefix of the names of drawn faults."""
 PROGRAM = "-program"
-"""How it ends where the ranks run a generated program."""
+"""Suffix of the names if the ranks run a generated program."""
 PROGRAM_CALLS, PROGRAM_PAUSE = 20, 0.5
-"""As many steps as the main job's worker has, so that every moment comes."""
+"""As many steps as in the main job's worker, so that every moment occurs."""
 LAST_MOMENT = "ending"
 RANKS = (0, 1)
-"""Ranks of jobs/multinode.yaml, which every draw launches."""
+"""The ranks of jobs/multinode.yaml, which every draw launches."""
 ALWAYS = ("joined", "training", "ending")
 WITNESS = "{{ files }}/witness.yaml"
 WAIT_SECONDS = "120"
 EPHEMERAL_STORAGE = "2Gi"
-"""So that `fill` need not write more."""
+"""A small limit, so that `fill` writes less."""
 _PRELUDE = """source {{ files }}/strike.sh
 k() { {{ kubectl }} "$@"; }
 n() { k -n {{ namespace }} "$@"; }
@@ -39,14 +39,14 @@ n() { k -n {{ namespace }} "$@"; }
 
 
 class Verb(Strict):
-    """What is done to an object. With an undo it is done to the cluster."""
+    """A disturbance of an object. A verb with an undo affects the cluster."""
 
     do: str
     undo: str = ""
 
 
 class Object(Strict):
-    """Something that can be disturbed."""
+    """An object that can be disturbed."""
 
     target: Target
     scope: Scope = "launch"
@@ -61,7 +61,7 @@ class Object(Strict):
 
 
 class Behaviour(Strict):
-    """What the worker does meanwhile. `named`: how a verdict names its own fault."""
+    """The behaviour of the worker. `named` matches a verdict that reports the worker's own fault."""
 
     worker: str
     weight: int = 1
@@ -91,7 +91,8 @@ def grammar(path: Path = GRAMMAR) -> Grammar:
 def drawn(seed: int, number: int, generated: bool = False) -> Fault:
     """Return draw `number` of a seed.
 
-    `generated`: of the same object, verb and moment, and in place of the behaviour a generated program.
+    With `generated`, the object, verb and moment are the same, and a generated program replaces the
+    behaviour.
     """
     known, chance = grammar(), random.Random(f"{seed}:{number}")
     what = chance.choice(list(known.objects))
@@ -104,7 +105,7 @@ def drawn(seed: int, number: int, generated: bool = False) -> Fault:
     name = f"{PREFIX}{seed}-{number:03}"
     if generated:
         does = worker(seed, number, PROGRAM_CALLS, PROGRAM_PAUSE)
-        # After os.exec, stdout is still the client's pipe, which nobody reads. A write may end the rank.
+        # After os.exec, stdout is still the client's pipe, which has no reader. A write may end the rank.
         late = (does.early or does.second == "exec") and moment == LAST_MOMENT
         return with_program(
             combined(name, what, verb, "training" if late else moment, "steady", rank, victim), does
@@ -113,7 +114,7 @@ def drawn(seed: int, number: int, generated: bool = False) -> Fault:
 
 
 def with_program(fault: Fault, does: Worker) -> Fault:
-    """Return the fault with ranks that run a generated program. Its own defects may be named, too."""
+    """Return the fault with ranks that run a generated program. A verdict may also report its defects."""
     assert fault.expect is not None
     own = ["unification\\."] + ([rf"rank {does.victim}\b", "rank\\."] if does.end != "return" else [])
     own += [r"os\.exec"] if does.second == "exec" else []
@@ -128,16 +129,16 @@ def with_program(fault: Fault, does: Worker) -> Fault:
 
 
 def by_name(name: str) -> Fault | None:
-    """Return the draw of that name, such as random-7-012, or None when it is no name of a draw."""
+    """Return the draw with a name such as random-7-012, or None for another name."""
     found = re.fullmatch(rf"{PREFIX}(-?\d+)-(\d+)({PROGRAM})?", name)
     return drawn(int(found[1]), int(found[2]), bool(found[3])) if found else None
 
 
 def combined(name: str, what: str, verb: str, moment: str, behaviour: str, rank: int, victim: int) -> Fault:
-    """Return the fault of one combination.
+    """Return the fault for a combination.
 
-    `rank` is the disturbed one, `victim` the one whose worker has a fault of its own. A moment that the
-    behaviour does not live to see becomes the last one that it does.
+    `rank` is disturbed, and the worker of `victim` has its own fault. A moment after the end of the behaviour
+    is replaced by its last moment.
     """
     known = grammar()
     there, does, worker = known.objects[what], known.objects[what].verbs[verb], known.behaviours[behaviour]

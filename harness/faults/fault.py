@@ -1,4 +1,4 @@
-"""A fault as a file: where it strikes, how it is injected and undone, and the verdict that it must get.
+"""The file format of faults: target, injection, undo and expected verdict.
 
     about: One sentence for a person.
     target: tracker                   # one of Target
@@ -41,8 +41,8 @@ Target = Literal[
     "harness",
 ]
 Scope = Literal["launch", "cluster", "machine", "own"]
-"""launch: it disturbs only its own launch, so others may run beside it. cluster, machine: it runs alone.
-own: it runs alone, on a cluster of its own that it creates and removes."""
+"""launch: the fault disturbs only its own launch, so others may run at the same time. cluster, machine: it
+runs alone. own: it runs alone, on its own cluster, which it creates and removes."""
 
 
 class Strict(BaseModel):
@@ -50,7 +50,7 @@ class Strict(BaseModel):
 
 
 class Step(Strict):
-    """One thing to do. Exactly one of the fields is set, and `stdin` may stand beside a command."""
+    """A step. Exactly one field is set, and a command may also have `stdin`."""
 
     docker: str | None = None
     kubectl: str | None = None
@@ -91,7 +91,7 @@ class Job(Strict):
 
 
 class Train(Strict):
-    """A launch of `harness train`, in place of a job file."""
+    """A launch of `harness train` instead of a job file."""
 
     defect: str | None = Field(None, description="KIND[:NUMBER] of harness/workers/training/faulty.py")
     kind: Literal["statefulset", "job"] = "statefulset"
@@ -100,9 +100,9 @@ class Train(Strict):
 
 
 class When(Strict):
-    """When to strike, as the bundle that is being written shows it.
+    """The moment of the injection, from the bundle that is being written.
 
-    With both fields, the stage comes first.
+    With both fields, the log line is awaited after the stage.
     """
 
     stage: str | None = Field(None, description="a stage of the manifest that has begun")
@@ -117,11 +117,11 @@ class When(Strict):
 
 
 class Expect(Strict):
-    """What the harness must report.
+    """The expected result of the harness.
 
-    With `exit` alone, it must refuse with this code before it judges anything. With `named` alone, an oracle
-    says afterwards whether a PASS was right (harness/faults/oracle.py), and any other verdict must name what
-    was disturbed.
+    With only `exit`, the harness must exit with this code before it judges anything. With only `named`, an
+    oracle decides afterwards whether a PASS was right (harness/faults/oracle.py), and any other verdict must
+    name the disturbance.
     """
 
     verdict: Literal["PASS", "FAIL", "UNKNOWN"] | None = None
@@ -147,7 +147,7 @@ class Expect(Strict):
 class Fault(Strict):
     """A fault.
 
-    `name` is that of its file. `cannot` says why it cannot be injected on this kind of machine.
+    `name` is the name of its file. `cannot` is the reason why it cannot be injected on this kind of machine.
     """
 
     name: str
@@ -185,7 +185,7 @@ class Fault(Strict):
 
 
 def load(path: Path) -> Fault:
-    """Load a fault. Raises UsageError that names the file and each field that does not fit."""
+    """Load a fault. Raises UsageError with the file and all invalid fields."""
     try:
         return Fault(**{"name": path.stem, **yaml_document(path, "fault")})
     except TypeError as error:
@@ -196,7 +196,7 @@ def load(path: Path) -> Fault:
 
 
 def catalogue(folder: Path = CASES) -> dict[str, Fault]:
-    """Return every fault by name, in the order in which things can go wrong: by target, then by name."""
+    """Return all faults by name, ordered by target (in the order of a launch) and name."""
     order = list(Target.__args__)  # type: ignore[attr-defined]
     found = [load(path) for path in sorted(folder.glob("*.yaml"))]
     return {fault.name: fault for fault in sorted(found, key=lambda f: (order.index(f.target), f.name))}

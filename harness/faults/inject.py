@@ -1,4 +1,4 @@
-"""Inject one fault once into one real `harness run`, undo it, and compare the result with what it expects."""
+"""Inject a fault into a real `harness run`, undo it, and compare the result with the expected one."""
 
 from __future__ import annotations
 
@@ -27,33 +27,32 @@ from harness.settings import Settings
 
 AT_SECONDS = 180.0
 LOOK_SECONDS = 0.02
-"""Seconds between two looks at files that the harness writes.
+"""Seconds between two polls of the files that the harness writes.
 
-Watching them would need more tools. The shortest stage that a fault strikes in, the start of the watches,
-takes a tenth of a second.
+The shortest stage in which a fault is injected, the start of the watches, takes a tenth of a second.
 """
 RUN_SECONDS = 600.0
 WAIT_SECONDS = "300"
-"""Long enough for a busy machine. A fault that is judged at a deadline sets a shorter wait itself."""
+"""The default wait, long enough for a busy machine. A fault that ends at a deadline sets a shorter one."""
 CPU_REQUEST = "150m"
-"""CPU request of each pod, so that several launches fit beside each other."""
+"""CPU request of each pod, so that several launches fit at the same time."""
 
 
 @dataclass
 class Injector:
-    """What all injections share: the cluster, the healthy job, and the folder of the evidence."""
+    """Injects faults with the same cluster, healthy job and evidence folder."""
 
     ready: Ready
     job: JobFile
     settings: Settings
     out: Path
     started: Callable[[Command], None] = lambda _: None
-    """Called with every harness that is started, so that an interruption can end it."""
+    """A callback for every started harness, so that an interruption can end it."""
 
     def row(self, fault: Fault) -> Row:
         """Inject a fault and return its row.
 
-        An error of the fault never raises: it gives a row that is not right.
+        An error of the fault is not raised: the row is not right then.
         """
         folder = self.out / fault.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -86,7 +85,10 @@ class Injector:
         return row.model_copy(update=changes)
 
     def _run(self, fault: Fault, folder: Path) -> tuple[int, str, dict[str, Any]]:
-        """Run the harness with the fault. Returns its exit code, its stderr, and the places."""
+        """Run the harness with the fault.
+
+        Returns its exit code, its stderr, and the variables of the steps.
+        """
         words = variant.training(fault.train) if fault.train else ["run", str(folder / "job.yaml")]
         if fault.train is None:
             (folder / "job.yaml").write_text(variant.variant(self.job, fault.job))
@@ -111,7 +113,7 @@ class Injector:
         return code, run.stderr, known
 
     def _environment(self, fault: Fault, folder: Path) -> dict[str, str]:
-        """Return the user's environment without what chooses a cluster or a run, and with the fault's own."""
+        """Return the user's environment with the fault's variables and without the choice of a cluster."""
         settings = self.settings
         own = fault.scope == "own"
         changes: dict[str, str | None] = {
@@ -145,9 +147,9 @@ class Injector:
 
 
 def journals(settings: Settings) -> Path:
-    """Return the folder of undo commands that have not run yet.
+    """Return the folder with pending undo commands.
 
-    It is one per cluster, because others may run faults on clusters of their own.
+    Each cluster has one, because other processes may inject faults on other clusters.
     """
     return settings.state_dir.absolute() / "faults" / settings.cluster_name
 
@@ -169,7 +171,10 @@ def _signal(run: Command, which: signal.Signals) -> None:
 
 
 def _await(when: When, run: Command, runs: Path) -> None:
-    """Wait until the moment to strike. Raises WaitError when the harness ends or time passes before."""
+    """Wait for the moment of the injection.
+
+    Raises WaitError if the harness ends first, or after a timeout.
+    """
     if (stage := when.stage) is not None:
         _look(f"the stage {stage}", run, lambda: begun(runs / "latest", stage))
     if when.log is not None:
@@ -192,7 +197,7 @@ def _look(awaited: str, run: Command, seen: Callable[[], bool]) -> None:
 
 
 def begun(bundle: Path, stage: str) -> bool:
-    """Return whether a stage of a bundle that is being written has begun, even when it has ended since."""
+    """Return whether a stage has begun in a bundle that is being written, even if it has ended already."""
     manifest = Bundle.open(bundle).manifest if bundle.exists() else None
     if manifest is None:
         return False
@@ -205,10 +210,7 @@ def _launched(runs: Path) -> dict[str, Any]:
 
 
 def _recorded(runs: Path) -> tuple[Bundle | None, Verdict | None]:
-    """Return the bundle that the harness left and its verdict.
-
-    The bundle of a harness that was killed is judged now, as a user would do it.
-    """
+    """Return the harness's bundle and its verdict. The bundle of a killed harness is judged now."""
     latest = runs / "latest"
     if not latest.exists():
         return None, None

@@ -1,8 +1,8 @@
-"""Run every fault on one cluster, with healthy launches between them.
+"""Run all faults on one cluster, with healthy launches (controls) between them.
 
-Faults of scope `launch` disturb only their own launch, so several run at once, with controls among them. The
-others run alone, and a control follows each, or every few. When a control is not a PASS, the faults before it
-are not right: either they were not undone, or they disturbed other launches.
+Faults of scope `launch` disturb only their own launch, so several run at the same time, with controls among
+them. Other faults run alone, with a control after one or a few of them. If a control is not a PASS, the
+faults before it are not right: they were not undone, or they disturbed other launches.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ CONTROL = Fault(
     name="control",
     about="Nothing is injected.",
     target="harness",
-    env={"HARNESS_WAIT_SECONDS": "400"},  # nothing is waited for in vain: a busy machine may take long
+    env={"HARNESS_WAIT_SECONDS": "400"},  # long, because a busy machine may be slow
     expect=Expect(verdict="PASS", ranks=[]),
 )
 
 
 CONTROL_EVERY = 6
-"""How many faults that run beside others come between two controls."""
+"""Number of concurrent faults between two controls."""
 
 
 class Matrix:
-    """All faults of one matrix.
+    """A matrix of faults.
 
-    `start` begins, `row` waits for one fault, `stop` ends and undoes what runs.
+    `start` begins, `row` waits for a fault, and `stop` ends the running launches and undoes their faults.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Matrix:
     ) -> None:
         """Create a matrix.
 
-        `alone_between_controls` is how many faults that run alone come before a control.
+        `alone_between_controls` is the number of faults that run alone between two controls.
         """
         self._control = control
         self.faults = [fault for fault in faults if fault.expect is not None]
@@ -72,14 +72,11 @@ class Matrix:
         return self
 
     def row(self, name: str) -> Row:
-        """Wait until a fault and the control after it are done, and return its row.
-
-        Raises what the injection raised.
-        """
+        """Wait for a fault and the control after it, and return its row. Raises the injection's error."""
         return self._rows[name].result()
 
     def stop(self) -> None:
-        """Start no more faults. End running harnesses as by Ctrl-C, and undo what was injected."""
+        """Start no more faults, end running harnesses as with Ctrl-C, and undo their faults."""
         self._stopped.set()
         for command in self._commands:
             if command.process.poll() is None:
@@ -104,7 +101,7 @@ class Matrix:
                 self._rows[fault.name].set_exception(HarnessError("the matrix was stopped before this fault"))
 
     def _beside(self, faults: list[Fault]) -> None:
-        """Run several faults at a time. Each control covers the faults that had ended when it began."""
+        """Run several faults at the same time. Each control covers the faults that ended before it began."""
         todo: SimpleQueue[Fault | None] = SimpleQueue()
         for number, fault in enumerate(faults):
             if number and number % CONTROL_EVERY == 0:
@@ -163,7 +160,7 @@ class Matrix:
 
 
 def batched(faults: Sequence[Fault], size: int) -> Iterator[Sequence[Fault]]:
-    """Yield the faults in their order, `size` at a time."""
+    """Yield the faults in order, `size` at a time."""
     return (faults[start : start + size] for start in range(0, len(faults), size))
 
 

@@ -1,8 +1,8 @@
-"""Say whether a verdict about a drawn fault is wrong, without any judge.
+"""Decide whether a verdict about a drawn fault is wrong, without any judge.
 
-A PASS is wrong when the tracker's database, read directly, lacks a point that a worker's own file on its node
-holds (harness/workers/witness.py, program.py), or when a rank of a generated program did not end with 0. Any
-other verdict is wrong when neither its cause nor its text names what was disturbed.
+A PASS is wrong if the tracker's database, read directly, lacks a point in a worker's own file on its node
+(harness/workers/witness.py, program.py), or if a rank of a generated program did not exit with 0. Any other
+verdict is wrong if neither its cause nor its text names the disturbance.
 """
 
 from __future__ import annotations
@@ -40,12 +40,13 @@ for names, count, packed in rows:
     for of, step, value in zip(which, steps, values):
         print(json.dumps([names[of], step, value if value == value else None]))
 """
-"""A program that prints the points of a run: database, project, run id → name, step and value as JSON.
+"""A program that prints name, step and value of a run's points as JSON. Its arguments are database, project
+and run id.
 
-It decodes the blocks (harness/tracker/shared/blocks.py) itself, and needs nothing of the tracker's queries.
+It decodes the blocks (harness/tracker/shared/blocks.py) itself, without the tracker's queries.
 """
 Point = tuple[str, int, float | None]
-"""Metric, step and value. None: not a number."""
+"""Metric, step and value. A value of None means not a number."""
 
 
 Word = Literal["borne", "named", "wrong PASS", "not named", "unseen", "not struck"]
@@ -53,7 +54,10 @@ Word = Literal["borne", "named", "wrong PASS", "not named", "unseen", "not struc
 
 @dataclass(frozen=True)
 class Saying:
-    """What the oracle says of a verdict, and why it is wrong. `lost`: what the tracker lacks."""
+    """The oracle's decision about a verdict, and the reason.
+
+    `lost` describes points that the tracker lacks.
+    """
 
     word: Word
     wrong: str = ""
@@ -61,9 +65,9 @@ class Saying:
 
 
 def ask(ready: Ready, bundle: Bundle | None, verdict: Verdict | None, said: str, named: str) -> Saying:
-    """Say whether a verdict is right. `said` is the harness's stderr, `named` a regex.
+    """Decide whether a verdict is right. `said` is the harness's stderr, and `named` a regex.
 
-    A PASS of which the oracle cannot see the points is `unseen`. The workers' files are gone afterwards.
+    A PASS is `unseen` if the oracle cannot read its points. The workers' files are removed afterwards.
     """
     manifest = bundle.manifest if bundle else None
     lost, blind = "", "there is no bundle"
@@ -84,10 +88,13 @@ def ask(ready: Ready, bundle: Bundle | None, verdict: Verdict | None, said: str,
 
 
 def _lost(ready: Ready, manifest: Manifest) -> str:
-    """Return which points the tracker lacks, or "". Raises HarnessError where the oracle cannot see."""
+    """Return a text about points that the tracker lacks, or "".
+
+    Raises HarnessError if they cannot be read.
+    """
     expected = manifest.expected
     if expected is None:
-        raise HarnessError("the manifest does not say which run the ranks were given")
+        raise HarnessError("the manifest does not record the run of the ranks")
     meant, ends = _files(ready, manifest.nonce)
     silent = [rank for rank in range(expected.ranks) if not meant.get(rank)]
     if silent:
@@ -98,7 +105,7 @@ def _lost(ready: Ready, manifest: Manifest) -> str:
 
 
 def lacks(meant: dict[int, set[Point]], there: set[Point]) -> str:
-    """Return in words which meant points of which ranks are not there, or ""."""
+    """Return a text about logged points (`meant`) that are not in `there`, or ""."""
     lost = {rank: sorted(points - there, key=str) for rank, points in sorted(meant.items())}
     return "; ".join(
         f"the tracker lacks {len(points)} of {len(meant[rank])} points of rank {rank}, such as {points[0]}"
@@ -108,7 +115,7 @@ def lacks(meant: dict[int, set[Point]], there: set[Point]) -> str:
 
 
 def names(verdict: Verdict | None, said: str, named: str) -> bool:
-    """Return whether the cause or the text of a verdict (or of a refusal) matches the regex."""
+    """Return whether the regex matches the cause or the text of a verdict, or the text of a refusal."""
     if verdict is None:
         return re.search(named, said) is not None
     only = f"rank {verdict.ranks[0]}" if len(verdict.ranks) == 1 else ""
@@ -122,7 +129,7 @@ def _forget(ready: Ready, nonce: str) -> None:
 
 
 def _files(ready: Ready, nonce: str) -> tuple[dict[int, set[Point]], list[str]]:
-    """Map each rank to the points in all its files, and say which ranks of a program did not end with 0."""
+    """Return the points in each rank's files, and messages about ranks that did not exit with 0."""
     meant: dict[int, set[Point]] = {}
     ends: list[str] = []
     script = f"cd {FILES}/{nonce} 2>/dev/null && cat *.jsonl || true"
@@ -143,7 +150,7 @@ def _files(ready: Ready, nonce: str) -> tuple[dict[int, set[Point]], list[str]]:
     stop=stop_after_delay(SECONDS), wait=wait_fixed(2), retry=retry_if_exception_type(ToolError), reraise=True
 )
 def _points(ready: Ready, project: str, run_id: str) -> Iterable[Point]:
-    """Return the points of a run, out of the tracker's database."""
+    """Return the points of a run from the tracker's database."""
     kubectl = ["kubectl", "--kubeconfig", str(ready.kind.kubeconfig), "--context", ready.kind.context]
     program = ["exec", "-n", "harness-system", "deployment/tracker", "--", "python3", "-c", POINTS, DATABASE]
     done = processes.run([*kubectl, *program, project, run_id], timeout=SECONDS)
@@ -151,7 +158,7 @@ def _points(ready: Ready, project: str, run_id: str) -> Iterable[Point]:
 
 
 def _rows(lines: Iterable[str]) -> Iterator[Any]:
-    """Yield rows of JSON lines. A line that a killed process left unfinished is none."""
+    """Yield the rows of JSON lines. An incomplete line of a killed process is skipped."""
     for line in lines:
         try:
             yield json.loads(line)
@@ -160,5 +167,5 @@ def _rows(lines: Iterable[str]) -> Iterator[Any]:
 
 
 def point(metric: str, step: int, value: float | None) -> Point:
-    """Return a point, as a file or the database has it."""
+    """Return a point from the values in a file or the database."""
     return metric, int(step), None if value is None or math.isnan(value) else float(value)

@@ -1,4 +1,4 @@
-"""Where a fault strikes, by name: the variables of its steps.
+"""The variables that the steps of a fault can use.
 
     cluster control_plane worker worker2         names of the cluster and its node containers
     namespace jobset                             of the launch
@@ -9,7 +9,7 @@
     python kubectl                               the harness's own interpreter, kubectl for this cluster
     files                                        harness/faults/files
 
-A variable that is not known yet (a pod before the launch) is an error of the fault's file.
+Using a variable before it is known (such as a pod before the launch) is an error in the fault's file.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _templates = Environment(undefined=StrictUndefined, autoescape=False, keep_trail
 
 
 def of_cluster(ready: Ready, folder: Path) -> dict[str, Any]:
-    """Return what is known before a launch."""
+    """Return the variables that are known before a launch."""
     kind = ready.kind
     tracker = ready.kube.get("apps/v1", "Deployment", "tracker", "harness-system")
     images = {"worker_image": ready.worker.tag}
@@ -54,7 +54,7 @@ def of_cluster(ready: Ready, folder: Path) -> dict[str, Any]:
 
 
 def of_launch(bundle: Bundle) -> dict[str, Any]:
-    """Return what a bundle that is being written already knows of its launch."""
+    """Return the variables of the launch from a bundle that is being written."""
     manifest = bundle.manifest
     known: dict[str, Any] = {}
     if manifest is not None and manifest.launch is not None:
@@ -77,7 +77,7 @@ def render(text: str, places: dict[str, Any], fault: str) -> str:
 
 
 def command(step: Step, places: dict[str, Any], fault: str) -> Command:
-    """Return a step as the program that carries it out."""
+    """Return the command that runs a step."""
     stdin = None if step.stdin is None else render(step.stdin, places, fault)
     if step.sh is not None:
         return Command(["bash", "-ceu", render(step.sh, places, fault)], stdin)

@@ -1,6 +1,6 @@
-"""Draw training programs from programs.yaml: what is logged × processes × end × shell × world.
+"""Draw training programs from programs.yaml: logged data × processes × end × shell × world.
 
-Program `number` of a seed is always the same one, so these two numbers repeat a miss.
+Program `number` of a seed is always the same, so that a wrong verdict can be reproduced from two numbers.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ GRAMMAR = Path(__file__).with_name("programs.yaml")
 SCRIPT = "/workspace/program.py"
 STEPS = (2, 3, 4, 6, 12)
 _USUAL = 0.5
-"""How often a part of a program that mostly is as usual is drawn at all."""
+"""Probability that a part is drawn at all, for parts of a program that are mostly as usual."""
 _Name = TypeVar("_Name")
 
 
 class Launch(Strict):
-    """How ranks start. `alone`: each pod is a world of its own, in a job of two pods."""
+    """The way in which ranks start. `alone` means that each of two pods is its own world."""
 
     sh: str
     weight: float
     nodes: int
     ranks: int = 1
-    """In each pod."""
+    """The number of ranks per pod."""
     torch: bool = False
     alone: bool = False
 
@@ -60,7 +60,7 @@ class Grammar(Strict):
 
 
 class Call(Strict):
-    """One call of `run.log`. `data`: [name, kind of value] or [name, kind, what is inside]."""
+    """A call of `run.log`. An item of `data` is [name, kind of value] or [name, kind, content]."""
 
     data: list[Any]
     container: str
@@ -70,7 +70,7 @@ class Call(Strict):
 
 
 class Worker(Strict):
-    """What harness/workers/program.py does. Every rank does the same but the victim."""
+    """The behaviour of harness/workers/program.py. All ranks except the victim do the same."""
 
     calls: list[Call]
     threads: int
@@ -78,7 +78,7 @@ class Worker(Strict):
     group: bool
     finish: bool
     patient: bool
-    """It lets the client's upload process start before `finish`."""
+    """Whether it lets the client's upload process start before `finish`."""
     victim: int
     child: str
     child_calls: list[Call]
@@ -86,13 +86,13 @@ class Worker(Strict):
     second_differs: bool
     end: str
     early: bool
-    """The victim ends after half of its calls."""
+    """Whether the victim ends after half of its calls."""
     pause: float = 0.0
     """Seconds after each call."""
 
     @property
     def about(self) -> list[str]:
-        """Return what is unusual."""
+        """Return the unusual properties."""
         does = self
         kinds = {entry[1] for call in [*does.calls, *does.child_calls] for entry in call.data}
         parts = {
@@ -117,7 +117,7 @@ class Worker(Strict):
 
     @property
     def packed(self) -> str:
-        """Return it as harness/workers/program.py takes it."""
+        """Return the argument for harness/workers/program.py."""
         return base64.b64encode(self.model_dump_json().encode()).decode()
 
 
@@ -129,7 +129,7 @@ class Program(Strict):
     launch: str
     wrap: str
     has_torch: bool
-    """False: `import torch` fails in the image, and the client's start takes a fifth of the time."""
+    """If False, `import torch` fails in the image, and the client starts in a fifth of the time."""
     worker: Worker
 
     @property
@@ -142,7 +142,7 @@ class Program(Strict):
 
     @property
     def ranks(self) -> int:
-        """Return how many ranks the job must have."""
+        """Return the number of ranks that the job must have."""
         return self.launched.nodes * self.launched.ranks
 
     @property
@@ -151,13 +151,13 @@ class Program(Strict):
         launch = self.launched.sh.replace("CMD", f"{SCRIPT} {self.worker.packed}")
         wrap = grammar().wraps[self.wrap].sh
         if self.wrap in ("exec", "nohup") and not launch.startswith(("python3", "torchrun", "/usr")):
-            launch = f"env {launch}"  # `exec` and `nohup` take a program, and no variable before it
+            launch = f"env {launch}"  # `exec` and `nohup` accept a program, and no variables before it
         evaluation = f"python3 {SCRIPT} {self.worker.packed} child"
         return wrap.replace("LAUNCH", launch).replace("EVALUATION", evaluation)
 
     @property
     def about(self) -> str:
-        """Return the program in one line."""
+        """Return a description of the program in one line."""
         return "; ".join([f"{self.launch} / {self.wrap}", *self.worker.about])
 
 
@@ -176,7 +176,7 @@ def program(seed: int, number: int) -> Program:
 
 
 def worker(seed: int, number: int, calls: int, pause: float) -> Worker:
-    """Return what two ranks that torchrun starts on a cluster do, with so many calls."""
+    """Return the behaviour of two ranks that torchrun starts on a cluster, with `calls` calls."""
     launch = grammar().launches["torchrun"]
     drawn = _Draw(random.Random(f"worker:{seed}:{number}")).worker(launch, calls)
     return drawn.model_copy(update={"pause": pause, "threads": 0})

@@ -1,8 +1,8 @@
 """Write the evidence of a program that ran in containers, and judge it.
 
-The harness's own parts write the logs, the ground truth, the manifest's launch and the tracker's rows. Only
-the API server is not real: this module composes the states of the Job, its pods and their nodes from the
-times and exit codes of the containers.
+The harness's own code writes the logs, the ground truth, the manifest's launch and the tracker's rows. Only
+the API server is simulated: this module creates the states of the Job, its pods and nodes from the times and
+exit codes of the containers.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ from harness.tracker.shared.keys import launch_key
 from harness.tracker.shared.run_id import make_run_id
 
 WAIT_SECONDS = 200.0
-"""torchrun waits 300 s at its end for an agent that failed: such a program is judged at its deadline."""
+"""torchrun waits 300 s at its end for a failed agent, so such a program is judged at this deadline."""
 PROJECT = "programs"
 
 
 @dataclass
 class Launched:
-    """What a program left."""
+    """The results of a program."""
 
     verdict: Verdict
     bundle: Path
@@ -60,7 +60,7 @@ class Launched:
 
 @dataclass(frozen=True)
 class Place:
-    """Where programs run. `url` reaches the tracker from this machine and from containers."""
+    """The environment of programs. `url` is the tracker's URL for this machine and for containers."""
 
     settings: Settings
     image: ImageRef
@@ -69,10 +69,10 @@ class Place:
     database: Path
     runs: Path
     torch: str
-    """The file of the image that `import torch` reads."""
+    """The file in the image that `import torch` reads."""
 
     def launch(self, program: Program, nonce: str) -> Launched:
-        """Run a program, collect its evidence and judge it. Raises HarnessError when it does not end."""
+        """Run a program, collect its evidence and judge it. Raises HarnessError if it does not end."""
         settings = self.settings
         writer = BundleWriter.create(self.runs, nonce, Redactor())
         context = RecordedContext(settings=settings, progress=lambda _: None, writer=writer)
@@ -119,7 +119,9 @@ class Place:
                     recorder=settings.recorder,
                 )
                 job = work.render(surroundings)[-1]
-            (journals / nonce).mkdir(parents=True)  # by this user, who can then remove what root writes
+            (journals / nonce).mkdir(
+                parents=True
+            )  # created by this user, who can then remove files that root writes in it
             secrets = dict.fromkeys(("PLUTO_API_KEY", "PLUTO_API_TOKEN"), key)
             pods = Pods(
                 job, maps, secrets, nonce, Path(folder), journals, None if program.has_torch else self.torch
@@ -150,7 +152,7 @@ class Place:
 
 
 def _record(writer: BundleWriter, containers: Sequence[Container]) -> None:
-    """Write logs, and the ground truth and the processes in them, as harness/observe/observer.py does."""
+    """Write logs, ground truth and processes, as harness/observe/observer.py does."""
     launch = writer.current.launch
     assert launch is not None
     collector = TruthCollector(writer.current.nonce)
@@ -168,7 +170,7 @@ def _record(writer: BundleWriter, containers: Sequence[Container]) -> None:
 
 
 def pod_name(container: Container) -> str:
-    """Return the name of a container's pod, as a Job's controller gives it."""
+    """Return the name of a container's pod, as set by the Job controller."""
     return f"{NAME}-{container.index}-{container.name[-9:-2]}"
 
 
@@ -178,7 +180,7 @@ def pod_uid(container: Container) -> str:
 
 @dataclass
 class _Objects:
-    """Puts the states of Kubernetes objects together."""
+    """Creates the states of Kubernetes objects."""
 
     writer: BundleWriter
     job: Object
@@ -186,7 +188,7 @@ class _Objects:
     _version: int = field(default=100)
 
     def write(self, containers: Sequence[Container]) -> None:
-        """Write every state in the order in which a cluster would show it."""
+        """Write all states, in the order in which a cluster would report them."""
         states = [(containers[0].created_at, "job", "ADDED", self._job([], containers[0].created_at))]
         for container in containers:
             states += [(at, "node", "ADDED", self._node(container)) for at in [containers[0].created_at]]
@@ -236,7 +238,7 @@ class _Objects:
         }
 
     def _pod(self, container: Container) -> list[tuple[str, str, Any, Object]]:
-        """Return the states of a pod: made, running, ended; in between, told to end."""
+        """Return the states of a pod: created, running, perhaps terminating, and ended."""
         name, template = (
             self.job["spec"]["template"]["spec"]["containers"][0]["name"],
             self.job["spec"]["template"],

@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass
 class Journal:
-    """What one process wrote."""
+    """The journal of a process."""
 
     role: str
     rank: int | None
@@ -22,7 +22,7 @@ class Journal:
 
     @property
     def points(self) -> list[tuple[str, int, float]]:
-        """Return every number that was handed over with a step: name, step, value."""
+        """Return name, step and value of every number that was logged with a step."""
         return [
             (name, call["step"], float(number))
             for call in self.calls
@@ -33,16 +33,16 @@ class Journal:
 
     @property
     def wrong_end(self) -> str:
-        """Return how a process ended that did not end by itself with 0, or ""."""
+        """Return how the process ended, or "" if it exited with 0 by itself."""
         if self.end is None:
             return "did not end by itself"
         return f"ended with {self.end['code']} ({self.end['how']})" if self.end["code"] else ""
 
 
 def read(lines: Iterable[str]) -> list[Journal]:
-    """Return the journals of processes, whose lines come one process after another.
+    """Return the journals of several processes, whose lines follow each other.
 
-    A line that was cut off is left out, and so is a line of another kind of file.
+    Truncated lines and lines of other kinds of files are skipped.
     """
     found: list[Journal] = []
     for line in lines:

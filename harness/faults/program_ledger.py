@@ -1,4 +1,4 @@
-"""The ledger of generated programs, docs/programs.json: what the oracle said of each seed, and every miss.
+"""The ledger of generated programs, docs/programs.json: the oracle's counts for each seed, and all misses.
 
 A session continues where the ledger ends. Faults drawn with programs on a cluster (`harness faults --random N
 --programs`) are added by their names.
@@ -20,7 +20,7 @@ from harness.faults.rows import Row
 
 
 class Outcome(BaseModel):
-    """What the oracle says of the verdict of one program."""
+    """The oracle's decision about the verdict of a program."""
 
     seed: int
     number: int
@@ -30,7 +30,7 @@ class Outcome(BaseModel):
     right: str
     seconds: float = 0.0
     bundle: str | None = None
-    """None: the verdict is right, and the bundle is gone."""
+    """None if the verdict is right, because the bundle is then removed."""
 
     @property
     def line(self) -> str:
@@ -39,20 +39,20 @@ class Outcome(BaseModel):
 
 
 class Seed(BaseModel):
-    """What is known of one seed."""
+    """The results of a seed."""
 
     programs: int = 0
-    """Programs 0 to this number ran."""
+    """The number of programs that ran, in order from program 0."""
     words: dict[str, int] = {}
     misses: list[Outcome] = []
 
 
 class Ledger(BaseModel):
-    """The ledger, for several threads."""
+    """The ledger. It may be used by several threads."""
 
     seeds: dict[int, Seed] = {}
     draws: dict[str, str] = {}
-    """Name of a drawn fault whose ranks ran a program → what its oracle said (harness/faults/tally.py)."""
+    """Maps a drawn fault whose ranks ran a program to the oracle's decision (harness/faults/tally.py)."""
 
     @classmethod
     def read(cls, path: Path) -> Ledger:
@@ -73,7 +73,7 @@ class Ledger(BaseModel):
             seed.misses.append(outcome.model_copy(update={"bundle": None, "seconds": 0.0}))
 
     def again(self, outcome: Outcome) -> None:
-        """Replace what is known of a program that was a miss."""
+        """Replace the result of a program that was a miss."""
         seed = self.seeds[outcome.seed]
         old = next(miss for miss in seed.misses if miss.number == outcome.number)
         seed.misses.remove(old)
@@ -81,12 +81,12 @@ class Ledger(BaseModel):
         self.add(outcome)
 
     def add_draws(self, rows: Iterable[Row]) -> None:
-        """Add drawn faults whose ranks ran programs. One that is there already is replaced."""
+        """Add or replace drawn faults whose ranks ran programs."""
         found = {row.fault: row.oracle for row in rows if row.oracle and row.fault.endswith(PROGRAM)}
         self.draws = dict(sorted({**self.draws, **found}.items()))
 
     def write(self, path: Path) -> None:
-        """Replace the file."""
+        """Write the ledger to a file."""
         partial = path.with_suffix(".partial")
         partial.write_text(
             self.model_dump_json(

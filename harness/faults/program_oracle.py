@@ -1,8 +1,8 @@
 """Decide whether the verdict of a generated program is right, without the judges and the recorder's rules.
 
 The oracle reads the journals that the program's processes wrote before each call, the containers' exit codes,
-and the tracker's database. A PASS is allowed only if every number that was handed to `run.log` is in the run
-and in the ground truth, every rank ended by itself with 0, and the ranks were one world.
+and the tracker's database. A PASS is allowed only if every number passed to `run.log` is in the run and in
+the ground truth, every rank exited by itself with 0, and the ranks were one world.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from harness.faults.program_pods import Container
 
 Word = Literal["right", "wrong PASS", "wrong FAIL", "wrong cause", "vague", "judge error"]
 LEFT_OUT = ("bool", "decimal", "fraction", "complex", "array", "tensor", "list", "tuple", "set", "in ")
-"""Beginnings of kinds of which the client may leave numbers out. What else is missing was lost on its way."""
+"""Prefixes of kinds whose numbers the client may omit. Any other missing number was lost."""
 NO_NUMBERS = ("text", "long text", "number as text", "bytes", "list of none")
 
 
 @dataclass(frozen=True)
 class Reason:
-    """Why there may be no PASS, and the beginnings of causes that say so. `strong`: a cause can be named."""
+    """A reason against a PASS, with prefixes of matching causes. `strong` means that a cause can be named."""
 
     text: str
     causes: tuple[str, ...]
@@ -41,7 +41,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Saying:
-    """What the oracle says, and what would be right."""
+    """The oracle's decision, and the right result."""
 
     word: Word
     right: str
@@ -49,7 +49,7 @@ class Saying:
 
 @dataclass
 class Account:
-    """Everything that happened in a program. `doubts` allow a verdict that is no PASS, and ask for none."""
+    """The findings about a program. `doubts` allow a verdict other than PASS, but do not require it."""
 
     program: Program
     journals: Sequence[Journal]
@@ -85,9 +85,7 @@ class Account:
     def _ends(self) -> None:
         last: dict[tuple[str, int], Journal] = {}
         for journal in self._ranks:
-            last[journal.host, journal.pid] = (
-                journal  # a program that took another's place has its process id
-            )
+            last[journal.host, journal.pid] = journal  # a program started by exec keeps the process id
         for journal in last.values():
             end = journal.end
             if end is None:
@@ -116,7 +114,7 @@ class Account:
             for index, call in enumerate(journal.calls):
                 step = f"{index}, counted by the client," if counted else call["step"]
                 for name, kind, number in call["leaves"]:
-                    if number is None:  # one None may pass, and several need not
+                    if number is None:  # the client may accept one None, but not always several
                         self.doubts.append(f"{kind} is no number")
                         continue
                     at = point(name, call["step"] or 0, float(number))
@@ -152,7 +150,7 @@ class Account:
                 self.doubts.append(f"{name} was logged at step {step} with several values")
 
     def _lost(self, at: Point, any_step: bool) -> str:
-        """Return where a number that was handed over is not, or ""."""
+        """Return which place lacks a logged number, or ""."""
         names = {at[0], at[0].replace("/", ".")}
         for place, points in (("the run", self.tracked), ("the ground truth", self.recorded)):
             there = any((name, at[1], at[2]) in points for name in names)
@@ -171,7 +169,7 @@ class Account:
             self.doubts.append("another process logged, too")
 
     def judge(self, verdict: Verdict) -> Saying:
-        """Say whether the verdict is right."""
+        """Decide whether the verdict is right."""
         right = "; ".join(reason.text for reason in self.reasons) or "PASS"
         errors = [check for check in verdict.checks if check.cause == "run.judge_error"]
         if errors:
@@ -199,21 +197,21 @@ class Account:
 def account(
     program: Program, bundle: Path, journals: Path, containers: Sequence[Container], tracked: set[Point]
 ) -> Account:
-    """Return the account of a program that ran. `tracked`: what the tracker's database has of its run."""
+    """Return the account of a program. `tracked` has the points of its run in the tracker's database."""
     lines = [line for path in sorted(journals.rglob("*.jsonl")) for line in path.read_text().splitlines()]
     known = read(lines)
     return Account(program, known, containers, tracked, set(_recorded(Bundle.open(bundle))))
 
 
 def tracked(database: Path, project: str, run_id: str) -> set[Point]:
-    """Return the points of a run, out of the tracker's database."""
+    """Return the points of a run from the tracker's database."""
     command = [sys.executable, "-c", POINTS, str(database), project, run_id]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     return {point(*json.loads(line)) for line in done.stdout.splitlines()}
 
 
 def _recorded(bundle: Bundle) -> Iterator[Point]:
-    """Yield every row of the ground truth, in whichever file."""
+    """Yield all rows of the ground truth, from all files."""
     for path in sorted((bundle.path / "truth").glob("*.jsonl")):
         for line in path.read_text().splitlines():
             record = json.loads(line)

@@ -1,9 +1,9 @@
 """Run the pods of a Job as Docker containers of the worker image, without a cluster.
 
-The pod template is the one that a launch applies (harness/launch/workloads/indexed_job.py): the init around
-the command, the recorder's ConfigMap, changed scripts and the environment. Each pod is a container with its
-own address, process namespace and file system. If one fails, or the Job's deadline passes, the others get
-SIGTERM, as from the Job controller with backoffLimit 0. A folder of this machine holds the journals.
+The pod template is the same as in a launch (harness/launch/workloads/indexed_job.py): the init around the
+command, the recorder's ConfigMap, changed scripts and the environment. Each pod is a container with its own
+address, process namespace and file system. If one fails, or the Job's deadline passes, the others get
+SIGTERM, as from the Job controller with backoffLimit 0. The journals are in a folder of this machine.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from harness.core.kubernetes import Object
 from harness.launch.workloads.indexed_job import IndexedJobWorkload
 
 NAME = "trainer"
-"""Of the Job and of its headless Service. programs.yaml has the first pod's name: trainer-0.trainer."""
+"""Name of the Job and its headless Service. programs.yaml has the first pod's name, trainer-0.trainer."""
 JOURNALS = "/witness"
 GRACE_SECONDS = 30
 CPU_SHARES = 256
-"""Of 1024: programs leave the CPU to whatever else runs on this machine."""
+"""CPU weight below the default of 1024, so that programs do not slow down other processes."""
 DOCKER_SECONDS = 120.0
 
 
@@ -46,11 +46,11 @@ class Container:
     exit_code: int = -1
     out_of_memory: bool = False
     ended_at: str | None = None
-    """When it was told to end, because another pod failed or the deadline passed."""
+    """Time of SIGTERM, after the failure of another pod or at the deadline."""
     timed_out: bool = False
-    """The Job's deadline passed before the pod ended."""
+    """Whether the Job's deadline passed before the pod ended."""
     log: list[str] = field(default_factory=list)
-    """Lines, each with its time."""
+    """Lines, each with a timestamp."""
     message: str = ""
     """The termination message."""
 
@@ -80,21 +80,21 @@ def workload(script: str, nodes: int, image: str) -> IndexedJobWorkload:
 
 @dataclass
 class Pods:
-    """The pods of one Job. `folder` is empty and of this Job alone."""
+    """The pods of a Job. `folder` is empty and used only by this Job."""
 
     job: Object
-    """The Job that is applied."""
+    """The applied Job."""
     config_maps: Sequence[Object]
     secrets: Mapping[str, str]
-    """Value of each key of the launch's Secret."""
+    """The data of the launch's Secret."""
     nonce: str
     folder: Path
     journals: Path
     hidden: str | None = None
-    """A Python file of the image whose import is to fail."""
+    """A Python file in the image whose import must fail."""
 
     def run(self, seconds: float) -> list[Container]:
-        """Run every pod to its end, or until the deadline of `seconds`. Raises HarnessError."""
+        """Run all pods until they end or the deadline of `seconds` passes. Raises HarnessError."""
         nodes = int(self.job["spec"]["completions"])
         pods = [Container(index, f"{NAME}-{self.nonce}-{index}") for index in range(nodes)]
         failed = threading.Lock()
@@ -158,7 +158,7 @@ class Pods:
         ).strip()
 
     def _environment(self, container: Object, pod: Container) -> dict[str, str]:
-        """Return the container's environment: values, and those of the launch's Secret."""
+        """Return the container's environment, with the values from the launch's Secret."""
         found = {"JOB_COMPLETION_INDEX": str(pod.index)}
         for entry in container.get("env") or []:
             held = entry.get("valueFrom", {}).get("secretKeyRef")
@@ -166,7 +166,7 @@ class Pods:
         return found
 
     def _volume(self, volume: Object) -> Path:
-        """Lay a ConfigMap out as a kubelet does, and return its folder."""
+        """Write the files of a ConfigMap volume as a kubelet does, and return their folder."""
         folder, held = self.folder / str(volume["name"]), volume["configMap"]
         if folder.exists():
             return folder
@@ -180,7 +180,7 @@ class Pods:
         return folder
 
     def _end(self, others: Sequence[Container]) -> None:
-        """End what still runs: SIGTERM, and SIGKILL when its grace is over."""
+        """End running pods with SIGTERM, and with SIGKILL after the grace period."""
         for other in others:
             other.ended_at = now()
         if others:
@@ -188,7 +188,7 @@ class Pods:
                 _docker("stop", "--time", str(GRACE_SECONDS), *(other.name for other in others))
 
     def _look(self, pod: Container) -> None:
-        """Read how a container ended, and its log."""
+        """Read the exit status and the log of a container."""
         state = json.loads(_docker("inspect", "--format", "{{json .State}}", pod.name))
         pod.started_at, pod.finished_at = _moment(state["StartedAt"]), _moment(state["FinishedAt"])
         pod.exit_code, pod.out_of_memory = int(state["ExitCode"]), bool(state["OOMKilled"])
@@ -200,7 +200,7 @@ class Pods:
 
 
 def _moment(text: str) -> str:
-    """Return Docker's time with microseconds, as `now` has it."""
+    """Return Docker's timestamp with microseconds, in the format of `now`."""
     whole, _, fraction = text.removesuffix("Z").partition(".")
     return f"{whole}.{fraction[:6]:0<6}Z"
 

@@ -33,19 +33,19 @@ import os, runpy, sys, threading
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(2)), daemon=True).start()
 runpy.run_module("harness.tracker", run_name="__main__", alter_sys=True)
 """
-"""Serve until stdin closes: a harness that is killed cannot stop its tracker."""
+"""A program that serves until stdin closes, because a killed harness cannot stop its tracker."""
 SERVER = (sys.executable, "-c", _WITH_THE_HARNESS)
-"""The tracker of a session. Its options follow."""
+"""The command of a session's tracker, without its options."""
 FATAL = ("wrong PASS", "judge error")
-"""What no session may have. The other misses are counted until they are rare enough to be fatal too."""
+"""Misses that fail a session. Other misses are counted until they are rare enough to be fatal, too."""
 _FIND_TORCH = "import importlib.util as u; print(u.find_spec('torch').origin)"
 
 
 @contextmanager
 def place(context: RunContext) -> Iterator[Place]:
-    """A place for programs: the worker image and a tracker that its containers reach.
+    """Yield an environment for programs: the worker image, and a tracker that its containers can reach.
 
-    Raises HarnessError when the tracker does not start.
+    Raises HarnessError if the tracker does not start.
     """
     settings = context.settings
     image = build_worker(resolve(context), context)
@@ -86,7 +86,7 @@ def place(context: RunContext) -> Iterator[Place]:
 
 
 def address(server: subprocess.Popen[str], log: Path) -> str:
-    """Return where the tracker listens, once it does."""
+    """Return the tracker's address, once it listens."""
     deadline = time.monotonic() + _START_SECONDS
     while (found := _LISTENING.search(log.read_text())) is None:
         if server.poll() is not None or time.monotonic() > deadline:
@@ -96,7 +96,7 @@ def address(server: subprocess.Popen[str], log: Path) -> str:
 
 
 def run(where: Place, drawn: Program) -> Outcome:
-    """Run one program, and ask the oracle. Raises HarnessError when it does not end."""
+    """Run a program, and return the oracle's decision. Raises HarnessError if the program does not end."""
     began = time.monotonic()
     launched = where.launch(drawn, secrets.token_hex(4))
     tracked = program_oracle.tracked(where.database, PROJECT, launched.run_id)
@@ -120,7 +120,7 @@ def run(where: Place, drawn: Program) -> Outcome:
 def session(where: Place, drawn: Iterable[Program], seconds: float, parallel: int) -> Iterator[Outcome]:
     """Yield the outcome of each program in order. No program starts after `seconds` or an error.
 
-    A program that this machine could not run to its end is run twice. Raises HarnessError the second time.
+    A program that this machine could not run to its end is repeated once. Raises HarnessError if that fails.
     """
     deadline, numbered, lock = time.monotonic() + seconds, iter(drawn), threading.Lock()
     stopped = threading.Event()
@@ -169,7 +169,7 @@ def session(where: Place, drawn: Iterable[Program], seconds: float, parallel: in
 
 
 def _run_twice(where: Place, drawn: Program) -> Outcome:
-    """Run a program, and once more where Docker did not answer in time."""
+    """Run a program, and repeat it if Docker did not respond in time."""
     try:
         return run(where, drawn)
     except HarnessError:

@@ -1,8 +1,8 @@
-"""Make small copies of bundles to keep beside the code: what a fault left becomes a test of the judges.
+"""Make small copies of bundles for the repository, where they are tests of the judges.
 
-Everything that no judge reads is left out (reports, kind's export, the launcher's own files, a node's list of
-images, frames of ground truth in logs), and so is the middle of a long log. Folders of this machine get
-placeholder names, and so do the ids of its boots.
+The copies omit everything that no judge reads (reports, kind's export, the launcher's own files, a node's
+list of images, frames of ground truth in logs) and the middle of a long log. Placeholders replace the folders
+and boot ids of this machine.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ KEPT = (
     *("objects/*", "logs/*", "truth/*", "tracker/*"),
 )
 LOG_LINES = 600
-"""How many last lines of a log stay, more than any judge reads. Its first lines stay too."""
+"""Number of lines that are kept at the end of a log, more than any judge reads. Its first lines stay too."""
 
 
 def record(bundle: Path, archive: Path, places: Mapping[str, str]) -> int:
-    """Write `archive` (.tar.xz), the same bytes for the same bundle. `places`: text → its placeholder.
+    """Write `archive` (.tar.xz) reproducibly, and return its size in bytes.
 
-    Returns its size in bytes.
+    `places` maps texts to placeholders.
     """
     archive.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
@@ -45,7 +45,7 @@ def record(bundle: Path, archive: Path, places: Mapping[str, str]) -> int:
 
 
 def extract(archive: Path, folder: Path) -> Path:
-    """Unpack the bundle into `folder`."""
+    """Unpack the bundle into `folder`, and return its path."""
     with tarfile.open(archive) as tar:
         tar.extractall(folder, filter="data")
     return folder
@@ -56,7 +56,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     if path.parent.name == "objects" or path.name == "events.jsonl":
         yield from map(_slim, lines)
     elif path.suffix == ".log":
-        # truth/ has the rows of its frames, and they are most of a log.
+        # truth/ has the rows of these frames, which are most of a log.
         lines = [line for line in lines if MARK.encode() not in line and PROCESS_MARK.encode() not in line]
         yield from lines[:LOG_LINES]
         yield from lines[max(LOG_LINES, len(lines) - LOG_LINES) :]
@@ -65,7 +65,7 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _slim(line: bytes) -> bytes:
-    """Return a watch delivery without what no judge reads. A damaged line stays as it is."""
+    """Return a watch event without fields that no judge reads. A damaged line is not changed."""
     try:
         delivery = json.loads(line)
         status = delivery["object"].get("status") or {}

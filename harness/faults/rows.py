@@ -1,4 +1,4 @@
-"""The result of a fault as a row of a ledger: what was expected, what was got, and how long it took."""
+"""The result of a fault as a row of a ledger: the expected and actual results, and the duration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.faults.oracle import Word
 
 
 class Row(BaseModel):
-    """One fault, injected once. `right` says whether the harness gave what the fault expects."""
+    """An injection of a fault. `right` means that the result is the expected one."""
 
     fault: str
     target: str
@@ -23,7 +23,7 @@ class Row(BaseModel):
     got: str
     right: bool
     wrong: str = ""
-    """Why the row is not right."""
+    """The reason why the row is not right."""
     cause: str | None = None
     ranks: list[int] = []
     explanation: str = ""
@@ -31,19 +31,19 @@ class Row(BaseModel):
     seconds: float = 0.0
     """From the start of the harness to its end."""
     visible_seconds: float | None = None
-    """From the first state that shows the fault to the verdict. None where the cluster showed none."""
+    """From the first state that shows the fault to the verdict. None if there is no such state."""
     bundle: str | None = None
     oracle: Word | None = None
-    """What the oracle said of a drawn fault. borne: a PASS that is right."""
+    """The oracle's decision about a drawn fault. `borne` means a right PASS."""
     lost: str = ""
-    """What the oracle saw that the tracker lacks."""
+    """A text about the points that the tracker lacks."""
     control: str | None = None
-    """The verdict of the healthy launch after it."""
+    """The verdict of the control after the fault."""
     control_bundle: str | None = None
 
 
 def expected(fault: Fault) -> str:
-    """Return in a few words what the fault must lead to."""
+    """Return a short text for the expected result."""
     expect = fault.expect
     if expect is None:
         return "cannot be injected"
@@ -60,9 +60,9 @@ def _words(verdict: str, cause: str | None, ranks: list[int]) -> str:
 
 
 def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, said: str) -> Row:
-    """Compare what was got with what was expected. `said` is the harness's stderr.
+    """Compare the actual result with the expected one. `said` is the harness's stderr.
 
-    Of a fault that an oracle judges, only what was got.
+    If an oracle decides about the fault, only the actual result is recorded.
     """
     expect = fault.expect
     assert expect is not None
@@ -81,7 +81,9 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, said
     if expect.ranks is not None and verdict is not None and verdict.ranks != expect.ranks:
         wrong.append(f"ranks {verdict.ranks}")
     told = explanation
-    if verdict is not None and verdict.verdict == "PASS":  # what was borne is told by the check that saw it
+    if (
+        verdict is not None and verdict.verdict == "PASS"
+    ):  # a check reports a disturbance that the launch survived
         told = "\n".join(check.explanation for check in verdict.checks)
     if expect.message_pattern and not re.search(expect.message_pattern, told, re.DOTALL):
         wrong.append(f"its explanation does not say {expect.message_pattern!r}")
@@ -101,10 +103,10 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, said
 
 
 def visible_seconds(bundle: Bundle, verdict: Verdict) -> float | None:
-    """Return the seconds from the earliest evidence that the cluster showed to the end of the run.
+    """Return the seconds from the earliest evidence in the cluster to the end of the run.
 
-    Evidence from the tracker and the ground truth counts from the end of the job: before it, a missing point
-    may still come. Returns None for a PASS, and for a fault that no object or log line shows.
+    Evidence from the tracker and the ground truth counts from the end of the job, because a missing point may
+    arrive until then. Returns None for a PASS, and for a fault that no object or log line shows.
     """
     manifest = bundle.manifest
     ended = seconds(manifest.ended_at) if manifest else None

@@ -1,6 +1,6 @@
-"""Divide the catalogue of faults into shards that take about equally long, for machines side by side.
+"""Divide the catalogue of faults into shards of about equal duration, for several machines.
 
-The seconds of a fault are those of its row in docs/faults.md. A fault without a row takes DEFAULT_SECONDS.
+The duration of a fault comes from its row in docs/faults.md, or is DEFAULT_SECONDS.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from harness.faults.matrix import CONTROL_EVERY
 TABLE = Path(__file__).parents[2] / "docs" / "faults.md"
 DEFAULT_SECONDS = 90.0
 CONTROL_SECONDS = 35.0
-"""Of a healthy launch, which follows every fault that runs alone and every few of the others."""
+"""Duration of a control, which follows every fault that runs alone and every few of the others."""
 PARALLEL = 2
-"""How many faults that disturb only their own launch run at the same time."""
+"""Number of faults of scope `launch` that run at the same time."""
 _ROW = re.compile(r"\| \*\*(?P<name>\S+)\*\*:.*\| (?P<seconds>\d+) s \|")
 _SHARD = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 
@@ -33,7 +33,7 @@ class Shard:
 
     @classmethod
     def parse(cls, text: str) -> Shard:
-        """Return the shard of a text such as 2/4. Raises UsageError."""
+        """Return the shard for a text such as 2/4. Raises UsageError."""
         found = _SHARD.fullmatch(text)
         if found is None or int(found[1]) > int(found[2]):
             raise UsageError(
@@ -43,19 +43,19 @@ class Shard:
         return cls(int(found[1]), int(found[2]))
 
     def of(self, faults: Sequence[Fault], seconds: Mapping[str, float]) -> list[Fault]:
-        """Return the faults of this shard in their order."""
+        """Return the faults of this shard, in order."""
         names = {fault.name for fault in divided(faults, self.count, seconds)[self.number - 1]}
         return [fault for fault in faults if fault.name in names]
 
 
 def recorded_seconds(table: Path = TABLE) -> dict[str, float]:
-    """Map each fault of a table to the seconds of its whole run. An installed package has no table."""
+    """Return the seconds of each fault in a table, or {} without a table, as in an installed package."""
     text = table.read_text() if table.is_file() else ""
     return {row["name"]: float(row["seconds"]) for row in _ROW.finditer(text)}
 
 
 def cost(fault: Fault, seconds: Mapping[str, float]) -> float:
-    """Return the seconds that a fault adds to its shard, with its part of the healthy launches."""
+    """Return the seconds that a fault adds to its shard, including its share of the controls."""
     own = seconds.get(fault.name, DEFAULT_SECONDS)
     if fault.scope == "launch":
         return (own + CONTROL_SECONDS / CONTROL_EVERY) / PARALLEL
@@ -63,9 +63,9 @@ def cost(fault: Fault, seconds: Mapping[str, float]) -> float:
 
 
 def divided(faults: Sequence[Fault], count: int, seconds: Mapping[str, float]) -> list[list[Fault]]:
-    """Return `count` lists, with every fault that can be injected in exactly one of them.
+    """Return `count` lists that together contain each injectable fault once.
 
-    The longest fault comes first. Each goes into the list that is shortest by then.
+    The longest faults are placed first, each into the list with the shortest duration.
     """
     shards: list[list[Fault]] = [[] for _ in range(count)]
     load = [0.0] * count

@@ -1,4 +1,4 @@
-"""Count what the oracle said of drawn faults, and make docs/reference/random-faults.md."""
+"""Count the oracle's decisions about drawn faults, and render docs/reference/random-faults.md."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ neither its cause nor its text names what was disturbed."""
 
 
 def counts(rows: Sequence[Row]) -> Counter[str]:
-    """Count rows by what the oracle said."""
+    """Count rows by the oracle's decision."""
     return Counter(row.oracle or "" for row in rows)
 
 
 def good(rows: Sequence[Row]) -> bool:
-    """Return whether no PASS is wrong, and enough of the other verdicts name the disturbance."""
+    """Return whether no PASS is wrong and enough of the other verdicts name the disturbance."""
     seen = counts(rows)
     others = seen["named"] + seen["not named"]
     return not seen["wrong PASS"] and not seen["unseen"] and seen["named"] >= NAMED_AT_LEAST * others
@@ -49,7 +49,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 
 def markdown(rows: Sequence[Row]) -> str:
-    """Return the whole docs/reference/random-faults.md."""
+    """Return the text of docs/reference/random-faults.md."""
     missed = [row for row in rows if row.oracle in ("wrong PASS", "not named", "unseen")]
     parts = [HEAD, summary(rows), "## Misses"]
     parts.append("\n\n".join(f"- **{r.fault}** {r.about} {r.got}: {r.wrong}" for r in missed) or "None.")

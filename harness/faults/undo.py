@@ -1,9 +1,9 @@
-"""Undo a fault, even when the process that injected it dies.
+"""Undo a fault, even if the process that injected it dies.
 
-Before anything is injected, the undo commands are written to a journal, and a watchdog is started that holds
-one end of a pipe. The injecting process undoes the fault itself and removes the journal. When it dies
-instead, the pipe closes and the watchdog undoes the fault. A journal that outlives both (a reboot) is undone
-by the next `harness faults`.
+Before the injection, the undo commands are written to a journal, and a watchdog is started that holds one end
+of a pipe. Normally the injecting process undoes the fault and removes the journal. If it dies, the pipe
+closes and the watchdog undoes the fault. If both die (in a reboot), the next `harness faults` replays the
+journal.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ class Command:
     stdin: str | None = None
 
     def run(self) -> str:
-        """Run it and return its output. Raises ToolError."""
+        """Run the program and return its output. Raises ToolError."""
         done = processes.run(self.argv, timeout=STEP_SECONDS, stdin=self.stdin)
         return done.stdout + done.stderr
 
 
 def undo_all(commands: list[Command]) -> list[str]:
-    """Run every command, each tried for a minute, also after one that failed. Return the failures as text."""
+    """Run all commands, even if one fails, each with retries for a minute. Return the errors as text."""
     failed = []
     for command in commands:
         try:
@@ -57,10 +57,10 @@ def undo_all(commands: list[Command]) -> list[str]:
 
 @contextmanager
 def undone(commands: list[Command], journal: Path) -> Iterator[None]:
-    """Inject inside the block.
+    """Run a block that injects a fault, and undo the fault afterwards, however the block ends.
 
-    However the block ends, all is undone. Raises HarnessError when an undo fails. The journal is locked
-    meanwhile, so that nobody else replays it.
+    Raises HarnessError if an undo fails. The journal is locked meanwhile, so that no other process replays
+    it.
     """
     journal.parent.mkdir(parents=True, exist_ok=True)
     partial = journal.with_suffix(".partial")
@@ -91,9 +91,9 @@ def undone(commands: list[Command], journal: Path) -> Iterator[None]:
 
 
 def replay(journal: Path) -> list[str]:
-    """Undo what a journal says and remove it, unless who wrote it lives and undoes it.
+    """Run the commands of a journal and remove it, unless its writer is alive and will undo the fault.
 
-    Return the failures as text. The journal stays when there are any.
+    Return the errors as text. The journal stays if there are any.
     """
     if locks.in_use(journal):
         return []

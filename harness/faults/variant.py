@@ -1,4 +1,4 @@
-"""What a fault launches: jobs/multinode.yaml, a manifest or a training, with what the fault changes in it."""
+"""Create the job of a fault from jobs/multinode.yaml, a manifest or a training, with the fault's changes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TRAINER = (
     "--width 32 --layers 1 --context 64 --batch 64 --micro-batch 16 --epochs 2 --save-every 12 --keep 20 "
     "--log-every 1"
 )
-"""64 steps: two epochs over the texts that are made, and checkpoints at 12, 24, 32, 36, 48, 60 and 64."""
+"""64 steps: two epochs over the generated texts, with checkpoints at 12, 24, 32, 36, 48, 60 and 64."""
 
 
 def variant(job: JobFile, change: Job) -> str:
@@ -31,7 +31,7 @@ def variant(job: JobFile, change: Job) -> str:
         return yaml.safe_dump(document, sort_keys=False)
     source, text = _manifest(change.manifest)
     documents = list(yaml.safe_load_all(text))
-    # The files of the acceptance tests are in several ConfigMaps, and no path leads into these.
+    # The files of the acceptance tests are in several ConfigMaps, which no path refers to.
     objects = {_name(each) if each["kind"] == "ConfigMap" else each["kind"]: each for each in documents}
     if len(objects) != len(documents):
         raise UsageError(f"{source} has two objects of a kind: a path could mean either")
@@ -41,7 +41,7 @@ def variant(job: JobFile, change: Job) -> str:
 
 
 def training(change: Train) -> list[str]:
-    """Return the words of `harness train`: a small model, some seconds of it, on four pods."""
+    """Return the arguments of `harness train` for a few seconds of a small model on four pods."""
     words = ["train", "--kind", change.kind, f"--restarts={change.restarts}"]
     if change.defect is not None:
         words += ["--trainer", f"training.faulty {change.defect}"]
@@ -49,9 +49,10 @@ def training(change: Train) -> list[str]:
 
 
 def _manifest(name: str) -> tuple[str, str]:
-    """Return a manifest's source and text: a file, or the acceptance tests on CPUs.
+    """Return the source and text of a manifest: a file, or the acceptance tests on CPUs.
 
-    Their pods get files/wrong_torch.py too, in a folder that no Python looks into unless a fault says so.
+    The pods of acceptance tests also get files/wrong_torch.py, in a folder that Python uses only if a fault
+    adds it to the path.
     """
     on_cpus = acceptance.Asked(device="cpu")
     if name not in ("accept-nodes", "accept-ddp"):
@@ -89,7 +90,7 @@ def _change(document: Any, script_at: list[str], change: Job, source: str) -> No
 
 
 def _place(document: Any, path: list[str]) -> tuple[Any, Any]:
-    """Return the mapping or list that holds the last part of a path, and its key there."""
+    """Return the mapping or list that contains the last part of a path, and the key in it."""
     place = document
     for parent in path[:-1]:
         place = place[int(parent)] if isinstance(place, list) else place.setdefault(parent, {})

@@ -1,4 +1,4 @@
-"""The ways in which faults are injected, in words that can be counted.
+"""Classify faults by the way in which they are injected, for counting.
 
 A way is a kind of command at a moment, a signal, a change of the job, a scope or a target. `make test`
 injects at least one fault for each way, family of causes and kind of verdict
@@ -23,9 +23,9 @@ def moment(fault: Fault) -> str:
 
 
 def ways(fault: Fault) -> set[str]:
-    """Return each way in which a fault is injected.
+    """Return the ways in which a fault is injected.
 
-    A change of the job counts where nothing else is injected.
+    A change of the job counts if nothing else is injected.
     """
     found = {f"scope {fault.scope}", f"{fault.target}: {'injected' if fault.inject else 'changed'}"}
     for step in fault.inject:
@@ -42,10 +42,10 @@ def ways(fault: Fault) -> set[str]:
 
 
 def family(fault: Fault) -> str | None:
-    """Return the family of the cause that it must get, or None for a PASS and for a refusal.
+    """Return the family of the expected cause, or None for a PASS and for a refusal.
 
-    All words of netcheck say why ranks cannot meet: they are of the family rendezvous here. What acceptance
-    tests find is one family too.
+    All causes of netcheck are reasons why ranks cannot meet, so they belong to the family rendezvous. All
+    causes of acceptance tests are one family.
     """
     if fault.target == "acceptance":
         return "acceptance"
@@ -55,7 +55,7 @@ def family(fault: Fault) -> str | None:
 
 
 def outcome(fault: Fault) -> str:
-    """Return the expected result: PASS, FAIL, UNKNOWN, refused, or that it cannot be injected."""
+    """Return the expected result: PASS, FAIL, UNKNOWN, refused, or that the fault cannot be injected."""
     if fault.expect is None:
         return "cannot be injected"
     return fault.expect.verdict or "refused"

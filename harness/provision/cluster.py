@@ -1,4 +1,4 @@
-"""The interface of every cluster that a launch can use, and the description of one that is ready."""
+"""The interface of every cluster that a launch can use (`Cluster`), and a ready cluster (`Ready`)."""
 
 from __future__ import annotations
 
@@ -15,73 +15,73 @@ from harness.provision.images.build import ImageRef
 
 @dataclass(frozen=True)
 class SharedFolder:
-    """A folder that all nodes of a cluster share with this machine."""
+    """A folder that this machine and all nodes of a cluster share."""
 
     here: Path
     on_nodes: str
 
 
 class Cluster(Protocol):
-    """A cluster that is made ready, used and left. Only `provision` knows which implementation it is."""
+    """A cluster that a run makes ready, uses and leaves. Only `provision` depends on the implementation."""
 
     name: str
     context: str
     kubeconfig: Path
     dir: Path
-    """What this machine's harnesses know of it: state, locks of launches."""
+    """The folder with this machine's data about the cluster: its state, and the locks of launches."""
 
     @property
     def owns_namespaces(self) -> bool:
-        """Return whether every launch there, and so every namespace, is of this machine's harnesses."""
+        """Return whether all launches on the cluster, and so all its namespaces, belong to this machine."""
 
     @property
     def keeps_namespaces(self) -> bool:
-        """Return whether the namespace of a launch stays when the launch is over."""
+        """Return whether the namespace of a launch stays after the launch."""
 
     @property
     def ephemeral_storage(self) -> str | None:
-        """Return what each container may write to its node's disk where the user sets no limit. None: all."""
+        """Return the default ephemeral-storage limit of each container. None means no limit."""
 
     @property
     def shared_folder(self) -> SharedFolder | None:
-        """Return the folder that all its nodes share with this machine, or None where there is none."""
+        """Return the folder that its nodes share with this machine, or None."""
 
     def provide_image(self, image: str, context: RunContext, *, everywhere: bool = False) -> None:
-        """Bring an image that only this machine has to the nodes, where they are ours. It is no error when
-        this machine has none of that name: the nodes then pull it. `everywhere`: nodes that take no pods too.
+        """Load a local image into the nodes, if the harness owns them.
+
+        If this machine lacks the image, the nodes pull it. `everywhere` includes nodes that accept no pods.
         """
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Remove what a launch keeps of a disk of ours: its shared folder, and ended pods that keep much.
+        """Free the disk space of a launch on this machine: its shared folder, and ended pods with much data.
 
-        Their evidence must be safe.
+        Call it only after their evidence is in the bundle.
         """
 
     def deleted(self) -> str | None:
-        """Return that somebody deleted the cluster since it was ready, or None where that is not known."""
+        """Return a message if the cluster is known to have been deleted since it was ready, or else None."""
 
     def kube(self) -> Kube:
-        """Return a client. Raises HarnessError, cause cluster.kubeconfig."""
+        """Return a client for the cluster. Raises HarnessError (cause cluster.kubeconfig)."""
 
     def use(self) -> Hold:
-        """Mark the cluster as used. Until the hold is released, nobody else removes it as unused."""
+        """Mark the cluster as used. Until the hold is released, no other process removes it as unused."""
 
     def ready(self, context: RecordedContext) -> Ready:
-        """Create, reuse or attach the cluster, and return when it serves.
+        """Create, reuse or attach to the cluster, and return once it is ready.
 
-        A failure is recorded in the writer's stages with its cause. A cluster that this call began is then
-        deleted, unless it is to be kept.
+        A failure is recorded in the stages of the bundle, with its cause. A cluster that this call began to
+        create is then deleted, unless it is to be kept.
         """
 
     def removable(self, ready: Ready | None, owner: str) -> bool:
-        """Return whether `leave` is to remove the cluster once nobody uses it."""
+        """Return whether `leave` removes the cluster once nobody uses it."""
 
     def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
-        """Release the cluster. The last user removes it, unless somebody wants it kept. Return False when it
-        stays.
+        """Release the cluster. The last user removes it, unless it is to be kept. Return False if it stays.
 
-        Without `ready`, the cluster never came to be used: only the run that began it (`owner`) removes it.
-        It may be called again after an interruption.
+        Without `ready`, the cluster was never used, and only the run that began it (`owner`) removes it. The
+        method may be called again after an interruption.
         """
 
     def owned(self) -> OwnedCluster:
@@ -92,30 +92,30 @@ class Cluster(Protocol):
 
 
 class OwnedCluster(Cluster, Protocol):
-    """A cluster that the harness made. Its nodes may be inspected, stopped and filled with images."""
+    """A cluster that the harness created. Its nodes can be inspected, stopped and loaded with images."""
 
     def exists(self) -> bool:
-        """Return whether it has nodes, stopped ones too."""
+        """Return whether it has nodes, running or stopped."""
 
     def nodes(self) -> list[str]:
         """Return the names of the nodes, control plane first."""
 
     def keep(self) -> None:
-        """Keep the cluster: from now on only `harness down` removes it."""
+        """Mark the cluster as kept, so that only `harness down` removes it."""
 
     def paused(self) -> bool:
-        """Return whether every node is there and none of them runs."""
+        """Return whether all nodes exist and none of them runs."""
 
     def pause(self, progress: Progress) -> bool:
-        """Stop every node. Everything in the cluster stays. Return False when they were stopped already."""
+        """Stop all nodes and keep their contents. Return False if they were stopped already."""
 
     def resume(self, progress: Progress) -> bool:
-        """Start the nodes and wait until everything serves again. Return False when it was not paused."""
+        """Start the nodes and wait until the cluster is ready. Return False if it was not paused."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A cluster that was proved to serve, with what a launch needs to know of it."""
+    """A cluster that was checked to be ready, with the facts that a launch needs."""
 
     cluster: Cluster
     kube: Kube
@@ -123,12 +123,12 @@ class Ready:
     schedulable_nodes: int
     versions: dict[str, str]
     use: Hold
-    """Until `leave`, or until this process ends, nobody else removes the cluster as unused."""
+    """Prevents other processes from removing the cluster, until `leave` or the end of this process."""
 
     @property
     def kind(self) -> OwnedCluster:
         """Return the cluster with access to its nodes.
 
-        Raises UsageError for the user's own cluster, because whatever needs this would disturb it.
+        Raises UsageError for the user's own cluster, whose nodes the harness must not disturb.
         """
         return self.cluster.owned()

@@ -1,4 +1,4 @@
-"""Who holds the space of a full disk, and the command that frees it."""
+"""Find what uses the space of a full disk, and the commands that free it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from harness.provision.kind.cluster import KindCluster
 from harness.settings import Settings
 
 FULL = frozenset({"docker.disk_full", "run.evidence_disk_full"})
-"""Causes that say that a disk of this machine is full."""
+"""The causes for a full disk of this machine."""
 LARGEST = 5
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def largest(settings: Settings) -> list[DiskUse]:
-    """Return what holds most, the largest first. What cannot be asked is left out: a full disk stops much."""
+    """Return the largest uses of the disk, largest first. Failed queries are omitted, as on a full disk many
+    fail.
+    """
     found: list[DiskUse] = []
     sources: list[Callable[[Settings], Iterator[DiskUse]]] = [_pods, _folders, _docker]
     for source in sources:
@@ -30,7 +32,7 @@ def largest(settings: Settings) -> list[DiskUse]:
 
 
 def _pods(settings: Settings) -> Iterator[DiskUse]:
-    """Yield what pods of launches keep, on every cluster of the harness on this machine."""
+    """Yield the data of launches' pods, on every cluster of the harness on this machine."""
     for state in (settings.state_dir / "clusters").glob("*/state.json"):
         kind = KindCluster(settings.model_copy(update={"cluster_name": state.parent.name}))
         for pod in storage.pods(kind.kube()):
@@ -52,7 +54,7 @@ def _folders(settings: Settings) -> Iterator[DiskUse]:
 
 
 def _docker(_settings: Settings) -> Iterator[DiskUse]:
-    """Yield what Docker could free, as `docker system df` says it."""
+    """Yield the space that Docker could free, from `docker system df`."""
     commands = {
         "Images": "docker image prune --all",
         "Containers": "docker container prune",
@@ -65,12 +67,12 @@ def _docker(_settings: Settings) -> Iterator[DiskUse]:
     for line in listed.splitlines():
         kind, _, free = line.partition("\t")
         if kind in commands:
-            what = f"Docker's {kind.lower()} that nobody uses"
+            what = f"unused {kind.lower()} of Docker"
             yield DiskUse(what=what, bytes=size(free), command=commands[kind])
 
 
 def size(text: str) -> int:
-    """Return the bytes of a size as Docker writes it: "6.451GB (100%)"."""
+    """Return the bytes of a size in Docker's format, such as "6.451GB (100%)"."""
     amount = text.partition(" ")[0]
     number = amount.rstrip("BkMGT")
     return int(float(number) * _UNITS[amount.removeprefix(number)])

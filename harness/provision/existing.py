@@ -1,8 +1,7 @@
-"""An existing cluster of the user's, named by --kubeconfig and --context. The harness never creates or
-deletes it.
+"""A user's own cluster, given by --kubeconfig and --context. The harness never creates or deletes it.
 
-What a launch needs there is checked first, and nothing is installed unasked. On this machine only the locks
-of its harnesses are kept for it, below <state>/existing/.
+The requirements of a launch are checked first, and nothing is installed unless requested. On this machine,
+the harness keeps only its locks for the cluster, in <state>/existing/.
 """
 
 from __future__ import annotations
@@ -31,21 +30,21 @@ from harness.provision.konduktor import konduktor_version
 from harness.provision.preflight import Asking, Requirement, missing, requirements
 from harness.settings import Settings
 
-HINT = "`harness preflight` shows all of it; with --install it installs what is missing"
+HINT = "`harness preflight` shows all requirements, and with --install it installs what is missing"
 
 
 class ExistingCluster:
-    """A cluster that was there before. What a launch lacks is named, and the cluster is left as it was."""
+    """A cluster that existed before. Missing requirements are reported, and the cluster is not changed."""
 
     owns_namespaces = False
-    """Other people launch there too: a namespace without a lock of this machine is theirs."""
+    """Other people launch there too, so a namespace without a lock on this machine is theirs."""
     ephemeral_storage = None
-    """What pods may write there is for its administrators to say."""
+    """The administrators of the cluster set the limits."""
     shared_folder = None
-    """Its claims are its own: --storage-class, or --claims-namespace."""
+    """There is no shared folder. Use --storage-class or --claims-namespace."""
 
     def __init__(self, settings: Settings) -> None:
-        """Read the kubeconfig. Raises UsageError where there is no such file, or no such context in it."""
+        """Read the kubeconfig. Raises UsageError if the file or its context does not exist."""
         if settings.kubeconfig is None:
             raise UsageError("a kubeconfig is expected", hint="--kubeconfig FILE --context NAME")
         self.settings = settings
@@ -57,27 +56,24 @@ class ExistingCluster:
 
     @property
     def keeps_namespaces(self) -> bool:
-        """Return whether the user asked to keep namespaces.
-
-        Otherwise nothing of a launch stays on the cluster.
-        """
+        """Return whether the user wants to keep the namespaces of launches on the cluster."""
         return self.settings.keep_cluster
 
     def deleted(self) -> None:
-        """Return None: only its API server tells of it, and one that does not answer tells nothing."""
+        """Return None: a missing response of the API server does not prove that the cluster was deleted."""
 
     def kube(self) -> Kube:
         """Return a client. Raises HarnessError, cause cluster.kubeconfig."""
         return Kube(self.kubeconfig, self.context, self.dir / "discovery.json")
 
     def provide_image(self, image: str, context: RunContext, *, everywhere: bool = False) -> None:
-        """Do nothing: its nodes pull what they run."""
+        """Do nothing, because the nodes pull their images."""
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Do nothing: the namespace is deleted after the launch, and its pods with it."""
+        """Do nothing, because the namespace and its pods are deleted after the launch."""
 
     def use(self) -> Hold:
-        """Mark the cluster as used, as a cluster of the harness's own. Nobody removes this one."""
+        """Mark the cluster as used, as for the harness's own clusters. This one is never removed."""
         return take(self.dir / "users", shared=True)
 
     def removable(self, ready: Ready | None, owner: str) -> bool:
@@ -86,22 +82,22 @@ class ExistingCluster:
         return False
 
     def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
-        """Release it. It always stays."""
+        """Release the cluster. It always stays."""
         del context, owner
         if ready is not None:
             ready.use.release()
         return False
 
     def owned(self) -> OwnedCluster:
-        """Raise UsageError: whatever needs this would disturb the user's cluster."""
+        """Raise UsageError, because access to the nodes would disturb the user's cluster."""
         raise UsageError(
-            "this needs a kind cluster of the harness's own", hint="leave out --kubeconfig and --context"
+            "this needs a kind cluster that the harness created", hint="omit --kubeconfig and --context"
         )
 
     def ready(self, context: RecordedContext) -> Ready:
-        """Return the cluster as it is.
+        """Return the cluster without changing it.
 
-        Raises HarnessError that names everything it lacks, with the cause of the first.
+        Raises HarnessError with all missing requirements and the cause of the first.
         """
         writer, progress = context.writer, context.progress
         with writer.stage("cluster"), reached():
@@ -132,7 +128,7 @@ class ExistingCluster:
         )
 
     def _refuse_lacks(self, found: list[Requirement]) -> None:
-        """Raise for what the cluster lacks. The image does not count, because the job file names it."""
+        """Raise HarnessError for missing requirements, except for the image, which the job file sets."""
         lacks = [requirement for requirement in missing(found) if requirement.what != "image"]
         if lacks:
             told = "; ".join(f"{requirement.what}: {requirement.seen}" for requirement in lacks)
@@ -141,19 +137,16 @@ class ExistingCluster:
             raise HarnessError(f"cluster {self.name} lacks: {told}", hint=HINT, cause=problem.cause)
 
     def look(self, job: Asking | None = None) -> tuple[str, list[Requirement]]:
-        """Return the Kubernetes version and everything that a launch needs there.
+        """Return the Kubernetes version and the requirements of a launch.
 
-        Changes nothing, but for a namespace that exists while a dry run of a pod asks for rules.
+        Changes nothing, except for a temporary namespace for the dry run of a pod.
         """
         with reached():
             kube = self.kube()
             return _version(kube), requirements(kube, self.settings, job, pods=True)
 
     def install(self, context: RunContext) -> None:
-        """Install what the cluster lacks of JobSet, Kueue, queue and tracker.
-
-        What is there is left as it is.
-        """
+        """Install JobSet, Kueue, queue and tracker if they are missing. Existing ones are not changed."""
         settings, progress = self.settings, context.progress
         with reached():
             kube = self.kube()
@@ -175,18 +168,18 @@ class ExistingCluster:
             if "tracker" in lacks and settings.tracker == "embedded":
                 if settings.tracker_image is None:
                     raise UsageError(
-                        "the embedded tracker needs an image that the nodes of the cluster find",
-                        hint="push harness/tracker to a registry, and name it: HARNESS_TRACKER_IMAGE; "
-                        "or --tracker hosted",
+                        "the embedded tracker needs an image that the nodes of the cluster can pull",
+                        hint="push harness/tracker to a registry and set HARNESS_TRACKER_IMAGE to it, "
+                        "or use --tracker hosted",
                     )
                 embedded.install(kube, settings.tracker_image)
                 progress("tracker: serving")
 
 
 def _refuse_foreign(kube: Kube, lacks: Collection[str], queue: bool) -> None:
-    """Raise UsageError where a part that is lacking is there, and the harness did not apply it.
+    """Raise UsageError if a part that does not serve exists and was not applied by the harness.
 
-    `queue`: whether the harness's own ClusterQueue is the one that is used.
+    With `queue`, the harness's own ClusterQueue is checked too.
     """
     there = [
         each
@@ -202,8 +195,8 @@ def _refuse_foreign(kube: Kube, lacks: Collection[str], queue: bool) -> None:
     foreign = [f"{each['kind']} {each['metadata']['name']}" for each in there if not applied_by_us(each)]
     if foreign:
         raise UsageError(
-            f"{', '.join(foreign)}: on this cluster already, not made by the harness, and not serving",
-            hint="repair it: --install changes nothing that is there; `harness doctor` names what is wrong",
+            f"{', '.join(foreign)}: not created by the harness, exists on this cluster, and does not serve",
+            hint="repair it: --install changes no existing objects; `harness doctor` shows what is wrong",
         )
 
 

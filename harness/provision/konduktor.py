@@ -1,8 +1,8 @@
-"""Install konduktor in an environment of its own, from its own lock.
+"""Install konduktor in its own virtual environment, from its own lock file.
 
-konduktor-nightly pins kubernetes < 31 and other libraries below what the harness uses, and a nightly can
-break silently. So the lock names one exact nightly and every dependency by hash, and konduktor's program is
-called, never imported.
+konduktor-nightly pins kubernetes < 31 and other libraries to older versions than the harness uses, and a
+nightly can break silently. So the lock pins one nightly and every dependency by hash, and the harness runs
+konduktor's program and never imports it.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from harness.core.processes import environment, run
 from harness.provision.uv import uv
 from harness.settings import Settings
 
-if TYPE_CHECKING:  # konduktor's process is started before most of the harness is imported
+if TYPE_CHECKING:  # konduktor's process starts before most of the harness is imported
     from harness.context import RunContext
 
-# Package data, so that an installed harness has it too. Made by `make lock`.
+# Package data, so that an installed harness includes it. Written by `make lock`.
 LOCK = Path(__file__).resolve().parent.parent / "locks" / "konduktor.txt"
 MARKER = "complete"
 MISSING: Final = "launch.konduktor_missing"
@@ -31,7 +31,7 @@ INSTALL_SECONDS = 900
 
 
 def environment_dir(settings: Settings, lock: Path = LOCK) -> Path:
-    """Return <cache>/konduktor-<hash>. Another lock or another Python gets another environment."""
+    """Return <cache>/konduktor-<hash>, where the hash depends on the lock and the Python version."""
     if not lock.is_file():
         raise HarnessError(f"{lock} is missing", hint="install the harness again", cause=MISSING)
     made_of = lock.read_bytes() + sys.implementation.cache_tag.encode()
@@ -39,23 +39,23 @@ def environment_dir(settings: Settings, lock: Path = LOCK) -> Path:
 
 
 def konduktor_version(lock: Path = LOCK) -> str:
-    """Return the one nightly that the lock names."""
+    """Return the nightly version in the lock."""
     pinned = [line for line in lock.read_text().splitlines() if line.startswith("konduktor-nightly==")]
     return pinned[0].removeprefix("konduktor-nightly==").rstrip(" \\")
 
 
 def installed(settings: Settings) -> Path | None:
-    """Return the path of the `konduktor` program where its environment is complete, else None."""
+    """Return the path of the `konduktor` program, or None if its environment is not complete."""
     home = environment_dir(settings)
     return home / "bin" / "konduktor" if _complete(home) else None
 
 
 def konduktor_bin(context: RunContext) -> Path:
-    """Return the path of the `konduktor` program. The first call makes its environment (10–60 s).
+    """Return the path of the `konduktor` program. The first call creates its environment (10–60 s).
 
-    Later calls return at once. Of several processes, one makes the environment and the others wait. An
-    environment whose creation was cut off is made again. Raises HarnessError (launch.konduktor_missing) when
-    a package cannot be installed.
+    Later calls return at once. One process creates the environment, while others wait. An incomplete
+    environment is created again. Raises HarnessError (cause launch.konduktor_missing) if a package cannot be
+    installed.
     """
     if (there := installed(context.settings)) is not None:
         return there
@@ -69,7 +69,7 @@ def konduktor_bin(context: RunContext) -> Path:
             _install(home)
             if not program.is_file():
                 raise HarnessError(
-                    f"{_pinned(LOCK)} brought no bin/konduktor",
+                    f"{_pinned(LOCK)} has no bin/konduktor",
                     hint=f"see {home}; pin another nightly",
                     cause=MISSING,
                 )
@@ -81,7 +81,7 @@ def konduktor_bin(context: RunContext) -> Path:
 def _complete(home: Path) -> bool:
     """Return whether the environment is complete.
 
-    The marker is written last. The interpreter may be gone since, with the Python that it links to.
+    The marker is written last. The interpreter may be missing, if the Python that it links to was removed.
     """
     return (home / MARKER).is_file() and (home / "bin" / "python").exists()
 
@@ -114,6 +114,6 @@ def _run(*command: str) -> None:
         said = "\n".join(error.output.strip().splitlines()[-4:])
         raise HarnessError(
             f"{_pinned(LOCK)} is not there and could not be installed: {said}",
-            hint="konduktor comes from PyPI: check the index that pip is set up with, then run again",
+            hint="konduktor comes from PyPI: check the package index of pip, then run again",
             cause=MISSING,
         ) from None

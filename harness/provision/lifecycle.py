@@ -1,4 +1,4 @@
-"""Choose the cluster of a run, and use it from ready to left."""
+"""Choose the cluster of a run, make it ready, and release it afterwards."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from harness.settings import Settings
 
 
 def cluster_of(settings: Settings) -> Cluster:
-    """Return the user's own cluster where a kubeconfig is named, else a kind cluster of the harness's.
+    """Return the user's own cluster if a kubeconfig is set, or else the harness's kind cluster.
 
-    Raises UsageError where that kubeconfig cannot be used.
+    Raises UsageError if that kubeconfig cannot be used.
     """
     return KindCluster(settings) if settings.kubeconfig is None else ExistingCluster(settings)
 
 
 class ClusterUse:
-    """One run's use of one cluster. `up` makes it ready, and `leave` or `leave_recorded` ends the use.
+    """A run's use of a cluster. `up` makes it ready, and `leave` or `leave_recorded` ends the use.
 
-    The last run that leaves a cluster removes it, unless somebody wants it kept.
+    The last run that leaves a cluster removes it, unless it is to be kept.
     """
 
     def __init__(self, cluster: Cluster, context: RecordedContext) -> None:
@@ -29,12 +29,12 @@ class ClusterUse:
         self._ready: Ready | None = None
 
     def up(self) -> Ready:
-        """Return a cluster that serves, in use from now on. Raises as `Cluster.ready`."""
+        """Return a ready cluster, and mark it as used. Raises as `Cluster.ready`."""
         self._ready = self._cluster.ready(self._context)
         return self._ready
 
     def leave(self) -> None:
-        """Leave without evidence. A first Ctrl-C does not stop the deletion, a second one does.
+        """Leave the cluster without recording it. A second Ctrl-C stops the deletion, a first one does not.
 
         The state file of a cluster that could not be deleted stays, so that `harness down` finds it.
         """
@@ -45,7 +45,7 @@ class ClusterUse:
             self._leave()
 
     def leave_recorded(self) -> None:
-        """Leave, and record the deletion in the bundle as a stage. Raises nothing: failures are reported."""
+        """Leave the cluster, and record the deletion as a stage. Failures are only reported as progress."""
         if not self._cluster.removable(self._ready, self._context.nonce):
             self._leave()
             return

@@ -1,12 +1,12 @@
-"""Mark the nodes of a cluster with the verdict of their acceptance, and take the marks back.
+"""Mark the nodes of a cluster with their acceptance verdicts, and remove the marks.
 
     label       pluto-e2e-harness/accepted=PASS | WARN | FAIL | UNKNOWN
     taint       pluto-e2e-harness/not-accepted=FAIL:NoSchedule, on nodes whose own fault is proved, where
                 asked for
     annotation  pluto-e2e-harness/before-acceptance: both as they were before the first mark
 
-Nothing else of a node is changed. Each change names the node's version that it was made from, so that it is
-refused when somebody else wrote in between. It is then made again from what is there.
+Nothing else of a node is changed. Each change includes the node's resourceVersion, so that the API server
+rejects it after a concurrent write. It is then repeated on the current node.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ LABEL = "pluto-e2e-harness/accepted"
 TAINT = "pluto-e2e-harness/not-accepted"
 BEFORE = "pluto-e2e-harness/before-acceptance"
 PATIENCE_SECONDS = 60
-"""Kubelets write their nodes' status all the time, and others may write labels in a loop. Each write makes a
-new version.
+"""Seconds for which a change is repeated. Kubelets often write their nodes' status, and other clients may
+write labels in a loop; each write causes a conflict.
 """
 
 Wanted = Callable[[Object], Object | None]
-"""From a node to the merge patch for it, or None where nothing is to change."""
+"""A function that returns the merge patch for a node, or None if nothing changes."""
 
 
 @dataclass
 class Marked:
-    """What was done. `absent`: names that are no nodes of this cluster."""
+    """The names of changed, unchanged and absent nodes. Absent nodes are not in this cluster."""
 
     changed: list[str] = field(default_factory=list)
     unchanged: list[str] = field(default_factory=list)
@@ -49,12 +49,11 @@ class Marked:
 def mark(
     kube: Kube, verdicts: Mapping[str, Verdict], *, taint: bool = False, doubtful: Collection[str] = ()
 ) -> Marked:
-    """Label these nodes with their verdicts, and with `taint` keep new pods off those that failed.
+    """Label these nodes with their verdicts, and with `taint`, taint the nodes that failed.
 
-    `doubtful`: nodes whose fault is not proved to be their own. Their taints stay as they are.
-
-    A node that was marked before gets the new verdict. What it was like before the first mark stays known.
-    Raises HarnessError where a node cannot be changed.
+    `doubtful` nodes are not proved to be the cause of their failure. Their taints are not changed. A node
+    that was marked before gets the new verdict, and its state before the first mark stays in the annotation.
+    Raises HarnessError if a node cannot be changed.
     """
     done = Marked()
     for name, verdict in verdicts.items():
@@ -64,7 +63,7 @@ def mark(
 
 
 def undo(kube: Kube) -> Marked:
-    """Restore every node that was marked. Raises HarnessError where a node cannot be changed."""
+    """Restore all marked nodes. Raises HarnessError if a node cannot be changed."""
     done = Marked()
     for node in kube.objects("v1", "Node"):
         if BEFORE in mapping(node, "metadata", "annotations"):
@@ -73,9 +72,9 @@ def undo(kube: Kube) -> Marked:
 
 
 def marking(node: Object, verdict: Verdict, *, taint: bool | None) -> Object | None:
-    """Return the merge patch that marks a node, or None where it is marked so.
+    """Return the merge patch that marks a node, or None if it has this mark.
 
-    `taint`: None leaves the node's taints as they are.
+    With `taint` None, the node's taints are not changed.
     """
     annotations = mapping(node, "metadata", "annotations")
     wanted = items(node, "spec", "taints")
@@ -91,9 +90,9 @@ def marking(node: Object, verdict: Verdict, *, taint: bool | None) -> Object | N
 
 
 def restoring(node: Object) -> Object | None:
-    """Return the merge patch that restores a node, or None for one that was not marked.
+    """Return the merge patch that restores a node, or None if it was not marked.
 
-    Raises HarnessError where the annotation is not what the harness wrote.
+    Raises HarnessError if the annotation is not in the harness's format.
     """
     text = mapping(node, "metadata", "annotations").get(BEFORE)
     if text is None:
@@ -120,12 +119,12 @@ def _taint(verdict: Verdict) -> dict[str, str] | None:
 
 
 def _with_taint(taints: list[dict[str, Any]], wanted: dict[str, str] | None) -> list[dict[str, Any]]:
-    """Return the taints with ours as wanted. Those of others stay as they are, in their order."""
+    """Return the taints with the harness's taint set to `wanted`. Other taints keep their order."""
     return [one for one in taints if one.get("key") != TAINT] + ([wanted] if wanted else [])
 
 
 def _patch(node: Object, label: str | None, before: str | None, taints: list[dict[str, Any]]) -> Object:
-    """Return a merge patch. In it, None removes."""
+    """Return a merge patch, in which None removes a field."""
     return {
         "metadata": {
             "resourceVersion": mapping(node, "metadata").get("resourceVersion"),
@@ -146,12 +145,12 @@ def _change(kube: Kube, name: str, wanted: Wanted, done: Marked) -> None:
         tries(_change_once, kube, name, wanted, done)
     except RetryError as error:
         raise HarnessError(
-            f"node {name} was written by others for {PATIENCE_SECONDS} s without a pause, and so not marked"
+            f"node {name} could not be marked: other clients changed it continuously for {PATIENCE_SECONDS} s"
         ) from error
 
 
 def _change_once(kube: Kube, name: str, wanted: Wanted, done: Marked) -> None:
-    """Read the node and change it. Raises ConflictError where somebody wrote in between."""
+    """Read the node and change it. Raises ConflictError after a concurrent write."""
     node = kube.get("v1", "Node", name)
     if node is None:
         done.absent.append(name)

@@ -1,7 +1,7 @@
 """Find the nodes that a workload's pods can run on, before anything of the launch is created.
 
-Counted as the scheduler's filters do: labels, node affinity, taints and tolerations, cordons. Free room is
-not counted, because other pods may end.
+The checks are those of the scheduler's filters: labels, node affinity, taints, tolerations and cordons. Free
+resources are not checked, because other pods may end.
 """
 
 from __future__ import annotations
@@ -22,34 +22,33 @@ _NOT_READY = {"node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"}
 
 
 class Placed(Protocol):
-    """A workload, as far as its place is concerned."""
+    """The properties of a workload that determine its nodes."""
 
     @property
     def name(self) -> str:
-        """Return the name in its file."""
+        """Return the name in the workload's file."""
 
     @property
     def kind(self) -> str:
-        """Return the kind of the object that is launched."""
+        """Return the kind of the launched object."""
 
     @property
     def queue(self) -> str | None:
-        """Return the LocalQueue that it names, or None."""
+        """Return the name of its LocalQueue, or None."""
 
     def placed(self, settings: Settings, /) -> Object:
-        """Return a pod as the scheduler sees it: its spec with node selector, affinity and tolerations."""
+        """Return a pod with the fields for the scheduler: node selector, affinity and tolerations."""
 
 
 def eligible_nodes(kube: Kube, workload: Placed, settings: Settings) -> list[str]:
-    """Return the names of the nodes that a pod of the workload can run on, however full they are."""
+    """Return the names of the nodes that a pod of the workload can run on, even if they are full."""
     return _without_obstacles(_obstacles(kube, workload, settings))
 
 
 def require_node(kube: Kube, workload: Placed, settings: Settings) -> list[str]:
-    """Return `eligible_nodes`, and raise HarnessError, cause scheduling.unschedulable, where there are none.
+    """Return `eligible_nodes`. Raises HarnessError (cause scheduling.unschedulable) if there are none.
 
-    For a workload with a queue it does not raise, because Kueue's ResourceFlavors may add tolerations to its
-    pods.
+    It does not raise for a workload with a queue, because Kueue's ResourceFlavors may add tolerations.
     """
     found = _obstacles(kube, workload, settings)
     if workload.queue is None and found and all(found.values()):
@@ -75,7 +74,7 @@ def _obstacles(kube: Kube, workload: Placed, settings: Settings) -> dict[str, li
 
 
 def _closed(node: Object) -> list[str]:
-    """Return what keeps off a pod that no DaemonSet made: a cordon, a kubelet that does not report."""
+    """Return why a node accepts only pods of DaemonSets: a cordon, or a kubelet that does not report."""
     keys = {str(taint.get("key")) for taint in items(node, "spec", "taints")}
     cordoned = ["is cordoned"] if mapping(node, "spec").get("unschedulable") else []
     return [*cordoned, *(["is not ready"] if keys & _NOT_READY else [])]

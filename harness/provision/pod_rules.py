@@ -1,6 +1,7 @@
-"""Ask the API server whether it would let a pod of a job in, by a dry run in a namespace made for that.
+"""Check whether the API server would admit a pod of a job, by a dry run in a temporary namespace.
 
-Policies, quotas, limits and webhooks refuse pods and not the job, so a launch would fail after it was made.
+Policies, quotas, limits and webhooks reject the pods and not the job, so a launch would fail only after its
+creation.
 """
 
 from __future__ import annotations
@@ -17,15 +18,16 @@ from harness.evidence.kubernetes import refusals
 from harness.provision.controllers.queues import MANAGED
 
 NAMESPACE = "e2e-preflight-"
-"""How the namespace's name begins: like that of a launch, because rules select namespaces by their names."""
+"""Prefix of the namespace's name. It starts like a launch's, because rules may select namespaces by name."""
 SECONDS = 10.0
-"""Seconds for what Kubernetes makes in each namespace, as the ServiceAccount."""
+"""Maximum seconds until Kubernetes creates the namespace's default objects, such as the ServiceAccount."""
 
 
 def admitted(kube: Kube, spec: Object) -> str:
-    """Return that a pod with this spec would be let in. The namespace exists for the time of the question.
+    """Check that a pod with this spec would be admitted, and return a message that it would.
 
-    Raises HarnessError, cause launch.pods_refused, with the API server's own sentence.
+    A temporary namespace is created. Raises HarnessError (cause launch.pods_refused) with the API server's
+    message.
     """
     namespace = f"{NAMESPACE}{secrets.token_hex(4)}"
     kube.apply(
@@ -38,12 +40,12 @@ def admitted(kube: Kube, spec: Object) -> str:
     if message is None:
         return "a dry run of a pod passes every rule"
     rule = refusals.rule_of(message)
-    hint = f"the rule is {' '.join(filter(None, rule))}" if rule else "read the sentence of the API server"
+    hint = f"the rule is {' '.join(filter(None, rule))}" if rule else "see the message of the API server"
     raise HarnessError(f"the API server refuses it: {message}", hint=hint, cause="launch.pods_refused")
 
 
 def _refused(kube: Kube, namespace: str, spec: Object) -> str | None:
-    """Return the sentence with which the API server refuses the pod, or None."""
+    """Return the message with which the API server rejects the pod, or None if it admits the pod."""
     metadata = {"name": "preflight", "namespace": namespace}
     document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
     deadline = time.monotonic() + SECONDS

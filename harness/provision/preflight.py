@@ -1,4 +1,4 @@
-"""Check one by one what a cluster must have before a launch can go there. Nothing is changed."""
+"""Check the requirements of a launch on a cluster, without changing anything."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from harness.provision.placement import Placed, require_node
 from harness.settings import Settings
 
 LOCAL_IMAGE = "pluto-multinode-test:local"
-"""Stands for the worker image where none is named: a dry run pulls nothing."""
+"""A placeholder for the worker image in a dry run, which pulls no images."""
 FORBIDDEN: Final = "cluster.forbidden"
 _RIGHTS = (
     *(("", "namespaces", verb) for verb in ("create", "list", "delete")),
@@ -41,15 +41,15 @@ _RIGHTS = (
     ("kueue.x-k8s.io", "clusterqueues", "get"),
     ("apiextensions.k8s.io", "customresourcedefinitions", "get"),
 )
-"""(API group, resource, verb), cluster-wide, because every launch has a namespace of its own."""
+"""Required cluster-wide rights as (API group, resource, verb). Every launch has its own namespace."""
 
 
 class Asking(Placed, Protocol):
-    """What a job file asks of a cluster."""
+    """The requirements of a job file on a cluster."""
 
     @property
     def image(self) -> str:
-        """Return the image of its ranks."""
+        """Return the image of the ranks."""
 
     @property
     def takes_ours(self) -> bool:
@@ -61,12 +61,12 @@ class Asking(Placed, Protocol):
 
     @property
     def pod_spec(self) -> Object:
-        """Return the spec of a pod, as far as the file tells it."""
+        """Return the pod spec from the file."""
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """One thing that a launch needs."""
+    """A requirement of a launch, with the found state."""
 
     what: str
     seen: str
@@ -80,10 +80,10 @@ class Requirement:
 def requirements(
     kube: Kube, settings: Settings, job: Asking | None = None, *, pods: bool = False
 ) -> list[Requirement]:
-    """Return all requirements in the order of a launch. `job` says which resources and image it requests.
+    """Return all requirements in the order of a launch. `job` sets the resources and the image.
 
-    With `pods`, a dry run of a pod asks for the cluster's rules, in a namespace that exists for a moment.
-    A forbidden look becomes a problem of its own, and not an error.
+    With `pods`, a dry run of a pod in a temporary namespace checks the cluster's rules. A check that is
+    forbidden is reported as a problem, and raises no error.
     """
     looks: list[tuple[str, Callable[[], str]]] = [
         ("nodes", lambda: _nodes(kube, settings, job)),
@@ -136,7 +136,7 @@ def _rights(kube: Kube) -> str:
     if missing:
         raise HarnessError(
             f"these credentials may not {', '.join(missing)}",
-            hint="a ClusterRole with these rights, or other credentials",
+            hint="bind a ClusterRole with these rights, or use other credentials",
             cause=FORBIDDEN,
         )
     return f"all {len(_RIGHTS)} that a launch needs"
@@ -179,7 +179,7 @@ def _queue(kube: Kube, settings: Settings, job: Asking | None) -> str:
         raise HarnessError(
             f"ClusterQueue {settings.cluster_queue} has no quota of {', '.join(missing)}, only of "
             f"{', '.join(sorted(covered))}",
-            hint="another ClusterQueue (HARNESS_CLUSTER_QUEUE), or quota for it",
+            hint="use another ClusterQueue (HARNESS_CLUSTER_QUEUE), or add quota for it",
             cause="admission.resource_not_covered",
         )
     return f"ClusterQueue {settings.cluster_queue} admits; quota of {', '.join(sorted(covered))}"
@@ -209,9 +209,9 @@ def _image(kube: Kube, settings: Settings, job: Asking | None) -> str:
 
 
 def pull_secret(kube: Kube, settings: Settings) -> Object | None:
-    """Return the user's pull secret, or None when none is named.
+    """Return the user's pull secret, or None if none is set.
 
-    Raises HarnessError, cause image.pull_failed.
+    Raises HarnessError (cause image.pull_failed).
     """
     if settings.image_pull_secret is None:
         return None
@@ -227,15 +227,15 @@ def pull_secret(kube: Kube, settings: Settings) -> Object | None:
 
 
 def image(job: Asking | None, worker: str | None) -> str:
-    """Return the job's own image, or `worker` where it names the image that is built here.
+    """Return the job's own image, or `worker` if the job uses the image that is built here.
 
-    Raises HarnessError, cause image.not_found, when there is none.
+    Raises HarnessError (cause image.not_found) if there is none.
     """
     wanted = job.image if job and not job.takes_ours else worker
     if not wanted:
         raise HarnessError(
             "the worker image was built on this machine, and no node of this cluster has it",
-            hint="push it to a registry that the nodes reach, and name it: HARNESS_WORKER_IMAGE=…@sha256:…",
+            hint="push it to a registry that the nodes can use, and set HARNESS_WORKER_IMAGE=…@sha256:…",
             cause="image.not_found",
         )
     return wanted
@@ -249,7 +249,7 @@ def _devices(kube: Kube, job: Asking | None) -> str:
     if missing:
         raise HarnessError(
             f"no node has {', '.join(missing)}",
-            hint="is the device plugin installed? `kubectl describe nodes`",
+            hint="check with `kubectl describe nodes` that the device plugin is installed",
             cause="scheduling.unschedulable",
         )
     return ", ".join(f"{name}: {count}" for name, count in have.items()) or "none asked for"

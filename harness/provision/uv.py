@@ -1,4 +1,4 @@
-"""Where uv is, which installs packages several times faster than pip."""
+"""Find uv, which installs packages several times faster than pip."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from pathlib import Path
 
 
 def uv() -> str | None:
-    """Return the path of uv, beside this interpreter or on PATH, or None: then there is still pip."""
+    """Return the path of uv, beside this interpreter or on PATH, or None. Callers then use pip."""
     beside = Path(sys.executable).with_name("uv")
     return str(beside) if beside.is_file() else shutil.which("uv")

@@ -1,4 +1,4 @@
-"""Write what acceptance tests judge by: the limits with their sources, the causes, the schema of reports."""
+"""Document acceptance tests: the limits with their sources, the causes, and the schema of reports."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ HEAD = f"""# Acceptance tests: limits and causes
 
 {WRITTEN}
 
-[Acceptance](../acceptance.md) says how they are used. [acceptance.json](acceptance.json) is the JSON schema
-of a pod's report.
+[Acceptance](../acceptance.md) describes their use. [acceptance.json](acceptance.json) is the JSON schema of a
+pod's report.
 
 ## Limits
 
-Where a figure has no row, its verdict is UNKNOWN and the figure is shown. A figure that passes within
-{MARGIN:.0%} of its limit is WARN. Without ranks, nodes and payload a row holds for any.
+A figure without a row is shown, and its verdict is UNKNOWN. A figure that passes within {MARGIN:.0%} of its
+limit is WARN. A row without ranks, nodes or payload applies to all of them.
 """
 
 
 def markdown() -> str:
-    """Return docs/reference/acceptance.md."""
+    """Return the text of docs/reference/acceptance.md."""
     rows = [_cells(row) for row in Limits.load().rows.values()]
     limits = table(["check", "GPU", "where", "passes", "made from", "source"], rows)
     causes = table(
@@ -36,7 +36,7 @@ def markdown() -> str:
 
 
 def schema() -> str:
-    """Return docs/reference/acceptance.json."""
+    """Return the text of docs/reference/acceptance.json."""
     return json.dumps(AcceptanceReport.model_json_schema(), indent=1) + "\n"
 
 

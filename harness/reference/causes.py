@@ -1,4 +1,4 @@
-"""Write the closed list of causes as a document: `python -m harness.reference.causes > docs/causes.md`."""
+"""Document the closed list of causes: `python -m harness.reference.causes > docs/causes.md`."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from harness.judge.catalogue import CAUSES, FAMILIES
 
 
 def markdown() -> str:
-    """Return docs/causes.md."""
+    """Return the text of docs/causes.md."""
     parts = [
         "# Causes",
         "",
-        "Every verdict that is not a PASS names one of these. The list is closed: a check names no other.",
-        "Your own judges name others, all of which begin with `user.` ([how to](how-to/own-judges.md)).",
-        "Faults are injected into real launches ([faults.md](faults.md)). A cause that names none was not",
-        "provoked there: tests of the part that finds it show it, or nothing but its words does.",
-        "Written by `python -m harness.reference.causes > docs/causes.md`; a test holds the two together.",
+        "Every verdict other than PASS has one of these causes. The list is closed.",
+        "Your own judges can add causes that begin with `user.` ([how to](how-to/own-judges.md)).",
+        "Faults are injected into real launches ([faults.md](faults.md)). A cause without a fault is tested",
+        "in the unit tests of its check, if at all.",
+        "Written by `python -m harness.reference.causes > docs/causes.md`. A test compares the two.",
         "",
-        "A cause makes the verdict FAIL; where UNKNOWN is written, something could not be known.",
+        "A cause makes the verdict FAIL. Causes marked UNKNOWN mean that the evidence does not decide.",
         "",
     ]
     faults = _faults()
@@ -41,7 +41,7 @@ def markdown() -> str:
 
 
 def _faults() -> dict[str, list[str]]:
-    """Return cause → the faults that must end in it."""
+    """Return the faults that are expected to have each cause."""
     found: dict[str, list[str]] = {}
     for name, fault in catalogue().items():
         if fault.expect is not None and fault.expect.cause is not None:

@@ -1,4 +1,4 @@
-"""Write the registry of checks as a document."""
+"""Document the registry of checks."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from harness.reference.note import WRITTEN
 
 
 def markdown() -> str:
-    """Return docs/reference/checks.md."""
+    """Return the text of docs/reference/checks.md."""
     parts = [
         "# Checks",
         "",
-        "A verdict lists these checks, in this order. PASS needs all of them. Each check that does not pass",
-        "names a cause of [causes.md](../causes.md), or says which other check does. Your own judges add",
-        "more, named `user.…` ([how to](../how-to/own-judges.md)).",
+        "A verdict lists these checks, in this order. PASS needs all of them. A check that does not pass has",
+        "a cause of [causes.md](../causes.md), or refers to the check that has one. Your own judges can add",
+        "checks named `user.…` ([how to](../how-to/own-judges.md)).",
         "",
         WRITTEN,
         "",
@@ -25,12 +25,12 @@ def markdown() -> str:
         parts.append(f"| `{entry.id}` | {entry.proves} | {entry.phase} | {needs} |")
     parts += [
         "",
-        "Of several causes, a FAIL comes before an UNKNOWN, and then the earliest phase:",
-        f"{', '.join(PHASES)}. Causes `run.*` lie in the end.",
+        "If there are several causes, a FAIL precedes an UNKNOWN, and then the earliest phase counts:",
+        f"{', '.join(PHASES)}. Causes `run.*` are in the last phase.",
         "",
         "## Needs",
-        "What is missing proves nothing. So a check whose need is missing is UNKNOWN, and says why. Each",
-        "need includes those above it. Without a need *to pass*, a check can fail and cannot pass.",
+        "Missing evidence proves nothing. So a check without its needed evidence is UNKNOWN, with the",
+        "reason. Each need includes those above it. Without a need *to pass*, a check can fail but not pass.",
         "",
         "| need | what it is | without it |",
         "|---|---|---|",

@@ -1,4 +1,4 @@
-"""Describe every command with its arguments and options, as typer and argparse know them."""
+"""Document every command with its arguments and options, from typer and argparse."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from harness.tracker.__main__ import parser
 
 HEAD = f"""# The `harness` command
 
-{WRITTEN} `harness COMMAND --help` says the same.
+{WRITTEN} `harness COMMAND --help` shows the same.
 
-Exit codes: 0 PASS, or done; 1 FAIL; 2 UNKNOWN, or the harness could not do its work; 64 bad usage. `--json`
-prints one JSON document on stdout and nothing else there; progress goes to stderr. An option that is not
-given is as the [settings](settings.md) say; their defaults stand in parentheses.
+Exit codes: 0 for PASS or success; 1 for FAIL; 2 for UNKNOWN or an error of the harness; 64 for bad usage.
+With `--json`, stdout contains only one JSON document. Progress goes to stderr. Options that are not given
+have the values of the [settings](settings.md), whose defaults are shown in parentheses.
 """
 
 
 def commands() -> dict[str, Any]:
-    """Return each command by what is typed for it, e.g. "images build"."""
+    """Return all commands by name, such as "images build"."""
     return dict(_below(typer.main.get_command(app), ""))
 
 
 def options(name: str) -> set[str]:
-    """Return the options of a command, `--help` included."""
+    """Return the options of a command, including `--help`."""
     if name == "tracker serve":
         return {option for action in parser()._actions for option in action.option_strings}
     return {"--help", *(opt for p in commands()[name].params for opt in [*p.opts, *p.secondary_opts])}
 
 
 def markdown() -> str:
-    """Return docs/reference/cli.md."""
+    """Return the text of docs/reference/cli.md."""
     parts = [HEAD]
     for name, command in commands().items():
         rows = _tracker() if name == "tracker serve" else [_row(param) for param in command.params]
@@ -61,9 +61,7 @@ def _row(param: Any) -> tuple[str, str, str]:
 
 
 def _tracker() -> list[tuple[str, str, str]]:
-    """Return the tracker's options from its own parser. The same program runs in the tracker's image,
-    without typer.
-    """
+    """Return the tracker's options from its own parser. Its image runs the program without typer."""
     rows = []
     for action in parser()._actions:
         if not isinstance(action, argparse._HelpAction):

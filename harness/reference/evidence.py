@@ -1,6 +1,5 @@
-"""Describe each file of the evidence bundle and each field, from the docstrings of
-its records: harness/evidence/schema/bundle.py, netcheck_records.py, acceptance_records.py, truth_records.py,
-tracker_records.py, columns.py.
+"""Document each file and field of the evidence bundle, from the docstrings in harness/evidence/schema:
+bundle.py, netcheck_records.py, acceptance_records.py, truth_records.py, tracker_records.py and columns.py.
 """
 
 from __future__ import annotations
@@ -17,19 +16,19 @@ HEAD = f"""# The evidence bundle
 
 {WRITTEN}
 
-Every launch leaves one below `runs/`; `runs/latest` is the newest. `harness judge`, `show`, `logs` and
-`shell` take its folder or a part of its name. [`harness.judge.users`](../how-to/own-judges.md) is how a
-program of yours reads it.
+Every launch writes a bundle in `runs/`; `runs/latest` is the newest. `harness judge`, `show`, `logs` and
+`shell` accept its folder or a part of its name. Your own programs can read it with
+[`harness.judge.users`](../how-to/own-judges.md).
 """
 MODULES = (bundle, netcheck, acceptance, ground_truth, tracker, columns)
 Fields = list[tuple[str, str, str, str]]
 
 
 def markdown() -> str:
-    """Return docs/reference/evidence.md."""
+    """Return the text of docs/reference/evidence.md."""
     _, layout, after = (inspect.getdoc(bundle) or "").split("\n\n", 2)
     parts = [HEAD, "```text", inspect.cleandoc(layout), "```", "", after, ""]
-    parts += ["In the tables, a field without a default is always there.", ""]
+    parts += ["In the tables, a field without a default is always present.", ""]
     for node in (node for module in MODULES for node in ast.parse(inspect.getsource(module)).body):
         if isinstance(node, ast.ClassDef) and (rows := list(_fields(node))):
             parts += [f"## {node.name}", *(_paragraph(ast.get_docstring(node)))]
@@ -38,7 +37,7 @@ def markdown() -> str:
 
 
 def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
-    """Return annotated names, each with the string below it."""
+    """Yield the annotated names, each with its docstring."""
     for field, after in zip(node.body, [*node.body[1:], None], strict=True):
         if isinstance(field, ast.AnnAssign):
             default = ast.unparse(field.value) if field.value else ""

@@ -1,4 +1,4 @@
-"""Where each fault is injected and where it is judged, as a document: docs/reference/faults.md."""
+"""Document where each fault is injected and judged: docs/reference/faults.md."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ RECORDED = TESTS / "recorded"
 
 
 def runs(fault: Fault) -> str:
-    """The first command that injects it into a real launch."""
+    """Return the first command that injects the fault into a real launch."""
     if fault.expect is None:
         return f"nowhere: {fault.cannot}"
     if fault.nightly:
@@ -29,7 +29,7 @@ def _smoke() -> list[str]:
 
 
 def judged(fault: Fault) -> str:
-    """What `make test` judges of it without a cluster."""
+    """Return what `make test` judges of the fault without a cluster."""
     if (RECORDED / f"{fault.name}.tar.xz").is_file():
         return "recorded bundle"
     if fault.expect is not None and fault.expect.exit == 64:
@@ -48,9 +48,8 @@ def markdown() -> str:
         "",
         f"{len(faults)} faults. `make test` and `make test-cluster` inject {len(here)} of them into real",
         "launches: at least one for each target, way of injecting, family of causes and kind of verdict.",
-        "`make faults`, in the nightly workflow, injects all. The bundle that a fault left when it was",
-        "recorded is judged again in every `make test` ([which test runs where](../tests.md),",
-        "[what came of each](../faults.md)).",
+        "`make faults`, in the nightly workflow, injects all. `make test` judges the recorded bundle of each",
+        "fault again ([which test runs where](../tests.md), [the results](../faults.md)).",
         "",
         "| fault | injected by | when | expected | judged without a cluster |",
         "| --- | --- | --- | --- | --- |",

@@ -1,3 +1,3 @@
-"""The note that every generated document carries."""
+"""The note in every generated document."""
 
 WRITTEN = "Written from the code by `make reference`. A test compares the two."

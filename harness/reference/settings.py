@@ -1,4 +1,4 @@
-"""Describe every setting with its variable, its key in pyproject.toml and its default."""
+"""Document every setting with its environment variable, its key in pyproject.toml and its default."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ HEAD = f"""# Settings
 
 {WRITTEN}
 
-An option of a [command](cli.md) or of pytest comes before the environment, and that before `[tool.harness]`
-in the `pyproject.toml` of the current folder. A value that does not fit ends the program with exit code 64.
+Options of a [command](cli.md) or of pytest override environment variables, which override `[tool.harness]` in
+the `pyproject.toml` of the current folder. An invalid value ends the program with exit code 64.
 
 ```toml
 [tool.harness]
@@ -26,13 +26,13 @@ workers = 1
 scripts = "worker"
 ```
 """
-FOOT = """`HARNESS_JOB` is no setting: it names the job file of the pytest plugin's fixture `job`
+FOOT = """`HARNESS_JOB` is not a setting. It is the job file of the pytest plugin's fixture `job`
 (`jobs/multinode.yaml`).
 """
 
 
 def markdown() -> str:
-    """Return docs/reference/settings.md."""
+    """Return the text of docs/reference/settings.md."""
     rows = [
         (
             code(name),
@@ -48,7 +48,7 @@ def markdown() -> str:
 
 
 def variables(name: str, field: FieldInfo) -> list[str]:
-    """Return the environment variables of a setting. The first one that is set counts."""
+    """Return the environment variables of a setting. The first set variable counts."""
     alias = field.validation_alias
     if isinstance(alias, AliasChoices):
         return [str(choice) for choice in alias.choices]

@@ -1,4 +1,4 @@
-"""Write amounts for people."""
+"""Format numbers of bytes and lists of ranks as text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def amount(size: float) -> str:
-    """Return bytes for people: "812 KiB", "1.4 MiB"."""
+    """Return a number of bytes as text, such as "812 KiB" or "1.4 MiB"."""
     for unit in _UNITS[:-1]:
         if size < 1023.5:
             return f"{size:.0f} {unit}" if size >= 10 or unit == "B" else f"{size:.1f} {unit}"
@@ -18,16 +18,16 @@ def amount(size: float) -> str:
 
 
 def ranges(numbers: Iterable[int]) -> str:
-    """Return numbers for people, runs of three and more as a range: "0, 1", "0-511", "0-3, 7 and 40 more"."""
-    told: list[list[int]] = []
+    """Return numbers as text, with ranges, such as "0, 1", "0-511" or "0-3, 7 and 40 more"."""
+    runs: list[list[int]] = []
     for number in sorted(set(numbers)):
-        if told and number == told[-1][-1] + 1:
-            told[-1].append(number)
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
         else:
-            told.append([number])
+            runs.append([number])
     texts = [
         text
-        for run in told
+        for run in runs
         for text in ([f"{run[0]}-{run[-1]}"] if len(run) > 2 else [str(number) for number in run])
     ]
     more = len(texts) - MAX_RANGES

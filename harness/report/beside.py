@@ -1,8 +1,7 @@
-"""Write what a bundle holds beside its evidence: `report.html` for people, `ctrf.json` and `junit.xml` for
-CI, and `fleet.json` for programs, where acceptance tests ran.
+"""Write the report files of a bundle: `report.html` for people, `ctrf.json` and `junit.xml` for CI.
 
-No judge reads these files. They are made from the redacted bundle and its verdict alone, so they can always
-be made again. Each is written whole or not at all.
+A bundle of acceptance tests also gets `fleet.json`. No judge reads these files. They are derived from the
+redacted bundle and its verdict alone, so they can be written again at any time. Writes are atomic.
 """
 
 from __future__ import annotations
@@ -21,13 +20,13 @@ FILES: dict[str, Callable[[Bundle, Verdict], str]] = {
     cases.CTRF: cases.as_ctrf,
     cases.JUNIT: cases.as_junit,
 }
-"""Written in this order: the later ones say whether there is a page."""
+"""The files in the order of writing: the later ones record whether the page exists."""
 
 
 def write(bundle: Bundle, verdict: Verdict) -> dict[str, Exception]:
-    """Write all FILES into the bundle, and fleet.json where acceptance tests ran.
+    """Write all FILES into the bundle, and fleet.json if there were acceptance tests.
 
-    Returns the failures by name: a file that fails does not stop the others.
+    Returns the errors by file name. An error with one file does not stop the others.
     """
     failed: dict[str, Exception] = {}
     files = FILES | ({acceptance.FLEET: acceptance.as_json} if bundle.has(FILE) else {})

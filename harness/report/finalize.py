@@ -24,17 +24,17 @@ class Outcome:
     verdict: Verdict
     bundle: Path
     report: Path | None
-    """None: it could not be written."""
+    """None if the report could not be written."""
 
 
 def prepare_to_finish() -> None:
-    """Import what judges and reports. It takes 0.2 s, which a caller has while its job starts."""
+    """Import the judges and reports, which takes 0.2 s. A caller does this while its job starts."""
     for module in ("harness.judge.users", "harness.report.beside"):
         import_module(module)
 
 
 def finish(context: RecordedContext) -> Outcome:
-    """Judge the bundle, write the verdict into it, and write the files for people and CI beside it."""
+    """Judge the bundle, and write the verdict and the report files into it."""
     from harness.judge.users import judge
     from harness.report.html.page import REPORT
 
@@ -50,23 +50,24 @@ def finish(context: RecordedContext) -> Outcome:
 
 
 def _redacted(verdict: Verdict, redactor: Redactor) -> Verdict:
-    """Redact the verdict again: a user's judge may quote text that is not in the redacted evidence. The
-    verdict itself stays, also when somebody's password is "PASS".
+    """Redact the verdict again, because a user's judge may quote text from outside the redacted evidence.
+
+    The verdict itself is not redacted, even if somebody's password is "PASS".
     """
 
     def clean(record: _R, *fields: str) -> _R:
         return record.model_copy(update={name: redactor.value(getattr(record, name)) for name in fields})
 
     checks = [clean(check, "explanation", "evidence") for check in verdict.checks]
-    said = clean(verdict, "explanation", "evidence", "next", "consequences")
-    return said.model_copy(update={"checks": checks})
+    cleaned = clean(verdict, "explanation", "evidence", "next", "consequences")
+    return cleaned.model_copy(update={"checks": checks})
 
 
 def _beside(context: RecordedContext, bundle: Bundle, verdict: Verdict) -> Collection[str]:
-    """Write the files beside the evidence. Returns the names of those that could not be written.
+    """Write the report files. Returns the names of the files that could not be written.
 
-    A report is not evidence: a failure here changes no verdict. When the evidence filled the disk, nothing
-    is written, so that the rest of the disk stays free.
+    A failure here changes no verdict, because a report is not evidence. If the evidence filled the disk,
+    nothing is written, to leave the rest of the disk free.
     """
     from harness.report import beside
 
@@ -81,14 +82,15 @@ def _beside(context: RecordedContext, bundle: Bundle, verdict: Verdict) -> Colle
 
 
 def tidy(context: RunContext, *spare: Path) -> None:
-    """Remove bundles that `keep_runs` does not keep. A failure is reported as progress and changes no
-    verdict.
+    """Remove the bundles that `keep_runs` does not keep.
+
+    A failure is reported as progress and changes no verdict.
     """
     settings, progress = context.settings, context.progress
     try:
         removed = prune(settings.runs_dir, Keep.parse(settings.keep_runs), spare)
     except (HarnessError, OSError, KeyboardInterrupt) as error:
-        progress(f"could not remove every older bundle: {str(error) or 'SIGINT'}")
+        progress(f"not every older bundle could be removed: {str(error) or 'SIGINT'}")
     else:
         for each in removed:
             progress(

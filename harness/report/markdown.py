@@ -1,4 +1,4 @@
-"""Write GitHub's Markdown: tables whose cells stay cells, and text that is not read as markup."""
+"""Write GitHub's Markdown: tables with escaped cells, and plain text that is not parsed as markup."""
 
 from __future__ import annotations
 
@@ -7,15 +7,16 @@ from collections.abc import Iterable, Sequence
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """Return a table's lines and an empty one. Without rows it returns none. Each cell is Markdown on one
-    line.
+    """Return the lines of a table and an empty line, or [] if there are no rows.
+
+    Each cell is one line of Markdown.
     """
     lines = [_line(row) for row in rows]
     return [_line(head), _line(["---"] * len(head)), *lines, ""] if lines else []
 
 
 def code(verbatim: str) -> str:
-    """Return a code span, or "" for ""."""
+    """Return a code span, or "" for an empty string."""
     if "`" not in verbatim:
         return f"`{verbatim}`" if verbatim else ""
     fence = "`" * (1 + max(map(len, re.findall("`+", verbatim))))
@@ -23,7 +24,7 @@ def code(verbatim: str) -> str:
 
 
 def text(plain: str) -> str:
-    """Plain text on one line: nothing in it is markup, and where it broke it still does."""
+    """Return plain text as one line of Markdown, with markup escaped and line breaks kept as <br>."""
     safe = plain.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     safe = re.sub(r"([\\`*_{}\[\]#~|@])", lambda found: f"&#{ord(found[1])};", safe)
     return re.sub(r"\s*[\r\n]\s*", "<br>", safe.strip())
@@ -34,5 +35,5 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _cell(markdown: str) -> str:
-    """Backslashes before a pipe are doubled: of `\\\\|` parsers differ on whether the pipe ends the cell."""
+    """Escape pipes. Backslashes before a pipe are doubled, because parsers differ on `\\\\|`."""
     return re.sub(r"(\\*)\|", r"\1\1\\|", " ".join(markdown.split()))

@@ -1,4 +1,4 @@
-"""Run `harness soak`: prepare the cluster, soak, show the result."""
+"""`harness soak`: prepare the cluster, run the launches, and show the result."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def soak(
     table: Path | None,
     context: RunContext,
 ) -> Result:
-    """Soak on one cluster. It is created when needed, and deleted afterwards unless it is kept.
+    """Run a soak on one cluster, which is created if necessary, and deleted afterwards unless it is kept.
 
-    Raises UsageError before anything is created. When the soak is stopped, the ledger holds what was done.
+    Raises UsageError before anything is created. If the soak is stopped, the ledger has the launches so far.
     """
     load_workload(job)
     name = f"soak-{CLOCK.stamp()}-{secrets.token_hex(2)}"
@@ -40,7 +40,7 @@ def soak(
 
 
 def show(result: Result, console: Console) -> None:
-    """Print the summary for people."""
+    """Print the summary as text."""
     found = result.numbers
     mark = "✓" if result.clean else "✗"
     console.print(

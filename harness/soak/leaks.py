@@ -1,4 +1,4 @@
-"""Compare what existed before the first launch and after the last: growth needs an explanation."""
+"""Find leaks: unexplained growth between the first launch and the last."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ MIB = 2**20
 
 
 class Snapshot(BaseModel):
-    """Names of things by kind, and sizes in bytes by what uses them."""
+    """Names of objects by kind, and sizes in bytes by user."""
 
     things: dict[str, list[str]]
     sizes: dict[str, int]
 
 
 class Growth(BaseModel):
-    """One measure. `leak` says what is too much; it is "" when nothing is."""
+    """The growth of one measure. `leak` describes excessive growth; otherwise it is empty."""
 
     what: str
     before: str
@@ -27,18 +27,19 @@ class Growth(BaseModel):
 
 
 class Allowed(BaseModel):
-    """The growth that is explained."""
+    """The explained growth."""
 
     more: dict[str, tuple[int, str]]
-    """Kind of thing → how many may exist at the end, and why."""
+    """Maps a kind of object to the number that may exist at the end, and the reason."""
     bytes: dict[str, tuple[int, float, str]]
-    """Prefix of a size's name → (bytes, share of the first size) that it may grow by, the larger of both,
-    and why.
+    """Maps the prefix of a size's name to its allowed growth and the reason.
+
+        The growth is the larger of a number of bytes and a share of the first size.
     """
 
 
 def explained(launches: int, parallel: int, kept_namespaces: int) -> Allowed:
-    """Return what this many launches may leave behind."""
+    """Return the growth that is explained by this many launches."""
     disk = 256 * MIB + launches * 2 * MIB
     return Allowed(
         more={
@@ -57,7 +58,7 @@ def explained(launches: int, parallel: int, kept_namespaces: int) -> Allowed:
 
 
 def compare(before: Snapshot, after: Snapshot, allowed: Allowed) -> list[Growth]:
-    """Compare every measure, things first."""
+    """Compare all measures, first the objects and then the sizes."""
     found = []
     for kind, names in after.things.items():
         there = before.things.get(kind, [])

@@ -1,4 +1,4 @@
-"""The result of every launch of a soak, one JSON line each, and the numbers over all of them."""
+"""The ledger of a soak, with a JSON line for each launch, and statistics over all launches."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from harness.evidence.schema.bundle import Retry
 
 
 class Entry(BaseModel):
-    """One launch."""
+    """The result of a launch."""
 
     number: int
     bundle: str | None
-    """None when the harness left none."""
+    """None if the harness wrote no bundle."""
     kept: bool = True
-    """False: its bundle was removed, as `--keep` says."""
+    """False if the bundle was removed because of `--keep`."""
     verdict: str
-    """PASS, FAIL, UNKNOWN, or "none" when nothing was judged."""
+    """PASS, FAIL, UNKNOWN, or "none" if nothing was judged."""
     cause: str | None = None
     explanation: str = ""
     exit_code: int | None = None
     started_at: str
     seconds: float
-    """Seconds of the whole harness process."""
+    """Duration of the harness process in seconds."""
     stages: dict[str, float] = {}
     retries: list[Retry] = []
 
@@ -39,7 +39,7 @@ class Entry(BaseModel):
 
 
 class Ledger:
-    """The ledger, written as launches end. Not for several threads at once."""
+    """The ledger, which is written after each launch. It is not thread-safe."""
 
     def __init__(self, path: Path, keep: Keep) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class Ledger:
         self._passed: list[Path] = []
 
     def add(self, entry: Entry) -> None:
-        """Write an entry, and remove bundles that are no longer kept."""
+        """Write an entry, and remove the bundles that are not to be kept."""
         if entry.passed and entry.bundle is not None:
             self._passed.append(Path(entry.bundle))
             for old in self._keep.surplus(self._passed):
@@ -71,12 +71,12 @@ class Ledger:
 
 
 class Numbers(BaseModel):
-    """Numbers over all launches. Seconds are percentiles."""
+    """Statistics over all launches. Seconds are percentiles."""
 
     launches: int
     passed: int
     verdicts: dict[str, int]
-    """ "FAIL rank.crashed" → how often."""
+    """Maps a verdict such as "FAIL rank.crashed" to its count."""
     retries: int
     seconds: dict[str, dict[str, float]]
     """ "whole", "launch", "observe" → p50, p90, p99, max."""

@@ -1,4 +1,4 @@
-"""Record everything that a launch might leave: in the cluster, in Docker, on the disk, among processes."""
+"""Record everything that a launch may leave behind: in the cluster, in Docker, on disk, and processes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ _SECONDS = 120
 
 
 def take(ready: Ready, settings: Settings, folder: Path) -> Snapshot:
-    """Take a snapshot. `folder` belongs to the soak: a process with it in its environment was started by the
-    soak.
+    """Take a snapshot. Processes with `folder` in their environment were started by the soak.
 
-    Raises ToolError, and what the API server's client raises.
+    Raises ToolError, and the errors of the API server's client.
     """
     nodes = ready.kind.nodes()
     temporary = folder / "tmp"
@@ -69,9 +68,9 @@ def _in_docker() -> dict[str, list[str]]:
 
 
 def _memory(kube: Kube, nodes: list[str]) -> dict[str, int]:
-    """Return resident bytes of each node, and of each container of system pods, as the kubelets count them.
+    """Return the kubelets' figures for resident bytes of each node and each container of system pods.
 
-    The random end of a pod's name is left out, so that a recreated pod keeps its name.
+    The random suffix of a pod's name is removed, so that a recreated pod keeps its name.
     """
     found: dict[str, int] = {}
     for node in nodes:
@@ -88,7 +87,7 @@ def _memory(kube: Kube, nodes: list[str]) -> dict[str, int]:
 
 
 def _node_disk(node: str) -> int:
-    """Return disk use of nodes without etcd's write-ahead log, which grows in pieces of 64 MiB."""
+    """Return the disk usage of a node without etcd's write-ahead log, which grows in steps of 64 MiB."""
     script = "du -skx --exclude=wal /var 2>/dev/null | cut -f1"
     done = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=_SECONDS)
     return int(done.stdout) * 1024
@@ -99,7 +98,7 @@ def _disk(folder: Path) -> int:
     for path in folder.rglob("*"):
         try:
             sizes.append(path.lstat().st_size)
-        except FileNotFoundError:  # another harness works there
+        except FileNotFoundError:  # another process removed the file
             continue
     return sum(sizes)
 

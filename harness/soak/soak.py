@@ -1,4 +1,4 @@
-"""Run real `harness run` processes, several at a time, until all are done or somebody stops the soak."""
+"""Run real `harness run` processes, several at a time, until all have ended or the soak is stopped."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ from harness.soak.leaks import Growth, compare, explained
 from harness.soak.ledger import Entry, Ledger, Numbers, numbers
 
 SETTLE_SECONDS = 120.0
-"""Time for what ends by itself after a launch: namespaces that are being deleted, containers of their pods.
-"""
+"""Seconds for objects that end by themselves after a launch: deleted namespaces and their containers."""
 AFTER_WAIT_SECONDS = 300.0
-"""Most seconds that a harness needs before and after its wait."""
+"""Maximum seconds that the harness needs before and after its wait."""
 
 
 class Result(BaseModel):
-    """The result, written as summary.json."""
+    """The result of a soak, which is written to summary.json."""
 
     folder: str
     asked: int
@@ -48,15 +47,15 @@ class Result(BaseModel):
 
     @property
     def clean(self) -> bool:
-        """Whether every requested launch passed and nothing leaked."""
+        """Return whether all requested launches passed and nothing leaked."""
         return self.numbers.passed == self.asked and not self.leaks
 
 
 class Soak:
-    """A soak. `run` launches; `stop` ends running launches."""
+    """A soak. `run` runs the launches, and `stop` ends them."""
 
     def __init__(self, ready: Ready, settings: Settings, job: Path, folder: Path, parallel: int) -> None:
-        """Create `folder`: ledger.jsonl, summary.json, launches/ with bundles, logs/, tmp/."""
+        """Create `folder` for ledger.jsonl, summary.json, launches/ with the bundles, logs/ and tmp/."""
         self._ready = ready
         self._settings = settings
         self._job = job
@@ -69,8 +68,9 @@ class Soak:
         self._stopped = threading.Event()
 
     def run(self, launches: int, progress: Progress) -> Result:
-        """Launch this many times, then check for leaks. An error or interruption also ends the running
-        launches.
+        """Run this many launches, then check for leaks.
+
+        An error or interruption ends the running launches.
         """
         start = time.monotonic()
         before = snapshot.take(self._ready, self._settings, self._folder)
@@ -90,7 +90,7 @@ class Soak:
             growth = compare(before, snapshot.take(self._ready, self._settings, self._folder), allowed)
             if not any(each.leak for each in growth) or time.monotonic() > deadline:
                 break
-            time.sleep(5)  # what ends by itself cannot all be watched
+            time.sleep(5)  # not everything that ends by itself can be watched
         result = Result(
             folder=str(self._folder),
             asked=launches,
@@ -103,7 +103,7 @@ class Soak:
         return result
 
     def stop(self) -> None:
-        """Start no more launches, and end those that run as Ctrl-C would."""
+        """Start no more launches, and end the running ones as with Ctrl-C."""
         self._stopped.set()
         for command in list(self._running):
             if command.process.poll() is None:
@@ -152,9 +152,7 @@ class Soak:
         return entry.model_copy(update=_recorded(runs))
 
     def _environment(self, runs: Path) -> dict[str, str]:
-        """Return the user's environment, with this cluster, and with folders of its own for evidence and
-        temporary files.
-        """
+        """Return the user's environment with this cluster, and with separate folders for evidence and tmp."""
         settings = self._settings
         shared = {"HARNESS_CPU_REQUEST": CPU_REQUEST} if self._parallel > 1 else {}
         own = {
@@ -164,7 +162,7 @@ class Soak:
             "HARNESS_STATE_DIR": str(settings.state_dir.absolute()),
             "HARNESS_CACHE_DIR": str(settings.cache_dir.absolute()),
             "HARNESS_RUNS_DIR": str(runs.absolute()),
-            "HARNESS_KEEP_RUNS": "all",  # the ledger sees to that
+            "HARNESS_KEEP_RUNS": "all",  # the ledger removes bundles
             "HARNESS_WAIT_SECONDS": str(settings.wait_seconds),
             "TMPDIR": str((self._folder / "tmp").absolute()),
         }
@@ -172,7 +170,7 @@ class Soak:
 
 
 def _recorded(runs: Path) -> dict[str, object]:
-    """Return what the bundle of a launch says."""
+    """Return the fields of an entry from the bundle of a launch."""
     if not (runs / "latest").exists():
         return {}
     bundle = Bundle.open((runs / "latest").resolve())

@@ -1,4 +1,4 @@
-"""Write docs/soak.md: the result of a soak, and every launch of it, in Markdown."""
+"""Write docs/soak.md: the result of a soak and all its launches, in Markdown."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ requests were retried.
 
 
 def write(path: Path, result: Result, entries: Sequence[Entry], versions: Mapping[str, str]) -> None:
-    """Replace the file."""
+    """Write the file."""
     parts = [
         _HEAD.format(
             asked=result.asked,

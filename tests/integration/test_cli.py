@@ -68,8 +68,8 @@ def wrong(done: subprocess.CompletedProcess[str], told: str) -> None:
         (["diff", "."], "Missing argument"),
         (["runs", "--last", "0"], "--last"),
         (["runs", "--prune", "passed"], "all, failed or last:N"),
-        (["runs", "--prune", "all"], "would keep all"),
-        (["runs", "--prune", "failed", "--last", "2"], "do not go together"),
+        (["runs", "--prune", "all"], "removes nothing"),
+        (["runs", "--prune", "failed", "--last", "2"], "cannot be combined"),
         (["run", str(JOB), "--keep-runs", "some"], "keep_runs"),
     ],
 )
@@ -109,7 +109,7 @@ def test_every_command_has_a_usage_text(env: dict[str, str], command: list[str])
 
 def test_help_says_what_is_taken_where_nothing_is_given(env: dict[str, str]) -> None:
     """Square brackets would be markup, and gone."""
-    assert "(pluto-e2e)" in harness("run", "--help", env=env).stdout
+    assert "pluto-e2e)" in harness("run", "--help", env=env).stdout
 
 
 def test_a_shell_needs_a_cluster_that_was_kept(env: dict[str, str], tmp_path: Path) -> None:

@@ -36,8 +36,8 @@ def test_a_cluster_name_that_kind_refuses_is_refused_first(folder: Path, name: s
     ("text", "message"),
     [
         ("[tool.harness\n", "pyproject.toml is no TOML"),
-        ("[tool]\nharness = 7\n", "harness is a table; seen 7"),
-        ("tool = 'x'\n", "tool is a table; seen 'x'"),
+        ("[tool]\nharness = 7\n", "harness must be a table, not 7"),
+        ("tool = 'x'\n", "tool must be a table, not 'x'"),
         ("[tool.harness]\nworkers = 99999999999999999999\n", "workers: "),
         ("[tool.harness]\nwait_seconds = inf\n", "wait_seconds: .*less than or equal"),
         ("[tool.harness]\nruns_dir = ['x']\n", "runs_dir: "),
@@ -86,7 +86,7 @@ def test_a_variable_that_is_nearly_a_setting(
 
 def test_a_context_needs_a_kubeconfig(tmp_path: Path) -> None:
     """Contract: nothing is launched on a kind cluster when another was named."""
-    with pytest.raises(UsageError, match="context mine of which kubeconfig"):
+    with pytest.raises(UsageError, match="a kubeconfig is expected for context mine"):
         load(context="mine")
     assert load(context="mine", kubeconfig=tmp_path / "k").context == "mine"
 

@@ -1,1 +1,1 @@
-"""`harness torchrun`, also `kubectl torchrun`: submit jobs with the code of a folder, and look after them."""
+"""`harness torchrun`, also `kubectl torchrun`: submit jobs with the code of a folder, and manage them."""

@@ -1,6 +1,6 @@
-"""Stay with a job until it ends: bring its code, show its logs, and bring new code while somebody edits.
+"""Stay attached to a job until it ends: send its code, show its logs, and send new code after edits.
 
-Leaving never changes the job. Pods that are made again get the code that the cluster keeps (kept.py).
+Detaching never changes the job. New pods get the code that is stored in the cluster (kept.py).
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ from harness.torchrun_sync.tree import Stamp, Walker
 
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0
-"""How long a command that failed waits for new code after the last sign of `--watch`."""
+"""Seconds for which a failed command waits for new code after the last renewal by `--watch`."""
 RENEW_SECONDS = 15.0
 RETRY_SECONDS = 2.0
 CUT_SECONDS = 600.0
-"""How long pods without their code are tried again. The controller lets them wait for it as long."""
+"""Seconds for which a failed sync is retried. The controller lets pods wait equally long for their code."""
 STATUS_SECONDS = 5.0
-"""A job that has no status after so long is not watched by any controller."""
+"""Seconds after which a job without a status is assumed to have no controller."""
 LOG_SECONDS = 10.0
-"""The logs of a job that has ended come to their end within so long."""
+"""Maximum seconds to wait for the end of each log, once the job has ended."""
 DETACHED = 130
-"""The exit code after Ctrl-C, as a shell's: it is not the job's."""
+"""The exit code after Ctrl-C, as in a shell. It is not the job's."""
 
 
 @dataclass
 class Attached:
-    """One job, and the folder whose code it runs; None where the code comes another way."""
+    """A job to follow. `walker` reads the folder with its code; None sends no code."""
 
     jobs: Jobs
     name: str
@@ -55,7 +55,7 @@ class Attached:
     _stamps: dict[str, Stamp | str] | None = None
     _renewed: float = 0.0
     _kept: int = 0
-    """The generation that the cluster keeps, as far as this process brought it there."""
+    """The latest generation that this process stored in the cluster; 0 if it stored none."""
     _shown: dict[str, threading.Thread] = field(default_factory=dict)
     _phase: str = ""
     _began: float = field(default_factory=time.monotonic)
@@ -63,7 +63,7 @@ class Attached:
     _cut: str = ""
 
     def stay(self) -> int:
-        """Return the job's exit code once it has ended. Ctrl-C leaves it as it is."""
+        """Return the job's exit code once it has ended. Ctrl-C detaches and does not change the job."""
         try:
             while True:
                 try:
@@ -71,15 +71,15 @@ class Attached:
                 except HarnessError as error:
                     if error.cause != "cluster.unreachable":
                         raise
-                    self.tell(f"{error.message}; the job goes on, trying again")
+                    self.tell(f"{error.message}; the job continues, retrying")
                     code = None
                 if code is not None:
                     return code
                 time.sleep(LOOK_SECONDS)
         except KeyboardInterrupt:
             self.tell(
-                f"detached; {self.name} goes on. Come back: {PROGRAM} logs {self.name} --follow; "
-                f"new code: {PROGRAM} sync {self.name}; end it: {PROGRAM} delete {self.name}"
+                f"detached; {self.name} continues. To attach again: {PROGRAM} logs {self.name} --follow; "
+                f"to send new code: {PROGRAM} sync {self.name}; to end it: {PROGRAM} delete {self.name}"
             )
             return DETACHED
         finally:
@@ -87,7 +87,7 @@ class Attached:
                 self._fleet.close()
 
     def _look(self) -> int | None:
-        """Do what is to be done now. Return the exit code of a job that has ended."""
+        """Follow new logs and send new code. Return the exit code once the job has ended."""
         job = self.jobs.find(self.name)
         if job is None:
             raise HarnessError(f"TorchrunJob {self.name} was deleted")
@@ -102,8 +102,9 @@ class Attached:
         return None
 
     def bring(self, seconds: float) -> None:
-        """Bring the code once: into pods that run or wait for it within `seconds`, and into the cluster, all
-        there is to do for a job without pods. Raises WaitError.
+        """Send the code once, to pods that run or wait for it. Raises WaitError after `seconds`.
+
+        For a job without pods, storing the code in the cluster is enough.
         """
         until = time.monotonic() + seconds
         while time.monotonic() < until:
@@ -121,37 +122,37 @@ class Attached:
         raise WaitError(f"the pods of {self.name}", f"{phase(job)}: {reason(job)}", seconds)
 
     def _say(self, job: Object) -> None:
-        said = ": ".join(filter(None, [phase(job), reason(job)]))
+        status = ": ".join(filter(None, [phase(job), reason(job)]))
         if not job.get("status") and time.monotonic() - self._began > STATUS_SECONDS:
-            said += (
-                f": no controller has looked at it for {STATUS_SECONDS:g} s: does one run, for its namespace?"
+            status += (
+                f": no controller has set a status for {STATUS_SECONDS:g} s: does one run for its namespace?"
             )
-        if said != self._phase:
-            self._phase = said
-            self.tell(f"{self.name} {said}")
+        if status != self._phase:
+            self._phase = status
+            self.tell(f"{self.name} {status}")
 
     def _targets(self, job: Object, pods: Sequence[Object]) -> list[Target]:
-        """Return the containers of all pods, or none as long as one of them is missing."""
+        """Return the containers of all pods, or an empty list while a container is missing."""
         count = (job.get("status") or {}).get("numNodes")
         found = [each for each in map(target, pods) if each]
-        if is_kept(job):  # an init container has what is kept in a moment, and ends
+        if is_kept(job):  # an init container fetches the stored code at once, and ends
             found = [each for each in found if each.container == TRAINER]
         return found if count and len(found) == count else []
 
     def _bring(self, job: Object, pods: Sequence[Object]) -> None:
-        """Sync where there are new pods, or, with --watch, when a file was written and is not any more."""
+        """Sync if there are new pods or, with --watch, once changed files are no longer being written."""
         if self.walker is None or names.WORKSPACE_ANNOTATION not in (
             job["metadata"].get("annotations") or {}
         ):
             return
         if is_kept(job) and not self.watch:
-            return  # its pods have what was submitted; what was written since then was not
+            return  # its pods run the submitted code; later edits were not submitted
         targets = self._targets(job, pods)
         if not targets:
             return
         before, self._stamps = self._stamps, self.walker.stamps() if self.watch else None
         new = frozenset(each.uid for each in targets) - self._synced
-        # A phase of the same pod: its trainer has what its init container got, and is another container.
+        # Pods count once: a trainer already has the code that the init container of its pod received.
         if new:
             self._tried(job, targets)
         elif self.watch and before != self._stamps:
@@ -160,45 +161,45 @@ class Attached:
             self._renew()
 
     def _stamps_settled(self, job: Object, targets: Sequence[Target]) -> None:
-        """Wait until two looks see the same: an editor writes several files, one after the other."""
+        """Sync once two successive polls see the same files: an editor writes several files, one by one."""
         assert self.walker is not None
         while (now := self.walker.stamps()) != self._stamps:
             self._stamps = now
             time.sleep(0.1)
         if self._tried(job, targets) is None:
-            self._stamps = None  # the next look tries again
+            self._stamps = None  # the next poll tries again
 
     def _renew(self) -> None:
-        """Tell supervisors that somebody still watches. A pod that has ended since is no error here."""
+        """Renew the supervisors' wait for new code. A pod that has ended meanwhile is no error here."""
         assert self._fleet is not None
         self._renewed = time.monotonic()
         try:
             self._fleet.patience(PATIENCE_SECONDS)
         except HarnessError as error:
-            self.tell(f"a pod does not answer: {error.message}")
+            self.tell(f"a pod does not respond: {error.message}")
 
     def _keep_next(self, job: Object) -> bool:
-        """Keep the folder's code for the pods that are to come. Return whether the cluster does."""
+        """Store the folder's code in the cluster for later pods. Return whether it is stored."""
         assert self.walker is not None
         generation = generation_of(job) + 1
         packed = take(self.walker, generation)
         return Keeper(self.jobs, self.tell).keep(job, packed, generation, self.walker)
 
     def _keep(self, job: Object, done: Synced) -> None:
-        """Keep what the pods run now, for those that come later."""
+        """Store the code that the pods run now, for later pods."""
         assert self.walker is not None
         if (self._kept or generation_of(job)) == done.generation:
             return
         packed = take(self.walker, done.generation)
         if packed.tree.digest != done.tree:
-            return  # a file was written since: the next sync comes
+            return  # a file has changed since, so another sync follows
         Keeper(self.jobs, self.tell).keep(job, packed, done.generation, self.walker)
         self._kept = done.generation
 
     def _tried(self, job: Object, targets: Sequence[Target]) -> Synced | None:
-        """Sync, or return None when these containers do not run or cannot be reached: pods come and go.
+        """Sync, or return None if these containers do not run or cannot be reached, because pods come and go.
 
-        Raises HarnessError for what another try would not change, and after CUT_SECONDS.
+        Raises HarnessError for an error that a retry would not change, and after CUT_SECONDS.
         """
         try:
             done = self._sync(job, targets)
@@ -211,14 +212,14 @@ class Attached:
                 raise
             if error.message != self._cut:
                 self._cut = error.message
-                self.tell(f"{error.message}; the job goes on, trying again")
+                self.tell(f"{error.message}; the job continues, retrying")
             time.sleep(RETRY_SECONDS)
             return None
         self._cut_since, self._cut = None, ""
         return done
 
     def _changed(self, targets: Sequence[Target]) -> bool:
-        """Return whether the job ended, or other containers run now than those that were synced into."""
+        """Return whether the job has ended, or its containers are no longer `targets`."""
         job = self.jobs.find(self.name)
         return job is None or finished(job) or self._targets(job, self.jobs.pods(self.name)) != targets
 
@@ -240,11 +241,11 @@ class Attached:
         )
         self._keep(job, done)
         for path in done.skipped:
-            self.tell(f"{path} has no content to send: left out")
+            self.tell(f"{path} was skipped: it has no content to send")
         return done
 
     def _follow(self, pods: Sequence[Object]) -> None:
-        """Show the log of each trainer that has started."""
+        """Start to show the log of each trainer that has started."""
         for pod in pods if self.show_logs else ():
             uid = pod["metadata"]["uid"]
             statuses = (pod.get("status") or {}).get("containerStatuses") or []
@@ -258,7 +259,7 @@ class Attached:
 
 
 def show(jobs: Jobs, pod: Object, follow: bool) -> None:
-    """Print the log of a trainer, each line with its node rank."""
+    """Print the log of a trainer, each line with the pod's node rank."""
     query = {"container": names.TRAINER, **({"follow": "true"} if follow else {})}
     path = f"/api/v1/namespaces/{jobs.namespace}/pods/{pod['metadata']['name']}/log"
     try:

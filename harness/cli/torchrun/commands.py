@@ -1,4 +1,4 @@
-"""`harness torchrun`, also `kubectl torchrun`: TorchrunJobs from the folder that you work in."""
+"""`harness torchrun`, also `kubectl torchrun`: run TorchrunJobs with the code of a local folder."""
 
 import os
 import sys
@@ -14,14 +14,16 @@ from harness.core.errors import HarnessError, UsageError
 if TYPE_CHECKING:
     from harness.cli.torchrun.jobs import Jobs
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="of the TorchrunJob")]
-Namespace = Annotated[str | None, typer.Option("--namespace", "-n", help="of the job (the context's)")]
-Folder = Annotated[Path, typer.Option("--dir", help="the folder whose code the job runs")]
-Watch = Annotated[
-    bool, typer.Option("--watch", help="when a file changes, run the new code in the same pods")
+Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the TorchrunJob")]
+Namespace = Annotated[
+    str | None, typer.Option("--namespace", "-n", help="namespace of the job (default: the context's)")
 ]
-Follow = Annotated[bool, typer.Option("--follow", "-f", help="until the job ends, with its exit code")]
-torchrun_app = typer.Typer(help="Train with the code of this folder on a cluster.", no_args_is_help=True)
+Folder = Annotated[Path, typer.Option("--dir", help="the folder whose code the job runs")]
+Watch = Annotated[bool, typer.Option("--watch", help="run new code in the same pods whenever a file changes")]
+Follow = Annotated[
+    bool, typer.Option("--follow", "-f", help="follow until the job ends, and exit with its exit code")
+]
+torchrun_app = typer.Typer(help="Train on a cluster with the code of this folder.", no_args_is_help=True)
 
 
 def _jobs(namespace: str | None, kubeconfig: Path | None, context: str | None) -> "Jobs":
@@ -36,57 +38,72 @@ def _jobs(namespace: str | None, kubeconfig: Path | None, context: str | None) -
 
 @torchrun_app.command()
 def submit(
-    command: Annotated[str, typer.Argument(metavar="COMMAND", help="of one rank, e.g. 'python train.py'")],
+    command: Annotated[
+        str, typer.Argument(metavar="COMMAND", help="command of each rank, e.g. 'python train.py'")
+    ],
     queue: Annotated[str, typer.Option("--queue", help="the TorchrunQueue")],
-    name: Annotated[str | None, typer.Option(help="of the job (the folder's, and six letters)")] = None,
-    gpus: Annotated[int | None, typer.Option(min=0, help="GPUs of all nodes together")] = None,
-    nodes: Annotated[int | None, typer.Option(min=1, help="pods, one on each node")] = None,
+    name: Annotated[
+        str | None, typer.Option(help="name of the job (default: the folder's name and a random suffix)")
+    ] = None,
+    gpus: Annotated[int | None, typer.Option(min=0, help="total GPUs of all nodes")] = None,
+    nodes: Annotated[int | None, typer.Option(min=1, help="number of pods, one on each node")] = None,
     min_nodes: Annotated[
         int | None,
-        typer.Option(min=1, help="with --max-nodes: the fewest pods of an elastic job"),
+        typer.Option(min=1, help="minimum number of pods of an elastic job, with --max-nodes"),
     ] = None,
-    max_nodes: Annotated[int | None, typer.Option(min=1, help="the most pods of an elastic job")] = None,
-    processes: Annotated[int | None, typer.Option(min=1, help="ranks of each pod, without GPUs")] = None,
-    image: Annotated[str | None, typer.Option("--image", help="in place of the queue's")] = None,
+    max_nodes: Annotated[
+        int | None, typer.Option(min=1, help="maximum number of pods of an elastic job")
+    ] = None,
+    processes: Annotated[
+        int | None, typer.Option(min=1, help="ranks per pod, for a job without GPUs")
+    ] = None,
+    image: Annotated[str | None, typer.Option("--image", help="image that replaces the queue's")] = None,
     setup: Annotated[
         str | None, typer.Option(help="a command that each pod runs before its ranks start")
     ] = None,
-    env: Annotated[list[str] | None, typer.Option(help="NAME=VALUE for every rank; may be repeated")] = None,
-    priority: Annotated[str | None, typer.Option(help="a PriorityClass, in place of the queue's")] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(help="NAME=VALUE, set in every rank; may be repeated")
+    ] = None,
+    priority: Annotated[str | None, typer.Option(help="PriorityClass that replaces the queue's")] = None,
     rdzv_backend: Annotated[
-        str | None, typer.Option(help="where ranks meet: c10d, static or etcd-v2 (the queue's, or c10d)")
+        str | None,
+        typer.Option(help="rendezvous backend: c10d, static or etcd-v2 (default: the queue's, or c10d)"),
     ] = None,
     max_restarts: Annotated[
-        int | None, typer.Option(min=0, help="how often a job that failed starts anew (3)")
+        int | None, typer.Option(min=0, help="maximum number of restarts of a failed job (default: 3)")
     ] = None,
     deadline: Annotated[
-        int | None, typer.Option(min=1, help="seconds from its admission after which the job is ended")
+        int | None, typer.Option(min=1, help="seconds after its admission until the job is ended")
     ] = None,
     ttl: Annotated[
-        int | None, typer.Option(min=0, help="seconds from its end until its pods are deleted (3600)")
+        int | None,
+        typer.Option(min=0, help="seconds after its end until its pods are deleted (default: 3600)"),
     ] = None,
     folder: Folder = Path(),
-    sync: Annotated[bool, typer.Option("--sync/--no-sync", help="bring the code of this folder")] = True,
+    sync: Annotated[bool, typer.Option("--sync/--no-sync", help="send the code of this folder")] = True,
     watch: Watch = False,
     detach: Annotated[
-        bool, typer.Option("--detach", help="leave as soon as the cluster has the code")
+        bool, typer.Option("--detach", help="exit as soon as the cluster has the code")
     ] = False,
-    suspended: Annotated[bool, typer.Option("--suspend", help="create it suspended, and leave")] = False,
+    suspended: Annotated[bool, typer.Option("--suspend", help="create the job suspended, and exit")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="print the job that would be created, checked by the cluster")
+        bool,
+        typer.Option(
+            "--dry-run", help="print the job without creating it, after the cluster has validated it"
+        ),
     ] = False,
     namespace: Namespace = None,
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
     quiet: options.Quiet = False,
 ) -> int:
-    """Run the code of this folder in a TorchrunJob, and stay with it until it ends.
+    """Run the code of this folder in a TorchrunJob, and stay attached until it ends.
 
-    The folder travels without what .gitignore and .torchrunignore name. The exit
-    code is the job's. Ctrl-C detaches: the job goes on, exit code 130.
+    Files that .gitignore and .torchrunignore match are not sent. The exit code is
+    the job's. Ctrl-C detaches with exit code 130, and the job continues.
     """
     if watch and (detach or suspended or not sync):
-        raise UsageError("--watch brings code while you stay: leave --detach, --suspend and --no-sync out")
+        raise UsageError("--watch cannot be combined with --detach, --suspend or --no-sync")
     if (min_nodes is None) != (max_nodes is None):
         raise UsageError("an elastic job needs both --min-nodes and --max-nodes")
     from harness.cli.torchrun.attached import Attached
@@ -123,24 +140,24 @@ def submit(
     digest = packed.tree.digest if packed else None
     jobs = _jobs(namespace, kubeconfig, context)
     job = jobs.create(jobs.document(name, spec, digest, jobs.namespace))
-    made = job["metadata"]["name"]
-    tell(f"TorchrunJob {made} in queue {queue}, namespace {jobs.namespace}")
+    job_name = job["metadata"]["name"]
+    tell(f"TorchrunJob {job_name} in queue {queue}, namespace {jobs.namespace}")
     kept = bool(walker and packed and Keeper(jobs, tell).keep(job, packed, 1, walker))
     if suspended:
-        tell(f"{made} is suspended; {PROGRAM} resume {made}")
-        print(made)
+        tell(f"{job_name} is suspended; to start it: {PROGRAM} resume {job_name}")
+        print(job_name)
         return 0
-    attached = Attached(jobs, made, walker, tell, watch)
+    attached = Attached(jobs, job_name, walker, tell, watch)
     if not detach:
         return attached.stay()
     if walker and not kept:
         attached.bring(SUBMIT_SECONDS)
-    print(made)
+    print(job_name)
     return 0
 
 
 def _given(**fields: Any) -> dict[str, Any]:
-    """Return the fields that have a value: the others are the queue's or the controller's to fill in."""
+    """Return the fields that have a value. The queue or the controller fills in the others."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -152,9 +169,9 @@ def _dry_run(
     kubeconfig: Path | None,
     context: str | None,
 ) -> int:
-    """Print a job as YAML, after a server-side dry run. Raises UsageError where it would be refused.
+    """Print a job as YAML, after a server-side dry run. Raises UsageError if the job would be rejected.
 
-    Without a cluster that answers it is printed unchecked, and stderr says so.
+    If no cluster responds, the job is printed unvalidated, with a note on stderr.
     """
     from harness.cli.torchrun.jobs import Jobs, cluster, namespace_of, refused_by_models, yaml_of
     from harness.core.kubernetes import reached
@@ -182,7 +199,7 @@ def _dry_run(
 
 
 SUBMIT_SECONDS = 3600.0
-"""How long `submit --detach` waits for pods to bring the code into: a queue may be long."""
+"""Seconds for which `submit --detach` waits for pods that need the code. A queue may be long."""
 SYNC_SECONDS = 120.0
 
 
@@ -196,8 +213,8 @@ def list_jobs(
     """List the jobs of a namespace with their phase."""
     from harness.cli.torchrun.jobs import table
 
-    found = _jobs(namespace, kubeconfig, context).all()
-    dump(found) if as_json else print(table(found) if found else "no TorchrunJobs")
+    jobs = _jobs(namespace, kubeconfig, context).all()
+    dump(jobs) if as_json else print(table(jobs) if jobs else "no TorchrunJobs")
     return 0
 
 
@@ -209,7 +226,7 @@ def status(
     context: options.Context = None,
     as_json: options.Json = False,
 ) -> int:
-    """Show a job's phase, command, conditions and pods. The exit code is that of a job that has ended."""
+    """Show a job's phase, command, conditions and pods. If the job has ended, the exit code is the job's."""
     from harness.cli.torchrun.jobs import finished, rank, table
 
     jobs = _jobs(namespace, kubeconfig, context)
@@ -220,9 +237,9 @@ def status(
         dump({"job": job, "pods": pods, "exitCode": code if finished(job) else None})
         return code
     print(table([job]))
-    said = job.get("status") or {}
-    print(f"\ncommand: {said.get('torchrunCommand') or 'not assembled yet'}")
-    for each in said.get("conditions") or []:
+    job_status = job.get("status") or {}
+    print(f"\ncommand: {job_status.get('torchrunCommand') or 'not assembled yet'}")
+    for each in job_status.get("conditions") or []:
         print(f"{each['type']}={each['status']} {each.get('reason', '')}: {each.get('message', '')}")
     for pod in pods:
         node = pod["spec"].get("nodeName") or "no node yet"
@@ -233,7 +250,9 @@ def status(
 @torchrun_app.command()
 def logs(
     name: Name,
-    rank: Annotated[int | None, typer.Option("--node-rank", min=0, help="of this pod alone")] = None,
+    rank: Annotated[
+        int | None, typer.Option("--node-rank", min=0, help="print only the log of this pod")
+    ] = None,
     follow: Follow = False,
     namespace: Namespace = None,
     kubeconfig: options.Kubeconfig = None,
@@ -250,7 +269,7 @@ def logs(
         return Attached(jobs, name, None, progress(False)).stay()
     pods = [pod for pod in jobs.pods(name) if rank is None or rank_of(pod) == rank]
     if not pods:
-        raise UsageError(f"{name} has no such pod", hint=f"{PROGRAM} status {name}")
+        raise UsageError(f"{name} has no pod with this node rank", hint=f"{PROGRAM} status {name}")
     for pod in pods:
         show(jobs, pod, follow)
     return 0
@@ -263,11 +282,11 @@ def suspend(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> int:
-    """End the pods of a job, and give its GPUs back. What its claims hold stays."""
+    """End the pods of a job and release its GPUs. The data on its volume claims stays."""
     from harness.cli.torchrun.jobs import PROGRAM
 
     _jobs(namespace, kubeconfig, context).change(name, suspend=True)
-    print(f"{name} is to be suspended; {PROGRAM} resume {name}")
+    print(f"{name} will be suspended; to resume it: {PROGRAM} resume {name}")
     return 0
 
 
@@ -278,7 +297,7 @@ def resume(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> int:
-    """Queue a suspended job again. Its pods start with the code that the cluster keeps."""
+    """Queue a suspended job again. Its pods start with the code stored in the cluster."""
     from harness.cli.torchrun.jobs import PROGRAM
     from harness.cli.torchrun.kept import is_kept
     from harness.torchrun_controller.api import names
@@ -286,7 +305,7 @@ def resume(
     job = _jobs(namespace, kubeconfig, context).change(name, suspend=False)
     print(f"{name} is queued again")
     if names.WORKSPACE_ANNOTATION in (job["metadata"].get("annotations") or {}) and not is_kept(job):
-        print(f"its new pods may wait for their code: {PROGRAM} sync {name}")
+        print(f"its new pods may wait for their code; to send it: {PROGRAM} sync {name}")
     return 0
 
 
@@ -297,7 +316,7 @@ def delete(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> int:
-    """Delete a job with its pods and its workspace. Its checkpoints stay."""
+    """Delete a job, its pods and its workspace. Its checkpoints stay."""
     _jobs(namespace, kubeconfig, context).delete(name)
     print(f"{name} is deleted")
     return 0
@@ -313,10 +332,10 @@ def sync(
     context: options.Context = None,
     quiet: options.Quiet = False,
 ) -> int:
-    """Bring the code of this folder into the pods of a job, and run it there.
+    """Send the code of this folder to the pods of a job, and run it there.
 
-    Only what changed travels. All pods get it, or none does. With --watch, stay:
-    the exit code is the job's then.
+    Only changes are sent. Either all pods get them, or none. With --watch, the
+    command stays attached, and its exit code is the job's.
     """
     from harness.cli.torchrun.attached import Attached
     from harness.cli.torchrun.jobs import PROGRAM
@@ -328,7 +347,7 @@ def sync(
     job = jobs.get(name)
     if names.WORKSPACE_ANNOTATION not in (job["metadata"].get("annotations") or {}):
         raise UsageError(
-            f"{name} was made without a folder's code: its pods take none", hint=f"{PROGRAM} submit"
+            f"{name} was created without code, so its pods accept none", hint=f"{PROGRAM} submit"
         )
     attached = Attached(jobs, name, walker, progress(quiet), watch)
     if watch:

@@ -1,4 +1,4 @@
-"""TorchrunJobs on a cluster, as `harness torchrun` sees them: make, read, change, and their exit code."""
+"""Create, read, change and delete TorchrunJobs on a cluster, and compute their exit code."""
 
 from __future__ import annotations
 
@@ -30,26 +30,26 @@ from harness.torchrun_controller.objects.template import resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 PROGRAM = "kubectl torchrun" if Path(sys.argv[0]).stem == names.PLUGIN else "harness torchrun"
-"""How this process was started: what its texts tell people to type."""
+"""The command with which this process was started. Messages use it in the commands they suggest."""
 LATER = (429, 503, 504)
 _Answer = TypeVar("_Answer")
 FAILED = 1
-"""The exit code of a job that failed without one of its own: no pod is left that could say it."""
+"""The exit code of a failed job whose pods no longer exist, so that no trainer's exit code is known."""
 
 
 def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
-    """Return the cluster that kubectl would use, unless another kubeconfig is named."""
+    """Return a client for the cluster that kubectl would use, unless another kubeconfig is named."""
     named = (os.environ.get("KUBECONFIG") or "").split(os.pathsep)[0]
     own = Path(named) if named else Path.home() / ".kube" / "config"
     settings = load(kubeconfig=kubeconfig)
     path = settings.kubeconfig or own
-    # A file for each cluster: what one of them serves, another may not.
-    one = sha256(f"{path.resolve()} {context}".encode()).hexdigest()
-    return Kube(path, context or settings.context, settings.state_dir / "torchrun" / f"{one}.json")
+    # Each cluster has its own file, because clusters differ in the API resources that they serve.
+    digest = sha256(f"{path.resolve()} {context}".encode()).hexdigest()
+    return Kube(path, context or settings.context, settings.state_dir / "torchrun" / f"{digest}.json")
 
 
 def namespace_of(kube: Kube, named: str | None) -> str:
-    """Return the namespace that is named, or that of the kubeconfig's context."""
+    """Return `named`, or else the namespace of the kubeconfig's context."""
     return named or kubeconfigs.namespace_of(kube.kubeconfig, kube.context)
 
 
@@ -61,58 +61,60 @@ class Jobs:
     namespace: str
 
     def get(self, name: str) -> Object:
-        """Raises UsageError when there is none of this name."""
-        found = self.find(name)
-        if found is None:
-            there = ", ".join(job["metadata"]["name"] for job in self.all()[:5]) or "none"
+        """Return the job. Raises UsageError if it does not exist."""
+        job = self.find(name)
+        if job is None:
+            existing = ", ".join(each["metadata"]["name"] for each in self.all()[:5]) or "none"
             raise UsageError(
-                f"there is no TorchrunJob {name} in namespace {self.namespace}; there are: {there}",
-                hint=f"{PROGRAM} list; --namespace NAME",
+                f"there is no TorchrunJob {name} in namespace {self.namespace}; jobs there: {existing}",
+                hint=f"run `{PROGRAM} list`, or use --namespace NAME",
             )
-        return found
+        return job
 
     def find(self, name: str) -> Object | None:
         return answered(lambda: self.kube.get(names.API, names.JOB_KIND, name, self.namespace))
 
     def all(self) -> list[Object]:
         try:
-            found = answered(lambda: self.kube.objects(names.API, names.JOB_KIND, self.namespace))
+            jobs = answered(lambda: self.kube.objects(names.API, names.JOB_KIND, self.namespace))
         except NOT_SERVED:
             raise UsageError(
-                "expected the TorchrunJob's definition in the cluster, and it has none",
+                "expected the TorchrunJob CRD in the cluster, but it is not installed",
                 hint="install the controller: docs/torchrun-controller.md",
             ) from None
-        return sorted(found, key=lambda job: str(job["metadata"]["creationTimestamp"]))
+        return sorted(jobs, key=lambda job: str(job["metadata"]["creationTimestamp"]))
 
     @staticmethod
     def document(name: str, spec: Object, digest: str | None, namespace: str | None) -> Object:
-        """Return a TorchrunJob. `digest`: of the code that its pods are to wait for."""
+        """Return a TorchrunJob. Its pods wait for the code with `digest`, unless that is None."""
         metadata: Object = {"name": name, **({"namespace": namespace} if namespace else {})}
         if digest:
-            # Empty: the code is on its way. The controller waits with the pods until it is kept.
+            # Empty means that the code is not stored yet. The controller creates the pods once it is.
             metadata["annotations"] = {names.WORKSPACE_ANNOTATION: digest, names.PARTS_ANNOTATION: ""}
         return {"apiVersion": names.API, "kind": names.JOB_KIND, "metadata": metadata, "spec": spec}
 
     def create(self, document: Object, *, dry_run: bool = False) -> Object:
-        """Create a TorchrunJob, or have the API server check it only (`dry_run`). Raises UsageError."""
+        """Create a TorchrunJob. With `dry_run`, the API server only validates it. Raises UsageError."""
         name = document["metadata"]["name"]
         self.all()
         if self.find(name) is not None:
             raise UsageError(
                 f"there is a TorchrunJob {name} already in namespace {self.namespace}",
-                hint=f"another --name, or `{PROGRAM} delete {name}`",
+                hint=f"use another --name, or `{PROGRAM} delete {name}`",
             )
-        return self._said(lambda: self.kube.apply(document, dry_run=dry_run))
+        return self._written(lambda: self.kube.apply(document, dry_run=dry_run))
 
     def refusal(self, document: Object) -> str:
-        """Return why the controller would not start this job as the cluster is now; "" when it would."""
+        """Return why the controller would not start this job on the cluster now, or "" if it would."""
         metadata = document["metadata"]
         spec = JobSpec.model_validate(document["spec"])
-        found = answered(lambda: self.kube.get(names.API, names.QUEUE_KIND, spec.queue_name, self.namespace))
-        if found is None:
+        queue_object = answered(
+            lambda: self.kube.get(names.API, names.QUEUE_KIND, spec.queue_name, self.namespace)
+        )
+        if queue_object is None:
             return f"there is no TorchrunQueue {spec.queue_name} in namespace {self.namespace}"
         try:
-            queue = QueueSpec.model_validate(found["spec"])
+            queue = QueueSpec.model_validate(queue_object["spec"])
             resolve(metadata["name"], spec, metadata.get("annotations") or {}, queue)
         except (Refused, ValidationError) as error:
             return str(error)
@@ -129,7 +131,7 @@ class Jobs:
 
     def _patch(self, name: str, change: Object) -> Object:
         resource = self.kube.resource(names.API, names.JOB_KIND)
-        return self._said(
+        return self._written(
             lambda: resource.patch(
                 name=name,
                 namespace=self.namespace,
@@ -145,11 +147,11 @@ class Jobs:
     def pods(self, name: str) -> list[Object]:
         """Return the job's pods, in the order of their node ranks."""
         label = f"{names.JOB_LABEL}={name}"
-        found = answered(lambda: self.kube.objects("v1", "Pod", self.namespace, label))
-        return sorted(found, key=lambda pod: (rank(pod), str(pod["metadata"]["creationTimestamp"])))
+        pods = answered(lambda: self.kube.objects("v1", "Pod", self.namespace, label))
+        return sorted(pods, key=lambda pod: (rank(pod), str(pod["metadata"]["creationTimestamp"])))
 
     def exit_code(self, job: Object) -> int:
-        """Return 0 for a job that succeeded, else the exit code of the first trainer that failed."""
+        """Return 0 if the job succeeded, else the exit code of the trainer that failed first."""
         if phase(job) == "Succeeded":
             return 0
         ended = [
@@ -162,32 +164,36 @@ class Jobs:
         first = min(failed, key=lambda state: str(state.get("finishedAt")), default=None)
         return int(first["exitCode"]) if first else FAILED
 
-    def _said(self, write: Any) -> Object:
-        """Return what a write returns. What the API server refuses is the user's to change."""
+    def _written(self, write: Any) -> Object:
+        """Return the result of a write. Raises UsageError if the API server rejects the object."""
         try:
             return dict(_repeated(write))
         except ApiException as error:
             if error.status in (400, 403, 404, 422):
                 raise UsageError(f"the cluster refuses the job: {_message(error)}") from None
-            raise HarnessError(f"the API server answered HTTP {error.status}: {_message(error)}") from None
+            raise _rejected(error) from None
 
 
-def answered(asked: Callable[[], _Answer]) -> _Answer:
-    """Return the API server's answer. Raises HarnessError where it has none, or refuses."""
+def answered(request: Callable[[], _Answer]) -> _Answer:
+    """Return the API server's response. Raises HarnessError if there is none, or if it is an error."""
     try:
         with reached():
-            return _repeated(asked)
+            return _repeated(request)
     except NOT_SERVED:
         raise
     except ApiException as error:
-        raise HarnessError(f"the API server answered HTTP {error.status}: {_message(error)}") from None
+        raise _rejected(error) from None
 
 
-def _repeated(asked: Callable[[], _Answer]) -> _Answer:
-    """Ask again while the API server says that it will serve later: just after a CRD came, it says 429."""
+def _rejected(error: ApiException) -> HarnessError:
+    return HarnessError(f"the API server responded with HTTP {error.status}: {_message(error)}")
+
+
+def _repeated(request: Callable[[], _Answer]) -> _Answer:
+    """Repeat the request while the API server is not ready. It returns 429 just after a CRD is created."""
     later = retry_if_exception(lambda error: isinstance(error, ApiException) and error.status in LATER)
     again = Retrying(retry=later, stop=stop_after_delay(RETRY_SECONDS), wait=wait_fixed(1), reraise=True)
-    return again(asked)
+    return again(request)
 
 
 def _message(error: Any) -> str:
@@ -212,26 +218,26 @@ def finished(job: Object) -> bool:
 
 
 def reason(job: Object) -> str:
-    """Return what the controller says of the job's state; empty when nothing."""
+    """Return the controller's message in the job's status, or ""."""
     return str((job.get("status") or {}).get("message") or "")
 
 
 def name_of(folder: Path) -> str:
-    """Return a name for a job that runs this folder's code."""
+    """Return a name for a job that runs the code of `folder`, with a random suffix."""
     stem = re.sub(r"[^a-z0-9]+", "-", folder.resolve().name.lower()).strip("-")[:30]
     return f"{stem if stem and stem[0].isalpha() else 'job'}-{secrets.token_hex(3)}"
 
 
 def environment(given: Sequence[str]) -> list[dict[str, str]]:
-    """Return NAME=VALUE pairs as a container's variables. Raises UsageError."""
+    """Return NAME=VALUE pairs as environment variables of a container. Raises UsageError."""
     for pair in given:
         if not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", pair):
-            raise UsageError(f"expected NAME=VALUE, seen {pair!r}", hint="--env NAME=VALUE")
+            raise UsageError(f"expected NAME=VALUE, not {pair!r}", hint="--env NAME=VALUE")
     return [dict(zip(("name", "value"), pair.split("=", 1), strict=True)) for pair in given]
 
 
 def refused_by_models(spec: Object) -> str:
-    """Return where a job's spec is not one, before a cluster is asked; "" when it may be."""
+    """Return the first error in a job's spec, without a cluster, or "" if the spec is valid."""
     try:
         JobSpec.model_validate(spec)
     except ValidationError as error:
@@ -240,7 +246,7 @@ def refused_by_models(spec: Object) -> str:
 
 
 class _Quoting(yaml.SafeDumper):
-    """Quotes texts that kubectl's reader of YAML takes for numbers or booleans, such as 1e3 and y."""
+    """Quotes strings that kubectl's YAML parser reads as numbers or booleans, such as 1e3 and y."""
 
 
 def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
@@ -252,12 +258,12 @@ _Quoting.add_representer(str, _quoted)
 
 
 def yaml_of(document: Object) -> str:
-    """Return an object as YAML that every reader reads the same."""
+    """Return an object as YAML that every parser reads in the same way."""
     return yaml.dump(document, Dumper=_Quoting, sort_keys=False, allow_unicode=True)
 
 
 def table(jobs: Sequence[Object]) -> str:
-    """Return a line for each job."""
+    """Return a table with a line for each job."""
     rows = [("NAME", "QUEUE", "PHASE", "WORKERS", "RESTARTS", "MESSAGE")]
     for job in jobs:
         status = job.get("status") or {}

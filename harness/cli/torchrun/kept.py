@@ -1,4 +1,4 @@
-"""The code of a job in Secrets of its namespace: its pods get it from there, whether or not a client runs."""
+"""Store the code of a job in Secrets of its namespace, where its pods fetch it even if no client runs."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from harness.torchrun_sync.tree import Tree, Walker
 SHOWN = 3
 LOOK_SECONDS = 0.5
 HOLDER_MADE_SECONDS = 20.0
-"""In which the controller makes the pod that holds the code, of a job that has one."""
+"""Maximum seconds until the controller creates the pod that stores the code, if the job has one."""
 HOLDER_SECONDS = 300.0
-"""In which that pod runs: it has an image to pull, and a claim to be bound."""
+"""Maximum seconds until that pod runs. It pulls an image and waits for its claim to be bound."""
 PART_BYTES = 1_000_000
-"""Of a Secret, which may have 1 MiB in all."""
+"""Size of a part of the code in a Secret, whose total size is limited to 1 MiB."""
 
 
 @dataclass(frozen=True)
 class Packed:
-    """The code of a folder at one moment."""
+    """A snapshot of the code of a folder."""
 
     tree: Tree
     parts: tuple[bytes, ...] | None
-    """None where it is more than a cluster is to keep."""
+    """None if the code is too large for Secrets."""
 
 
 def take(walker: Walker, generation: int) -> Packed:
-    """Return the folder's code as parts. Raises HarnessError for a file that always changes."""
+    """Return the folder's code in parts. Raises HarnessError if a file keeps changing."""
     changed = ""
     for _ in range(LOOKS):
         tree = walker.look()
@@ -53,16 +53,16 @@ def take(walker: Walker, generation: int) -> Packed:
 
 @dataclass(frozen=True)
 class Keeper:
-    """The Secrets of jobs of one namespace."""
+    """Writes the Secrets with the code of jobs in one namespace."""
 
     jobs: Jobs
     tell: Progress
 
     def keep(self, job: Object, packed: Packed, generation: int, walker: Walker) -> bool:
-        """Make or replace the Secrets, and say so on the job. Return whether the cluster keeps the code.
+        """Create or replace the Secrets, and record that on the job. Return whether the code is stored.
 
-        What is too large for them goes to the pod that holds the code, where the job has one. Where it cannot
-        be kept, no older code stays there: a pod that comes later waits for a sync instead.
+        Code that is too large for Secrets goes to the pod that stores the code, if the job has one. If it
+        cannot be stored, older code is deleted, so that a later pod waits for a sync instead.
         """
         parts, why = packed.parts or (), ""
         if packed.parts is None:
@@ -72,7 +72,7 @@ class Keeper:
                 self._put(job, index, part)
         except HarnessError as error:
             parts = ()
-            why = f"{error.message}; it takes the rights to get, create, patch and delete Secrets"
+            why = f"{error.message}; the rights to get, create, patch and delete Secrets are required"
         for index in range(len(parts), parts_of(job)):
             if self._is_ours(job, index):
                 self._delete(job, index)
@@ -93,15 +93,15 @@ class Keeper:
             digest, size = packed.tree.digest[:12], packed.tree.size / 1e6
             self.tell(f"code {digest} is kept in the cluster, by the pod {_holder(job)}: {size:.1f} MB")
         if why:
-            self.tell(f"the code is not kept in the cluster, and pods that come later wait for a sync: {why}")
+            self.tell(f"the code is not kept in the cluster, so later pods will wait for a sync: {why}")
         return not why
 
     def _hold(self, job: Object, packed: Packed, generation: int, walker: Walker) -> str:
-        """Bring the code into the pod that holds it. Return why it is not there; empty when it is."""
+        """Send the code to the pod that stores it. Return why that failed, or ""."""
         limit = PART_BYTES * names.MAX_PARTS // 1_000_000
-        large = f"it has over {limit} MB, compressed ({_largest(packed.tree)})"
+        large = f"it is over {limit} MB when compressed ({_largest(packed.tree)})"
         kube, namespace, name = self.jobs.kube, self.jobs.namespace, _holder(job)
-        began, told = time.monotonic(), False
+        began, announced = time.monotonic(), False
         while True:
             pod = answered(lambda: kube.get("v1", "Pod", name, namespace))
             into = target(pod) if pod else None
@@ -110,23 +110,25 @@ class Keeper:
             waited = time.monotonic() - began
             if pod is None and (waited > HOLDER_MADE_SECONDS or self._has_none(job)):
                 return (
-                    f"{large}: name data in .torchrunignore, or put it on a claim; a job of several nodes "
+                    f"{large}: list data in .torchrunignore, or move it to a claim; a job of several nodes "
                     "whose queue sets storage.workspace.enabled has a pod for its code"
                 )
             if waited > HOLDER_SECONDS:
                 phase = (pod or {}).get("status", {}).get("phase")
-                return f"{large}, and the pod {name} that is to hold it is {phase} after {HOLDER_SECONDS:g} s"
-            if pod is not None and not told:
-                self.tell(f"waiting for the pod {name}, which is to hold the code")
-                told = True
+                return (
+                    f"{large}, and the pod {name} that should store it is {phase} after {HOLDER_SECONDS:g} s"
+                )
+            if pod is not None and not announced:
+                self.tell(f"waiting for the pod {name}, which stores the code")
+                announced = True
             time.sleep(LOOK_SECONDS)
         ready = job["metadata"]["annotations"][names.WORKSPACE_ANNOTATION]
         with Fleet({name: into.open(kube, namespace)}, tell=self.tell, ready=ready) as fleet:
             done = fleet.sync(walker, generation=generation)
-        return "" if done.tree == packed.tree.digest else "a file was written to meanwhile: sync again"
+        return "" if done.tree == packed.tree.digest else "a file changed meanwhile: sync again"
 
     def _has_none(self, job: Object) -> bool:
-        """Return whether the controller has looked at the job, and made no pod that is to hold its code."""
+        """Return whether the controller has reconciled the job without creating a pod to store its code."""
         now = self.jobs.get(job["metadata"]["name"])
         reason = condition(now, "WorkspaceReady").get("reason")
         return bool((now.get("status") or {}).get("jobID")) or reason == names.UPLOADING
@@ -137,8 +139,10 @@ class Keeper:
         there = self._find(job, index)
         whose = _whose(there)
         if there is not None and whose is None:
-            raise UsageError(f"there is a Secret {name} already, which is of no job: rename it, or the job")
-        if there is not None and whose != metadata["uid"]:  # of a job of this name that was deleted
+            raise UsageError(
+                f"there is a Secret {name} already, which belongs to no job: rename it, or the job"
+            )
+        if there is not None and whose != metadata["uid"]:  # the Secret of a deleted job with the same name
             self._delete(job, index)
         owner = {
             "apiVersion": names.API,
@@ -167,7 +171,7 @@ class Keeper:
     def _is_ours(self, job: Object, index: int) -> bool:
         try:
             return _whose(self._find(job, index)) == str(job["metadata"]["uid"])
-        except HarnessError:  # without the right to read it, it was not made either
+        except HarnessError:  # without the right to read the Secret, it was not created either
             return False
 
     def _delete(self, job: Object, index: int) -> None:
@@ -176,7 +180,7 @@ class Keeper:
 
 
 def _holder(job: Object) -> str:
-    """Return the name of the pod that holds the code of a job."""
+    """Return the name of the pod that stores the code of a job."""
     return f"{names.holder(job['metadata']['name'])}-0"
 
 
@@ -187,22 +191,22 @@ def _largest(tree: Tree) -> str:
 
 
 def _whose(secret: Object | None) -> str | None:
-    """Return the UID of the job whose code a Secret keeps a part of."""
+    """Return the UID of the job to whose code a Secret belongs."""
     return ((secret or {}).get("metadata", {}).get("labels") or {}).get(names.PART_LABEL)
 
 
 def parts_of(job: Object) -> int:
-    """Return how many Secrets keep the code of a job."""
-    said = (job["metadata"].get("annotations") or {}).get(names.PARTS_ANNOTATION) or "0"
-    return int(said) if said.isdecimal() else 0
+    """Return the number of Secrets that store the code of a job."""
+    count = (job["metadata"].get("annotations") or {}).get(names.PARTS_ANNOTATION) or "0"
+    return int(count) if count.isdecimal() else 0
 
 
 def is_kept(job: Object) -> bool:
-    """Return whether the cluster keeps the code that a job has now, in Secrets or in a pod."""
+    """Return whether a job's current code is stored in the cluster, in Secrets or in a pod."""
     return (job["metadata"].get("annotations") or {}).get(names.KEPT_ANNOTATION) == "true"
 
 
 def generation_of(job: Object) -> int:
-    """Return the generation of the code that the cluster keeps, or kept last; 0 without one."""
-    said = (job["metadata"].get("annotations") or {}).get(names.GENERATION_ANNOTATION) or "0"
-    return int(said) if said.isdecimal() else 0
+    """Return the latest generation of the code that was stored in the cluster, or 0."""
+    generation = (job["metadata"].get("annotations") or {}).get(names.GENERATION_ANNOTATION) or "0"
+    return int(generation) if generation.isdecimal() else 0

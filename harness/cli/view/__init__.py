@@ -1,1 +1,1 @@
-"""What commands show: the live view of a launch and its verdict. Imported when they are needed."""
+"""The live view of a launch and the output of verdicts. Commands import these modules when they need them."""

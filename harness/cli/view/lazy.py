@@ -1,10 +1,10 @@
-"""What most commands need of the rest of the harness, imported only when it is called.
+"""Functions used by most commands, which import the rest of the harness only when they are called.
 
-Typer reads the functions of all commands to show the help of one. So the modules of commands import nothing
-but typer at their top: settings, evidence and rich cost ten times as long as the help itself. They also do
-without `from __future__ import annotations`: it makes text of 600 annotations, and typer compiles each of
-them, which was an eighth of the time of `harness --help`.
-tests/unit/cli/test_startup.py checks it.
+Typer reads the functions of all commands to show the help of one. So the modules of commands import only
+typer at the top: importing settings, evidence and rich takes ten times as long as the help itself. They
+also omit `from __future__ import annotations`: it turns 600 annotations into strings, and typer compiles
+each of them, which takes an eighth of the time of `harness --help`. tests/unit/cli/test_startup.py checks
+these imports.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ def load(**flags: Any) -> Settings:
 
 
 def run_context(settings: Settings, progress: Progress) -> RunContext:
-    """Return what each part of a run is given (harness/context.py)."""
+    """Return the context that every part of a run gets (harness/context.py)."""
     from harness.context import RunContext
 
     return RunContext(settings=settings, progress=progress)
 
 
 def opened(path: Path, runs_dir: Path = Path("runs")) -> Bundle:
-    """Open a bundle by what a user calls it (harness/evidence/io/folder.py). Raises UsageError."""
+    """Open a bundle by its path or a part of its name (harness/evidence/io/folder.py). Raises UsageError."""
     from harness.evidence.io.folder import opened as open_bundle
 
     return open_bundle(path, runs_dir)
@@ -54,7 +54,7 @@ def show_verdict(verdict: Verdict, bundle: Path, as_json: bool) -> int:
 
 
 def console() -> Console:
-    """Return rich's console on stdout."""
+    """Return a rich console for stdout."""
     from rich.console import Console
 
     return Console()
@@ -62,8 +62,8 @@ def console() -> Console:
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[tuple[Progress, ProgressListener | None]]:
-    """Yield how to report progress of a launch (harness/cli/view/live.py)."""
+    """Yield the progress function and listener of a launch (harness/cli/view/live.py)."""
     from harness.cli.view.live import watching as live
 
-    with live(quiet) as both:
-        yield both
+    with live(quiet) as pair:
+        yield pair

@@ -1,4 +1,4 @@
-"""Show a running launch on a terminal: stages with their seconds, ranks side by side, what it waits for."""
+"""Show a running launch on a terminal: stages with their seconds, a table of ranks, and why it waits."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LOSS = "loss"
 
 @dataclass
 class _Pod:
-    """What is known of the pod of one node."""
+    """The latest state of the pod of one node."""
 
     name: str = ""
     uid: str = ""
@@ -43,7 +43,7 @@ class _Pod:
 
 @dataclass
 class _Rank:
-    """What a rank says it logged."""
+    """Progress of a rank, from its ground-truth frames."""
 
     step: int = -1
     loss: float | None = None
@@ -52,9 +52,9 @@ class _Rank:
 
 @dataclass
 class Live:
-    """Progress and listener at once: `with Live(console) as live: run(job, settings, live, live)`.
+    """A progress function and a listener in one: `with Live(console) as live: run(…, live, live)`.
 
-    Lines of progress stay on the screen. Below them is what changes; it disappears at the end.
+    Lines of progress stay on the screen. The changing part is below them, and disappears at the end.
     """
 
     console: Console
@@ -65,7 +65,7 @@ class Live:
     _ranks: dict[int, _Rank] = field(default_factory=dict)
     _events: list[ProcessLine] = field(default_factory=list)
     _recorded: dict[str, list[int]] | None = None
-    """Ranks of each pod, by its uid or name, as their processes recorded them. None: to be read again."""
+    """Ranks of each pod, by its UID or name, from the records of their processes. None means out of date."""
     _awaited: str = ""
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -89,7 +89,7 @@ class Live:
             self._awaited = text
         self.console.print(Text(f"[{time.monotonic() - self._start:6.1f}s] {text}", style="dim"))
 
-    # -- told by the evidence --------------------------------------------------------------------------
+    # -- called by the evidence writer -----------------------------------------------------------------
     def manifest(self, manifest: Manifest) -> None:
         with self._lock:
             if self._manifest is None or self._manifest.in_stage != manifest.in_stage:
@@ -136,12 +136,12 @@ class Live:
                     rank.step = max(rank.step, int(step))
                     if LOSS in metric:
                         rank.loss = truth_frames.decode_value(value)
-        except (ValueError, KeyError, TypeError):  # the judges will say what is wrong with it
+        except (ValueError, KeyError, TypeError):  # the judges report a broken frame
             return
 
-    # -- shown -----------------------------------------------------------------------------------------
+    # -- rendering -------------------------------------------------------------------------------------
     def render(self) -> RenderableType:
-        """Return the present state for the screen."""
+        """Return the current state for the screen."""
         with self._lock:
             if self._manifest is None:
                 return self._spinner
@@ -170,9 +170,9 @@ class Live:
         return Group(done, self._spinner)
 
     def _numbers(self, index: int) -> list[int]:
-        """Return the ranks of a node: those that its processes had, or else those of the nodes' order.
+        """Return the ranks of a node: from its processes, or else from the order of the nodes.
 
-        -1 is a rank that is not known, because the rank of the nodes' order is on another node.
+        -1 means an unknown rank, because the rank by the order of the nodes runs on another node.
         """
         if self._recorded is None:
             known = worlds.pods(enumerate(self._events, 1))
@@ -212,7 +212,7 @@ class Live:
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[tuple[Progress, ProgressListener | None]]:
-    """Yield how to report progress: a live view on a terminal, lines elsewhere, none when quiet."""
+    """Yield a progress function and a listener: a live view on a terminal, lines elsewhere, none if quiet."""
     console = Console(stderr=True)
     if not quiet and console.is_terminal and not console.is_dumb_terminal:
         with Live(console) as live:
@@ -225,7 +225,7 @@ _STYLE = {"Running": "cyan", "Succeeded": "green", "Failed": "red", "deleted": "
 
 
 def _phase(status: dict[str, object]) -> str:
-    """Return the phase, or why a container waits."""
+    """Return the phase, or the reason why a container waits."""
     statuses = status.get("containerStatuses")
     for container in statuses if isinstance(statuses, list) else []:
         waiting = (container.get("state") or {}).get("waiting") or {}

@@ -1,4 +1,4 @@
-"""Print a verdict, and turn it into an exit code."""
+"""Print a verdict and return its exit code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ EXIT = {"PASS": 0, "FAIL": 1, "UNKNOWN": 2}
 
 
 def show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
-    """Print a verdict and where its bundle and report are. Returns the exit code.
+    """Print a verdict and the paths of its bundle and report. Returns the exit code.
 
-    In JSON the paths are absolute, because whoever reads it may be in another folder; `report` is null
-    where there is none.
+    Paths in JSON are absolute, because the reader may be in another folder. `report` is null without one.
     """
     if as_json:
         path = bundle.resolve()
@@ -32,15 +31,15 @@ def show(verdict: Verdict, bundle: Path, as_json: bool) -> int:
         from harness.report.html.netcheck import matrix
         from harness.report.terminal import verdict as terminal
 
-        found = Bundle(bundle)
-        stages = found.manifest.stages if found.manifest else []
+        evidence = Bundle(bundle)
+        stages = evidence.manifest.stages if evidence.manifest else []
         terminal.render(
             verdict,
             stages,
             bundle,
             Console(),
-            attempts(found, verdict),
-            matrix(found),
-            of_bundle(found),
+            attempts(evidence, verdict),
+            matrix(evidence),
+            of_bundle(evidence),
         )
     return EXIT[verdict.verdict]

@@ -1,4 +1,4 @@
-"""Wait until the Deployments of a namespace are Available, and say why they are not."""
+"""Wait until the Deployments of a namespace are Available, and report why they are not."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from harness.evidence.kubernetes.messages import PULL_REASONS
 from harness.provision.controllers.readiness import serves
 
 LOOK_SECONDS = 5.0
-"""Seconds between two looks at why a Deployment is not Available.
+"""Seconds between two checks of why a Deployment is not Available.
 
-An image that is missing at two looks is given up.
+The wait ends if an image is missing in two successive checks.
 """
 
 
@@ -21,7 +21,7 @@ def wait_available(
 ) -> None:
     """Wait until every Deployment of the namespace is Available at its latest generation.
 
-    With `endpoints`, also wait until every EndpointSlice has an endpoint that is ready.
+    With `endpoints`, also wait until every EndpointSlice has a ready endpoint.
     """
 
     def available(deployments: dict[str, Object]) -> str | None:
@@ -55,7 +55,7 @@ def wait_available(
             if before and unpulled:
                 raise HarnessError(
                     f"a controller cannot get its image: {'; '.join(sorted(unpulled))}",
-                    hint="`harness images build`, or the registry that the nodes reach",
+                    hint="run `harness images build`, or check the registry that the nodes use",
                     cause="controllers.image_failed",
                 ) from None
             if deadline.passed:
@@ -77,7 +77,7 @@ def wait_available(
 def _waiting(kube: Kube, namespace: str, reasons: tuple[str, ...] = ()) -> list[str]:
     """Return why containers of the namespace do not run, e.g. an image that cannot be pulled.
 
-    Only `reasons` count.
+    If `reasons` is given, other reasons are ignored.
     """
     found = []
     for pod in kube.objects("v1", "Pod", namespace):

@@ -1,8 +1,8 @@
 """Certificates for the webhooks of JobSet and Kueue, issued before their pods start.
 
-Otherwise both make their own (open-policy-agent/cert-controller). Then they wait until the kubelet shows them
-the Secret that they wrote, and look for it after 1 s, 3 s, 7 s and later. A Secret that holds a valid
-certificate from the start is taken as it is, and renewed by them before it ends.
+Otherwise both create their own (open-policy-agent/cert-controller), and then poll for the Secret that they
+wrote, after 1 s, 3 s, 7 s and later, until the kubelet has mounted it. A Secret that has a valid certificate
+from the start is used as it is, and the controllers renew it before it expires.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from harness.core.kubernetes import Object
 from harness.provision.controllers.trusting import SECRET
 
 AUTHORITY_DAYS = SERVER_DAYS = 3650
-"""As long as cert-controller's authority. Where controllers look after certificates, as on a user's cluster,
-they renew them 90 days before the end; in a kind cluster they do not (quick.alone).
+"""The validity of cert-controller's own authority. On a user's cluster, the controllers renew certificates
+90 days before they expire. In a kind cluster they do not (quick.alone).
 """
 
 
@@ -64,7 +64,7 @@ def _key() -> rsa.RSAPrivateKey:
 
 
 def _pem(key: rsa.RSAPrivateKey) -> bytes:
-    """PKCS #1: cert-controller reads the authority's key in no other form."""
+    """Return a key in PKCS #1, the only format in which cert-controller reads the authority's key."""
     return key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.TraditionalOpenSSL,
@@ -87,7 +87,7 @@ def _builder(
     days: int,
     hosts: Sequence[str],
 ) -> x509.CertificateBuilder:
-    """Valid from an hour ago: a node's clock may be behind."""
+    """Return a certificate that is valid from an hour ago, because a node's clock may be behind."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

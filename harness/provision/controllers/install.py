@@ -1,4 +1,4 @@
-"""Install JobSet and Kueue, and prove that they serve.
+"""Install JobSet and Kueue, and check that they serve.
 
 Ready means more than Available (Kueue issues 1649, 2073, 12008): the Deployment is Available at its latest
 generation, the EndpointSlices of every webhook Service have a ready endpoint, and a server-side dry-run
@@ -30,11 +30,11 @@ from harness.provision.controllers.trusting import SECRET, trusting
 NAMESPACE = "Namespace"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 SERVED = (*WEBHOOKS, "APIService")
-"""What the API server passes to a controller. Before that one serves, requests fail or wait."""
+"""Kinds that make the API server call a controller. Until the controller serves, requests fail or wait."""
 ONCE_SECONDS = 1.0
-"""Seconds for a Deployment to be Available where nothing is waited for: in time for one answer."""
+"""Timeout in seconds for a single check of a Deployment, without waiting for it."""
 Change = Callable[[Object], Object]
-"""Returns an object as it is to be applied."""
+"""A function that returns an object as it should be applied."""
 
 
 def _as_published(document: Object) -> Object:
@@ -42,9 +42,9 @@ def _as_published(document: Object) -> Object:
 
 
 def install(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds: float = 240) -> None:
-    """Apply both as they are published, and wait until both serve.
+    """Apply both published manifests, and wait until both controllers serve.
 
-    Raises WaitError with cause controllers.*_not_ready.
+    Raises WaitError (cause controllers.*_not_ready).
     """
     prepare(kube, manifests)
     deploy(kube, manifests)
@@ -52,9 +52,9 @@ def install(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds: 
 
 
 def prepare(kube: Kube, manifests: Sequence[Path], change: Change = _as_published) -> None:
-    """Apply all but what has its own time, certificates first.
+    """Apply the certificates, then all objects except those of `deploy` and `complete`.
 
-    `change` says how an object differs from its manifest.
+    `change` returns an object as it should be applied.
     """
     for document in _documents(manifests):
         if document["kind"] == NAMESPACE:
@@ -66,10 +66,10 @@ def prepare(kube: Kube, manifests: Sequence[Path], change: Change = _as_publishe
 
 
 def deploy(kube: Kube, manifests: Sequence[Path], change: Change = _as_published) -> None:
-    """Apply the Deployments of what was prepared.
+    """Apply the Deployments, after `prepare`.
 
-    Their pods must reach the API server as soon as they start. A Kueue that does not hangs until the kubelet
-    kills it, a minute later.
+    Their pods must reach the API server as soon as they start. Otherwise Kueue hangs until the kubelet kills
+    it after a minute.
     """
     for document in _documents(manifests):
         if document["kind"] == DEPLOYMENT:
@@ -77,7 +77,7 @@ def deploy(kube: Kube, manifests: Sequence[Path], change: Change = _as_published
 
 
 def complete(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds: float = 240) -> None:
-    """Apply what the deployed controllers serve, and wait until all of it does. Raises as `install`."""
+    """Apply the objects that need running controllers, and wait until they serve. Raises as `install`."""
     for name, namespace in CONTROLLERS.items():
         _wait_created(kube, namespace, seconds, NOT_READY[name])
     authorities = _authorities(kube, manifests)
@@ -91,17 +91,17 @@ def complete(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds:
 
 
 def late(manifests: Sequence[Path]) -> Iterator[Object]:
-    """Yield what the deployed controllers serve: it is applied when their pods have been created."""
+    """Yield the objects that need running controllers. They are applied once the pods are created."""
     return (document for document in _documents(manifests) if document["kind"] in SERVED)
 
 
 def certify(kube: Kube, manifests: Sequence[Path]) -> None:
-    """Give the webhooks their certificates, where all but the Secrets is there."""
+    """Create the webhooks' certificates, if only the Secrets are missing."""
     _authorities(kube, manifests)
 
 
 def entrust(kube: Kube, manifests: Sequence[Path], change: Change) -> None:
-    """Write the authority of this cluster's webhooks into the definitions that a template brought."""
+    """Write the authority of this cluster's webhooks into the CRDs that come from a template."""
     authorities = _authorities(kube, manifests)
     for document in _documents(manifests):
         if document["kind"] == DEFINITION and document["spec"].get("conversion", {}).get("webhook"):
@@ -114,7 +114,7 @@ def _documents(manifests: Iterable[Path]) -> Iterator[Object]:
 
 @cache
 def _parsed(path: Path) -> tuple[Object, ...]:
-    """Return the objects of a file. By libyaml, and once: Kueue's definitions are 1.6 MB."""
+    """Return the objects of a file. The result is cached, because Kueue's CRDs have 1.6 MB."""
     return tuple(filter(None, yaml.load_all(path.read_text(), yaml.CSafeLoader)))
 
 
@@ -125,14 +125,14 @@ def _is_certificate(document: Object) -> bool:
 def _authorities(kube: Kube, manifests: Iterable[Path]) -> dict[str, str]:
     """Return the authority of the webhooks of each namespace. An empty Secret gets certificates.
 
-    One with certificates stays: a controller made or renewed them.
+    A Secret with certificates stays, because a controller created or renewed them.
     """
     found = {}
     for document in filter(_is_certificate, _documents(manifests)):
         metadata = document["metadata"]
         there = kube.get("v1", "Secret", metadata["name"], metadata["namespace"])
         if there is None or not there.get("data"):
-            # Only here, because cryptography takes as long to import as a warm cluster to be proved.
+            # Imported here, because importing cryptography takes as long as checking a warm cluster.
             from harness.provision.controllers.certificates import issued
 
             there = issued(document)
@@ -160,9 +160,9 @@ def _wait_created(kube: Kube, namespace: str, seconds: float, cause: CauseId) ->
 
 
 def renew(kube: Kube, started: datetime) -> None:
-    """Delete the controllers' pods that are older than `started`, when their nodes were started.
+    """Delete the controllers' pods that are older than `started`, the time when their nodes were started.
 
-    Such a pod comes up before the API server answers. It then waits for a minute and longer, in
+    Such a pod starts before the API server responds. It then waits for a minute or longer, in
     CrashLoopBackOff or inside Kueue. A new pod serves within seconds.
     """
     for namespace in CONTROLLERS.values():
@@ -172,9 +172,9 @@ def renew(kube: Kube, started: datetime) -> None:
 
 
 def prove_again(kube: Kube, seconds: float = 60) -> None:
-    """Prove that controllers which served before still do.
+    """Check that controllers which served before still do.
 
-    Raises HarnessError with cause controllers.*, at once for what cannot come back by itself.
+    Raises HarnessError (cause controllers.*), at once for a failure that cannot recover by itself.
     """
     if _serve_now(kube):
         return
@@ -185,12 +185,12 @@ def prove_again(kube: Kube, seconds: float = 60) -> None:
 
 
 def _serve_now(kube: Kube) -> bool:
-    """Return whether all serves when it is asked once, all at the same time."""
+    """Return whether everything serves, from one concurrent check of all parts."""
     asked: list[Callable[[], object]] = [*looks(kube), *probes(kube)]
     for name, namespace in CONTROLLERS.items():
         asked.append(partial(wait_available, kube, namespace, ONCE_SECONDS, NOT_READY[name], endpoints=False))
     try:
         together(asked)
     except (HarnessError, ApiException, NOT_SERVED):
-        return False  # it is waited for, or named, one after the other
+        return False  # the caller then waits for the parts one by one, or reports which one fails
     return True

@@ -1,4 +1,4 @@
-"""Prove that the webhooks of JobSet and Kueue serve, with a server-side dry run through each."""
+"""Check that the webhooks of JobSet and Kueue serve, with a server-side dry run through each."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from harness.core.retries import reason_of
 
 
 def prove(kube: Kube, seconds: float = 60) -> None:
-    """Send a dry-run create through each webhook. It is retried, because a webhook cannot be watched.
+    """Send a dry-run create through each webhook, with retries, because a webhook cannot be watched.
 
-    Raises WaitError naming the probe and the API server's last answer.
+    Raises WaitError with the probe and the API server's last response.
     """
     for probe in _probes():
         try:
@@ -38,19 +38,19 @@ def prove(kube: Kube, seconds: float = 60) -> None:
 
 
 def probes(kube: Kube) -> list[Callable[[], Object]]:
-    """Return a dry-run create for each webhook, which raises when it does not pass now."""
+    """Return a function for each webhook, which sends a dry-run create and raises if it does not pass."""
     return [partial(kube.apply, probe, dry_run=True) for probe in _probes()]
 
 
 def _webhook_not_serving(error: BaseException) -> bool:
-    """Return whether a webhook does not serve yet: 500 for unreachable, 404 for a kind not yet discovered."""
+    """Return whether a webhook does not serve yet: 500 if unreachable, 404 if the kind is not discovered."""
     if isinstance(error, NOT_SERVED):
         return True
     return isinstance(error, ApiException) and error.status in (404, 500, 503)
 
 
 def _probes() -> list[Object]:
-    """Return one object per webhook. None is ever created."""
+    """Return one object per webhook. They are never created."""
     pod = {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe:none"}]}
     job = {"backoffLimit": 0, "template": {"spec": pod}}
     jobset = {"replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}]}

@@ -1,7 +1,6 @@
 """Kueue's queues: one ResourceFlavor and ClusterQueue for the cluster, one LocalQueue per launch.
 
-Quotas are what the schedulable nodes can still allocate: their allocatable resources less the requests of the
-pods there.
+Quotas are the free resources of the schedulable nodes: allocatable resources less the requests of their pods.
 """
 
 from __future__ import annotations
@@ -20,12 +19,12 @@ API = "kueue.x-k8s.io/v1beta2"
 FLAVOR = "default-flavor"
 CLUSTER_QUEUE = "cluster-queue"
 FRAMEWORKS = {"JobSet": "jobset.x-k8s.io/jobset", "Job": "batch/job", "StatefulSet": "statefulset"}
-"""Kind → its name in Kueue's configuration."""
+"""Maps a kind to its name in Kueue's configuration."""
 MANAGED = {"app.kubernetes.io/managed-by": "pluto-e2e-harness"}
 
 
 def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
-    """Return CPU in cores, memory in bytes, and every extended resource, over all schedulable nodes."""
+    """Return the quotas of all schedulable nodes: CPU in cores, memory in bytes, and extended resources."""
     names = {node["metadata"]["name"] for node in nodes if _schedulable(node)}
     total: dict[str, Decimal] = {"cpu": Decimal(0), "memory": Decimal(0)}
     for node in nodes:
@@ -43,21 +42,20 @@ def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
 
 
 def fitting_request(asked: Decimal, pods: int, quota: Decimal, node: Decimal) -> Decimal | None:
-    """Return the CPUs that each of `pods` may request so that all fit into `quota` on one node, in steps of
-    10m.
+    """Return a CPU request with which all `pods` fit into `quota` on one node, in steps of 10m.
 
-    Returns None when they fit as they are. Also returns None when one of them alone is more than the node
-    has: such a job is too big, and must fail with that reason.
+    Returns None if the pods fit with their own request. Also returns None if a single pod requests more than
+    the node has: such a job is too big, and must fail for that reason.
     """
     share = (quota / pods).quantize(Decimal("0.01"), rounding=ROUND_DOWN)
     return share if asked > share > 0 and asked <= node else None
 
 
 def single_node_request(kube: Kube, asked: Decimal, pods: int) -> str | None:
-    """Return `fitting_request` on this cluster as a quantity, or None also when several nodes take pods.
+    """Return `fitting_request` for this cluster as a quantity, or None if several nodes accept pods.
 
-    On one node, two nodes of a job share a machine with the control plane. Their requests do not fit, but
-    their work does.
+    On one node, the pods of a job share a machine with the control plane. Their requests do not fit, but
+    their actual load does.
     """
     nodes = [node for node in kube.objects("v1", "Node") if _schedulable(node)]
     queue = kube.get(API, "ClusterQueue", CLUSTER_QUEUE)
@@ -117,7 +115,7 @@ def local_queue(
 ) -> None:
     """Create a LocalQueue in the launch's namespace and wait until it is Active.
 
-    Raises HarnessError: at once (queue.*) when its ClusterQueue is gone or admits nothing.
+    Raises HarnessError, at once (cause queue.*) if its ClusterQueue does not exist or admits nothing.
     """
     admits(kube, cluster_queue)
     metadata = {"name": name, "namespace": namespace, "labels": MANAGED}
@@ -141,14 +139,14 @@ def local_queue(
 
 
 def covered(kube: Kube, name: str) -> set[str]:
-    """Return the resources that a ClusterQueue has a quota for."""
+    """Return the resources for which a ClusterQueue has a quota."""
     queue = kube.get(API, "ClusterQueue", name) or {"spec": {}}
     groups = queue["spec"].get("resourceGroups") or []
     return {resource for group in groups for resource in group["coveredResources"]}
 
 
 def admits(kube: Kube, name: str) -> None:
-    """Raise HarnessError, cause queue.*, when a ClusterQueue is gone or admits nothing."""
+    """Raise HarnessError (cause queue.*) if a ClusterQueue does not exist or admits nothing."""
     queue = kube.get(API, "ClusterQueue", name)
     if queue is None:
         raise HarnessError(
@@ -167,10 +165,10 @@ def admits(kube: Kube, name: str) -> None:
 
 
 def manages(kube: Kube, kind: str) -> None:
-    """Raise HarnessError, cause queue.kind_not_managed, when Kueue's configuration leaves this kind out.
+    """Raise HarnessError (cause queue.kind_not_managed) if Kueue's configuration omits this kind.
 
-    A configuration that may not be read, or that lies elsewhere, says nothing. The judges then see whether
-    Kueue made a Workload.
+    If the configuration cannot be read or is in another place, nothing is raised. The judges then find
+    whether Kueue created a Workload.
     """
     try:
         found = kube.get("v1", "ConfigMap", "kueue-manager-config", "kueue-system")
@@ -183,12 +181,12 @@ def manages(kube: Kube, kind: str) -> None:
 
 
 def check_configuration(config_map: Object, kind: str) -> None:
-    """Do what `manages` does, for one ConfigMap of Kueue."""
+    """Check one ConfigMap of Kueue. Raises as `manages`."""
     text = (config_map.get("data") or {}).get("controller_manager_config.yaml")
     if text is None:
         return
     configuration = yaml.safe_load(text) or {}
-    # What Kueue does when it is told nothing: apis/config/v1beta2/defaults.go.
+    # Kueue's default: apis/config/v1beta2/defaults.go.
     enabled = (configuration.get("integrations") or {}).get("frameworks") or ["batch/job"]
     if FRAMEWORKS[kind] not in enabled:
         raise HarnessError(
@@ -210,7 +208,7 @@ def _active(name: str) -> Any:
 
 
 def _quantity(resource: str, amount: Decimal) -> str:
-    """Return an amount in milli-cores, mebibytes, or whole numbers."""
+    """Return an amount as a quantity in milli-cores, mebibytes or integers."""
     if resource == "cpu":
         return f"{int(amount * 1000)}m"
     if resource == "memory":

@@ -1,7 +1,7 @@
-"""Change the controllers' manifests for a new cluster of the harness's own, that somebody waits for.
+"""Change the controllers' manifests so that they start faster in a new cluster of the harness.
 
-A cluster of a user gets them as they are published (harness/provision/existing.py): it may have no node of a
-control plane that takes pods, and its users read the descriptions.
+A user's cluster gets the published manifests (harness/provision/existing.py): its control plane may accept no
+pods, and its users read the descriptions.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 DEPLOYMENT, DEFINITION, CONFIGURATION = "Deployment", "CustomResourceDefinition", "ConfigMap"
 _FILE = "controller_manager_config.yaml"
 _CERTIFICATES, _VISIBILITY = "cert", "visibility"
-"""Volumes of the published Deployments. Kueue writes a certificate into the second one, if it makes any."""
+"""Volumes of the published Deployments. Kueue writes a certificate into the second one, if it creates any."""
 _METRICS = "/etc/kueue/metrics/certs"
-"""Where a Kueue that makes no certificates looks for those of its metrics."""
+"""The path at which Kueue expects the certificates for its metrics if it creates none."""
 _API_SERVER = (
     {"name": "KUBERNETES_SERVICE_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
     {"name": "KUBERNETES_SERVICE_PORT", "value": "6443"},
 )
-"""A pod's own variables come before the kubelet's. kubeadm's API server is at this port."""
+"""A pod's own variables override the kubelet's. kubeadm's API server listens on this port."""
 _VALUES = ("default", "enum", "example")
-"""Fields of a schema that hold values and no schemas: a `description` in them is somebody's data."""
+"""Fields of a schema that contain values and no schemas. A `description` in them is data."""
 
 
 def quick(document: Object) -> Object:
-    """Return the object as a new cluster gets it.
+    """Return the object as it is applied to a new cluster.
 
-    Deployments, definitions and the controllers' own configurations are changed.
+    Deployments, CRDs and the controllers' configurations are changed.
     """
     changes = {DEPLOYMENT: at_once, DEFINITION: undescribed, CONFIGURATION: alone}
     change = changes.get(document["kind"])
@@ -40,11 +40,11 @@ def quick(document: Object) -> Object:
 
 
 def at_once(deployment: Object) -> Object:
-    """Return the Deployment with its pods on the control plane, asked every second whether they serve.
+    """Return the Deployment with its pods on the control plane and a readiness probe every second.
 
-    That node is Ready before the others, and its taint is tolerated. Its pods reach the API server by the
-    node's own address: its Service leads nowhere until kube-proxy has written its rules, seconds later. Kueue
-    is asked from 5 s after its start every 10 s otherwise.
+    That node is Ready before the others, and its taint is tolerated. The pods reach the API server by the
+    node's own address, because the Service does not work until kube-proxy has written its rules, seconds
+    later. Kueue's published probe runs every 10 s, from 5 s after the start.
     """
     changed = copy.deepcopy(deployment)
     spec = changed["spec"]["template"]["spec"]
@@ -60,7 +60,7 @@ def at_once(deployment: Object) -> Object:
 
 
 def _mount_certificates(spec: Object) -> None:
-    """Mount the webhooks' certificates wherever Kueue, which makes none (`alone`), needs some."""
+    """Mount the webhooks' certificates wherever Kueue needs some, because it creates none (`alone`)."""
     volumes = {each["name"]: each for each in spec.get("volumes", [])}
     if _VISIBILITY in volumes:
         volumes[_VISIBILITY] = {**volumes[_CERTIFICATES], "name": _VISIBILITY}
@@ -71,11 +71,11 @@ def _mount_certificates(spec: Object) -> None:
 
 
 def alone(configuration: Object) -> Object:
-    """Return the configuration of a controller that is the only one, and is given its certificates.
+    """Return the configuration of a controller with a single replica and given certificates.
 
-    Without an election it goes on at once after a pause, and not when the old lease has expired, 15 s later.
-    Kueue starts twice where it makes certificates: first to look after them, and then to serve, 2 s later.
-    Those that are given are valid for longer than any cluster lives (certificates.SERVER_DAYS).
+    Without a leader election it continues at once after a pause, instead of after 15 s, when the old lease
+    has expired. If Kueue manages certificates, it starts twice: first for the certificates, and 2 s later to
+    serve. The given certificates are valid for longer than any cluster lives (certificates.SERVER_DAYS).
     """
     if _FILE not in configuration.get("data", {}):
         return configuration
@@ -86,10 +86,10 @@ def alone(configuration: Object) -> Object:
 
 
 def undescribed(definition: Object) -> Object:
-    """Return the definition without the descriptions of its fields.
+    """Return the CRD without the descriptions of its fields.
 
-    They are three quarters of the 1.2 MB of JobSet's and Kueue's. The API server decodes, compares and stores
-    each definition several times until it serves: with them that took 10 s of a processor.
+    They are three quarters of the 1.2 MB of JobSet's and Kueue's CRDs. The API server decodes, compares and
+    stores each CRD several times until it serves it, which took 10 s of CPU time with descriptions.
     """
     versions = definition["spec"]["versions"]
     bare = [{**each, "schema": _bare(each["schema"])} if "schema" in each else each for each in versions]

@@ -1,6 +1,6 @@
-"""Check once what JobSet and Kueue need to serve: APIs, Deployments, endpoints of webhooks.
+"""Check once whether JobSet and Kueue can serve: APIs, Deployments, and endpoints of webhooks.
 
-Nothing is waited for but in `is_transient`: what is missing here does not come back by itself.
+Only `is_transient` waits, because a part that is missing here does not come back by itself.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ APIS = {
     "clusterqueues.kueue.x-k8s.io": "v1beta2",
     "resourceflavors.kueue.x-k8s.io": "v1beta2",
 }
-"""CustomResourceDefinition → the version that the harness and its jobs use."""
+"""Maps a CustomResourceDefinition to the version that the harness and its jobs use."""
 SERVING_SECONDS = 30.0
-"""In which a controller that restarts serves again."""
+"""Maximum seconds until a restarting controller serves again."""
 _WEBHOOK = "failed calling webhook"
 SERVICE = "kubernetes.io/service-name"
 
@@ -45,7 +45,7 @@ def standing(kube: Kube) -> None:
 
 
 def looks(kube: Kube) -> list[Callable[[], None]]:
-    """Return the parts of `standing`, each of which raises as that does."""
+    """Return the checks of `standing` as functions, which raise as `standing`."""
     return [
         *(partial(_apis, kube, name) for name in CONTROLLERS),
         *(partial(_controller, kube, name) for name in CONTROLLERS),
@@ -53,7 +53,7 @@ def looks(kube: Kube) -> list[Callable[[], None]]:
 
 
 def require_ready(kube: Kube, name: Controller) -> None:
-    """Check one of CONTROLLERS. Raises as `standing`."""
+    """Check one controller. Raises as `standing`."""
     _apis(kube, name)
     _controller(kube, name)
 
@@ -64,9 +64,9 @@ def _controller(kube: Kube, name: Controller) -> None:
 
 
 def explain(kube: Kube, error: Exception) -> HarnessError | None:
-    """Return why nothing could be created, if a controller or its API is to blame.
+    """Return why an object could not be created, if a controller or its API is the reason.
 
-    `error` is what the call raised.
+    `error` is the exception of the failed call.
     """
     said = error.message if isinstance(error, HarnessError) else f"HTTP {getattr(error, 'status', '?')}"
     try:
@@ -86,10 +86,10 @@ def explain(kube: Kube, error: Exception) -> HarnessError | None:
 
 
 def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECONDS) -> bool:
-    """Return whether a webhook failed whose controller is about to serve again: within `seconds` all stands.
+    """Return whether a webhook failed only for a moment: all controllers serve again within `seconds`.
 
-    One look does not tell. A controller that lost its lease ends, and its endpoint goes a moment later: the
-    same restart is seen with the endpoint, without it, and with it again.
+    A single check does not show that. A controller that lost its lease ends, and its endpoint is removed a
+    moment later. So during a restart the endpoint exists, is missing, and exists again.
     """
     if error.cause != "controllers.webhook_not_serving":
         return False
@@ -110,10 +110,10 @@ def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECON
 
 
 def _apis(kube: Kube, name: Controller) -> None:
-    """Check the APIs of a controller by the server's short list of each.
+    """Check the APIs of a controller by the server's list of resources.
 
-    A CustomResourceDefinition has the schema of a pod in it, which takes the server 50 ms to write. So it is
-    asked for only where something is wrong.
+    A CustomResourceDefinition contains the schema of a pod, which the server needs 50 ms to write. So it is
+    fetched only if something is wrong.
     """
     served: dict[str, set[str]] = {}
     for kind, version in APIS.items():
@@ -128,7 +128,7 @@ def _apis(kube: Kube, name: Controller) -> None:
 
 
 def _creatable(kube: Kube, path: str) -> set[str]:
-    """Return the kinds, in the plural, that can be created. One whose definition is being deleted cannot."""
+    """Return the plural names of the kinds that can be created. A kind whose CRD is being deleted cannot."""
     try:
         resources = kube.fetch(path).json()["resources"]
     except ApiException as error:
@@ -157,7 +157,7 @@ def _api(kube: Kube, name: str) -> None:
 
 
 def _definition(kube: Kube, name: str) -> Object | None:
-    """Return the CustomResourceDefinition, or None when there is none."""
+    """Return the CustomResourceDefinition, or None if it does not exist."""
     try:
         answer = kube.fetch(f"/apis/apiextensions.k8s.io/v1/customresourcedefinitions/{name}")
     except ApiException as error:
@@ -184,7 +184,7 @@ def _deployments(kube: Kube, name: Controller) -> None:
 def _endpoints(kube: Kube, name: Controller) -> None:
     """Check that the Service of each webhook selects a pod, if a pod is Ready.
 
-    A Service that selects one and has no endpoint is about to get it: its slice is written after the pod.
+    A Service that selects a pod but has no endpoint is fine: its EndpointSlice is written after the pod.
     """
     namespace = CONTROLLERS[name]
     pods = kube.objects("v1", "Pod", namespace)
@@ -199,7 +199,7 @@ def _endpoints(kube: Kube, name: Controller) -> None:
 
 
 def _unserved(kube: Kube, name: Controller) -> list[Object]:
-    """Return the Services of webhooks that have no ready endpoint."""
+    """Return the webhook Services without a ready endpoint."""
     namespace = CONTROLLERS[name]
     filled = {
         (each["metadata"].get("labels") or {}).get(SERVICE)

@@ -12,7 +12,7 @@ _API = "apiextensions.k8s.io/v1"
 
 
 def install(kube: Kube, image: str) -> None:
-    """Install CRDs and controller, or update them, and wait until it serves. Raises WaitError."""
+    """Install or update CRDs and controller, and wait until the controller serves. Raises WaitError."""
     for definition in crd.definitions():
         kube.apply(definition)
     kube.wait("the CRDs of TorchrunJobs", _API, "CustomResourceDefinition", _established, seconds=SECONDS)
@@ -29,7 +29,7 @@ def install(kube: Kube, image: str) -> None:
 
 
 def require(kube: Kube) -> None:
-    """Check that somebody else's cluster has the controller. Raises HarnessError."""
+    """Check that a user's cluster has the controller. Raises HarnessError if it does not."""
     found = kube.get("apps/v1", "Deployment", manifests.NAME, manifests.NAMESPACE) or {}
     missing = _unavailable(found)
     if missing is not None:
@@ -47,12 +47,12 @@ def _established(found: dict[str, Object]) -> str | None:
 
 
 def _unavailable(deployment: Object) -> str | None:
-    """Return what is missing of a Deployment that runs its newest pods; None when nothing is."""
+    """Return why a Deployment does not run its newest pods, or None if it does."""
     if not deployment:
         return "it is not there"
     status = deployment.get("status") or {}
     if status.get("observedGeneration") != deployment["metadata"].get("generation"):
-        return "its newest version was not looked at yet"
+        return "the latest generation is not observed"
     ready, updated = status.get("readyReplicas") or 0, status.get("updatedReplicas") or 0
     asked = deployment["spec"].get("replicas", 1)
     return None if ready >= asked <= updated else f"{ready} of {asked} pods are ready, {updated} are new"

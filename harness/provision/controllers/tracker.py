@@ -1,7 +1,7 @@
 """The embedded tracker: a Deployment in the cluster that serves before any rank starts.
 
-Its key is made once per cluster and kept in a Secret. Ranks get it by reference, so it is in no job file, no
-process list and no JobSet.
+Its key is created once per cluster and kept in a Secret. Ranks get a reference to it, so the key is in no job
+file, process list or JobSet.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ NAMESPACE = "harness-system"
 NAME = "tracker"
 PORT = 8080
 MEMORY = "2Gi"
-"""Most of its memory. Requests of 43 MB with 900 000 rows each, eight at a time, took 786 MiB."""
+"""Its memory limit. Eight concurrent requests of 43 MB with 900 000 rows each took 786 MiB."""
 URL = f"http://{NAME}.{NAMESPACE}.svc.cluster.local:{PORT}"
 LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/managed-by": "pluto-e2e-harness"}
 
 
 @dataclass(frozen=True)
 class EmbeddedTracker:
-    """The address at which ranks reach the tracker, and its key."""
+    """The address of the tracker for ranks, and its key."""
 
     url: str
     key: str
 
     def client(self, kube: Kube) -> httpx.Client:
-        """Return the harness's client. It uses the API server's proxy, which strips Authorization."""
+        """Return the harness's client, which uses the API server's proxy."""
         return _through_api_server(kube, {"X-Api-Key": self.key})
 
 
 def gone(kube: Kube) -> str | None:
-    """Return why the tracker cannot answer, however long one waits, or None when it may."""
+    """Return why the tracker can never respond, or None if waiting may help."""
     deployment = kube.get("apps/v1", "Deployment", NAME, NAMESPACE)
     if deployment is None:
         return f"there is no Deployment {NAME} in {NAMESPACE}"
@@ -49,7 +49,7 @@ def gone(kube: Kube) -> str | None:
 
 
 def prove(kube: Kube, seconds: float = 20) -> None:
-    """Prove that an installed tracker serves. Raises HarnessError with cause tracker.not_ready."""
+    """Check that an installed tracker serves. Raises HarnessError (cause tracker.not_ready)."""
     why = gone(kube)
     if why is not None:
         hint = f"`kubectl -n {NAMESPACE} scale deployment {NAME} --replicas=1`, or `harness down`"
@@ -58,19 +58,19 @@ def prove(kube: Kube, seconds: float = 20) -> None:
 
 
 def install(kube: Kube, image: str, seconds: float = 120) -> EmbeddedTracker:
-    """Apply the tracker and wait until it serves. Raises WaitError with cause tracker.not_ready."""
+    """Apply the tracker and wait until it serves. Raises WaitError (cause tracker.not_ready)."""
     begin(kube, image)
     wait(kube, seconds)
     return find(kube)
 
 
 def wait(kube: Kube, seconds: float = 120) -> None:
-    """Wait until a tracker that was applied serves. Raises WaitError with cause tracker.not_ready."""
+    """Wait until the applied tracker serves. Raises WaitError (cause tracker.not_ready)."""
     wait_available(kube, NAMESPACE, seconds, "tracker.not_ready")
 
 
 def begin(kube: Kube, image: str) -> None:
-    """Apply the tracker. A key that is there stays."""
+    """Apply the tracker. An existing key stays."""
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": LABELS}})
     if kube.get("v1", "Secret", NAME, NAMESPACE) is None:
         kube.apply(_object("v1", "Secret", stringData={"api-key": f"mlpi_{secrets.token_urlsafe(24)}"}))
@@ -82,7 +82,7 @@ def begin(kube: Kube, image: str) -> None:
 
 
 def find(kube: Kube) -> EmbeddedTracker:
-    """Return the tracker of a cluster that has one. Raises HarnessError otherwise."""
+    """Return the tracker of a cluster. Raises HarnessError if the cluster has none."""
     secret = kube.get("v1", "Secret", NAME, NAMESPACE)
     if secret is None:
         raise HarnessError(
@@ -97,7 +97,7 @@ def _object(api_version: str, kind: str, **fields: object) -> Object:
 
 
 def _deployment(image: str, selector: dict[str, str]) -> Object:
-    """Return the Deployment. Its database is in an emptyDir: it outlives the container, not the pod."""
+    """Return the Deployment. Its database is in an emptyDir, which outlives the container but not the pod."""
     key = {"secretKeyRef": {"name": NAME, "key": "api-key"}}
     container = {
         "name": NAME,
@@ -128,8 +128,8 @@ def _deployment(image: str, selector: dict[str, str]) -> Object:
 def _through_api_server(kube: Kube, headers: dict[str, str]) -> httpx.Client:
     """Return an HTTP client to the tracker's Service through the API server's proxy.
 
-    It works wherever the kubeconfig works. The proxy strips Authorization, so a key must go in another
-    header.
+    It works wherever the kubeconfig works. The proxy strips the header Authorization, so the key is sent in
+    another one.
     """
     c = kube.configuration
     context = ssl.create_default_context(cafile=c.ssl_ca_cert)

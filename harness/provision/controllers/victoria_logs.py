@@ -1,6 +1,6 @@
-"""VictoriaLogs under the namespace, name and port that `konduktor logs` reads, and vlagent on every node.
+"""VictoriaLogs with the namespace, name and port that `konduktor logs` expects, and vlagent on every node.
 
-konduktor asks through the API server's service proxy, so whoever may use the cluster may read the logs.
+konduktor uses the API server's service proxy, so every user of the cluster can read the logs.
 """
 
 from __future__ import annotations
@@ -23,25 +23,26 @@ AGENT = "vlagent"
 ROLE = f"{NAMESPACE}-{AGENT}"
 """Name of the ClusterRole and the ClusterRoleBinding that let vlagent list the pods of its node."""
 SECONDS = 120.0
-"""Seconds for images to start that the nodes have, or that they have to pull."""
+"""Maximum seconds until both run, including the time to pull their images."""
 _FILES = Path(__file__).parent / "files"
 _APPLIED = "pluto-e2e-harness/applied"
-"""Annotation of the namespace: hash of what was applied there, written last."""
+"""Annotation of the namespace with the hash of the applied objects. It is written last."""
 _CAUSE: Final = "controllers.logs_not_ready"
 
 
 def install(kube: Kube, images: LogImages, tracker_image: str, seconds: float = SECONDS) -> bool:
-    """Apply both unless this version of them is there, and wait until they serve. Return False when it was.
+    """Apply both unless this version is installed, and wait until they serve. Return False if it was.
 
-    Raises UsageError where somebody else made the namespace, and WaitError, cause controllers.logs_not_ready.
+    Raises UsageError if somebody else created the namespace, and WaitError (cause
+    controllers.logs_not_ready).
     """
     documents = manifest(images, tracker_image)
     version = hashlib.sha256(yaml.safe_dump(documents).encode()).hexdigest()
     there = kube.get("v1", "Namespace", NAMESPACE)
     if there is not None and not applied_by_us(there):
         raise UsageError(
-            f"--logs creates the namespace {NAMESPACE}, and the cluster has one that somebody else made",
-            hint="leave out --logs (HARNESS_LOGS) to use the VictoriaLogs that is there",
+            f"--logs creates the namespace {NAMESPACE}, but the cluster has one that somebody else created",
+            hint="omit --logs (HARNESS_LOGS) to use the existing VictoriaLogs",
             cause=_CAUSE,
         )
     changed = there is None or (there["metadata"].get("annotations") or {}).get(_APPLIED) != version
@@ -64,7 +65,7 @@ def install(kube: Kube, images: LogImages, tracker_image: str, seconds: float = 
 
 
 def manifest(images: LogImages, tracker_image: str) -> list[Object]:
-    """Return every object of both, the namespace first."""
+    """Return all objects of both, the namespace first."""
     text = (_FILES / "victoria-logs.yaml").read_text()
     references = {"SERVER_IMAGE": images.server, "AGENT_IMAGE": images.agent, "TRACKER_IMAGE": tracker_image}
     for word, reference in references.items():

@@ -1,9 +1,8 @@
-"""Add newer packages to an older Debian: read sources as apt does, and write a source of our own beside
-them.
+"""Provide newer packages on an older Debian: read apt's sources, and add a source of the harness.
 
 Debian 12's dockerd cannot grant privileges on machines that withhold capabilities, and only sid has kind
-0.33. So trixie and sid are added with pins below 100: apt takes nothing from them unless asked by name, and
-upgrades nothing from them by itself.
+0.33. So trixie and sid are added with pins below 100: apt installs a package from them only if it is
+requested by name, and upgrades nothing from them.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ NAME = "pluto-e2e-harness"
 PINS = {"trixie": 50, "sid": 40}
 ALIASES = {"sid": {"sid", "unstable"}}
 
-# The release each package must come from, where the machine's own is older; the others come from its own.
+# The release each package must come from if the machine's own is older. Other packages come from its own.
 _NEWER = dict.fromkeys(["docker.io", "containerd", "docker-cli", "docker-buildx"], "trixie") | dict.fromkeys(
     ["kind", "kubectl", "golang-1.26-go", "golang-1.26-src"], "sid"
 )
@@ -28,7 +27,7 @@ _RELEASES = ["bookworm", "trixie", "forky", "sid"]
 
 @dataclass(frozen=True)
 class Source:
-    """One stanza. `options` are deb822 fields with their values, continuation lines included."""
+    """A stanza of a .sources file. `options` are deb822 fields with values, including continuation lines."""
 
     uris: tuple[str, ...]
     suites: tuple[str, ...]
@@ -37,14 +36,14 @@ class Source:
 
     @property
     def is_archive(self) -> bool:
-        """Whether this is Debian's own archive, not another repository that uses Debian's suite names."""
+        """Return whether this is Debian's archive, not another repository that uses Debian's suite names."""
         signed = self.options.get("Signed-By", "")
         return "main" in self.components and (not signed or "debian-archive" in signed or "\n" in signed)
 
 
 def parse_deb822(text: str) -> list[Source]:
     """Return the enabled binary stanzas of a .sources file."""
-    from debian.deb822 import Deb822  # 30 ms that a launch, which imports this module, has no use for
+    from debian.deb822 import Deb822  # takes 30 ms, which a launch that imports this module can save
 
     found = []
     for stanza in Deb822.iter_paragraphs(text.splitlines(keepends=True), use_apt_pkg=False):
@@ -86,7 +85,7 @@ def read_sources(root: Path = Path("/")) -> list[Source]:
 
 
 def text_of(path: Path) -> str:
-    """Return the text of a file, "" where there is none."""
+    """Return the text of a file, or "" if it does not exist."""
     return path.read_text(errors="replace") if path.is_file() else ""
 
 
@@ -99,7 +98,7 @@ def codename(os_release: str) -> str | None:
 
 
 def specs(packages: Iterable[str], release: str) -> list[str]:
-    """Return what apt-get is asked for: `docker.io/trixie` on bookworm, `docker.io` on trixie."""
+    """Return package specs for apt-get: `docker.io/trixie` on bookworm, `docker.io` on trixie."""
     if release not in _RELEASES:
         raise HarnessError(
             f"Debian {release} is older than bookworm or not known here",
@@ -111,7 +110,7 @@ def specs(packages: Iterable[str], release: str) -> list[str]:
 
 
 def missing_suites(wanted: Sequence[str], sources: Iterable[Source]) -> list[str]:
-    """Return the suites that the package specs name and no enabled source of Debian's archive has."""
+    """Return the suites of the package specs that no enabled source of Debian's archive has."""
     suites = dict.fromkeys(spec.partition("/")[2] for spec in wanted if "/" in spec)
     known = {suite for source in sources if source.is_archive for suite in source.suites}
     return [suite for suite in suites if not ALIASES.get(suite, {suite}) & known]
@@ -135,8 +134,9 @@ def our_pins(suites: Sequence[str]) -> str:
 
 
 def write_sources(suites: Sequence[str], release: str, root: Path = Path("/")) -> list[Path]:
-    """Add `suites` in files of our own name. The pins are written first, so that the source never exists
-    without them.
+    """Add `suites` in files with the harness's own names.
+
+    The pins are written first, so that the source never exists without them.
     """
     source = root / f"etc/apt/sources.list.d/{NAME}.sources"
     pins = root / f"etc/apt/preferences.d/{NAME}"

@@ -1,4 +1,4 @@
-"""One check, and how a list of them is shown."""
+"""The result of a check of the machine, and output of a list of checks."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ Version = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Check:
-    """One check. `required` false: worth knowing, but no reason to stop. `fix` says what to do when it is
-    not ok.
+    """The result of a check. A failed check that is not `required` is only a warning.
+
+    `fix` describes what to do if the check failed.
     """
 
     name: str
@@ -42,7 +43,10 @@ def version_of(text: str) -> Version | None:
 
 
 def at_least(seen: Version | None, wanted: Version) -> bool:
-    """Compare as many parts as `wanted` has. A missing part counts as 0, an unread version as too old."""
+    """Return whether a version is at least `wanted`, by the parts of `wanted`.
+
+    A missing part counts as 0, and an unknown version as too old.
+    """
     if seen is None:
         return False
     padded = seen + (0,) * (len(wanted) - len(seen))
@@ -59,7 +63,7 @@ def as_json(checks: Sequence[Check]) -> dict[str, Any]:
 
 
 def render(checks: Sequence[Check]) -> RenderableType:
-    """Return a table of all checks, then what to do about each that is not ok, the required ones first."""
+    """Return a table of all checks, then the fixes for the failed ones, required checks first."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("", "check", "seen", "expected"):
         table.add_column(title, overflow="fold")

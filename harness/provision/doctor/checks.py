@@ -1,4 +1,4 @@
-"""What a run needs of the machine. Each check has what was seen, what is expected and how to fix it."""
+"""Checks of the machine for a run. Each result has the found state, the expectation and a fix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.provision.doctor import probe
 from harness.provision.doctor.check import GIB, Check, at_least, version_of
 from harness.settings import Settings
 
-# From here on dockerd grants a privileged container what it holds itself; 20.10 demands every capability.
+# Since this version, dockerd grants a privileged container its own capabilities; 20.10 requires all of them.
 DOCKER_BOUNDED = (23, 0)
 KIND = (0, 33)
 GO = (1, 26)
@@ -29,7 +29,7 @@ REPAIR = "`harness doctor --fix` as root on Debian"
 
 
 def checks(settings: Settings) -> list[Check]:
-    """Run every check, in the order a person would repair them. Takes about a second and changes nothing."""
+    """Run all checks, in the order of their repair. This takes about a second and changes nothing."""
     registries = probe.registries()
     source = settings.images == "source" or (settings.images == "auto" and any(registries.values()))
     info, problem = probe.docker_info()
@@ -72,7 +72,7 @@ def _daemon(info: dict[str, Any], problem: str) -> Check:
 
 
 def _privileged(info: dict[str, Any]) -> Check:
-    """Check privileged containers, because kind's nodes are. It runs a real one where an image is there."""
+    """Check privileged containers, which kind's nodes are. If a local image exists, one is really run."""
     worked, seen = probe.privileged_run()
     if worked is None:
         withheld = probe.capabilities_withheld()
@@ -95,7 +95,7 @@ def _cgroup(info: dict[str, Any]) -> Check:
     version = str(info.get("CgroupVersion", "1"))
     seen = f"v{version}, {info.get('CgroupDriver', '?')}"
     if version == "1":
-        seen += ": the kubelet is told failCgroupV1: false, and nodes need systemd < 257"
+        seen += ": the kubelet gets failCgroupV1: false, and nodes need systemd < 257"
     return Check("cgroups", version in {"1", "2"}, seen, "v2, or v1", "boot with cgroups v2")
 
 
@@ -107,7 +107,7 @@ def _buildx() -> Check:
 
 def _kind(settings: Settings) -> Check:
     answer = probe.ask(settings.kind_bin, "version")
-    fix = f"{REPAIR}; elsewhere `go install sigs.k8s.io/kind@v0.33.0`, or name one by --kind-bin"
+    fix = f"{REPAIR}; elsewhere `go install sigs.k8s.io/kind@v0.33.0`, or set its path with --kind-bin"
     return Check(
         "kind", answer.ok and at_least(version_of(answer.text), KIND), answer.last_line, "≥ 0.33", fix
     )
@@ -117,7 +117,7 @@ def _kubectl(settings: Settings) -> Check:
     answer = probe.ask(settings.kubectl_bin, "version", "--client")
     version = version_of(answer.text) if answer.ok else None
     seen = ".".join(map(str, version)) if version else answer.last_line
-    fix = f"{REPAIR}; elsewhere install kubectl, or name one by --kind-kubectl-bin"
+    fix = f"{REPAIR}; elsewhere install kubectl, or set its path with --kind-kubectl-bin"
     return Check("kubectl", version is not None, seen, "any", fix)
 
 
@@ -147,7 +147,7 @@ def _disk(settings: Settings, info: dict[str, Any], source: bool) -> list[Check]
     needed = DISK_SOURCE if source else DISK_REGISTRY
     places = {"disk, cache": probe.existing(settings.cache_dir)}
     root = Path(info.get("DockerRootDir") or "/var/lib/docker")
-    if root.is_dir():  # Docker Desktop's is in its own machine
+    if root.is_dir():  # Docker Desktop has its own in a virtual machine
         places["disk, Docker"] = root
     found = []
     for name, place in places.items():
@@ -172,8 +172,10 @@ def _cores(info: dict[str, Any]) -> Check:
 
 
 def _inotify() -> list[Check]:
-    """Check inotify limits. Each node runs systemd, a kubelet and containerd; with too few, one ends with
-    'too many open files'.
+    """Check inotify limits.
+
+    Each node runs systemd, a kubelet and containerd. If the limits are too low, one of them ends with 'too
+    many open files'.
     """
     found = []
     for name, wanted in INOTIFY.items():

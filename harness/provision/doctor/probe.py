@@ -1,4 +1,4 @@
-"""Look at the machine: run outside programs with a time limit, and read files of the kernel."""
+"""Inspect the machine: run external programs with a time limit, and read files of the kernel."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.core.processes import environment
 # dockerd is in sbin, which is not on every user's PATH.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
 
-# Where kind's node image and the controllers' images are published.
+# The registries of kind's node image and of the controllers' images.
 REGISTRIES = {
     "docker.io": "https://registry-1.docker.io/v2/",
     "registry.k8s.io": "https://registry.k8s.io/v2/",
@@ -29,7 +29,7 @@ IMAGES_TRIED = 3
 
 @dataclass(frozen=True)
 class Answer:
-    """The answer of a program: its exit code (127: not found, 124: timeout) and both streams together."""
+    """The result of a program: exit code (127: not found, 124: timeout), and stdout and stderr together."""
 
     code: int
     text: str
@@ -49,7 +49,7 @@ def which(program: str) -> str | None:
 
 
 def ask(*command: str, seconds: float = 20) -> Answer:
-    """Run a program to its end. Never raises."""
+    """Run a program and return its result. Never raises."""
     program = which(command[0])
     if program is None:
         return Answer(127, f"{command[0]}: not found")
@@ -73,7 +73,7 @@ def ask(*command: str, seconds: float = 20) -> Answer:
 
 
 def docker_info() -> tuple[dict[str, Any], str]:
-    """Return (`docker info` as parsed, "") from an answering daemon, or ({}, why not)."""
+    """Return the parsed `docker info` and "", or {} and the reason if the daemon does not respond."""
     answer = ask("docker", "info", "--format", "{{json .}}")
     for line in answer.text.splitlines():
         try:
@@ -89,7 +89,7 @@ def docker_info() -> tuple[dict[str, Any], str]:
 
 
 def lacking_capabilities(status: str, last: int) -> list[int]:
-    """Return numbers of the capabilities missing from CapBnd in a /proc/<pid>/status, up to the last one."""
+    """Return the numbers of the capabilities that CapBnd in a /proc/<pid>/status lacks, up to `last`."""
     for line in status.splitlines():
         if line.startswith("CapBnd:"):
             bound = int(line.split()[1], 16)
@@ -98,7 +98,7 @@ def lacking_capabilities(status: str, last: int) -> list[int]:
 
 
 def capabilities_withheld() -> list[int]:
-    """Return capabilities that this machine gives to nothing, so that an old dockerd fails to grant them."""
+    """Return the capabilities that no process of this machine can get, so that an old dockerd fails."""
     try:
         last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
         return lacking_capabilities(Path("/proc/self/status").read_text(), last)
@@ -107,7 +107,7 @@ def capabilities_withheld() -> list[int]:
 
 
 def privileged_run() -> tuple[bool | None, str]:
-    """Run a privileged container of an image that is already here: (worked, seen). None: could not tell."""
+    """Run a privileged container of a local image. Return whether it worked, or None, and a description."""
     images = ask("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=false")
     if not images.ok:
         return None, images.last_line
@@ -128,7 +128,7 @@ def privileged_run() -> tuple[bool | None, str]:
 
 
 def reached(url: str, seconds: float = 4) -> str:
-    """ "" when a registry answers there, else why not. A registry answers 200 or asks to log in with 401."""
+    """Return "" if a registry responds at this URL, with 200 or a login request (401), or else the reason."""
     try:
         status = httpx.get(url, timeout=seconds).status_code
     except httpx.HTTPError as error:
@@ -137,7 +137,7 @@ def reached(url: str, seconds: float = 4) -> str:
 
 
 def registries() -> dict[str, str]:
-    """For each public registry return "" when it is reached, else why not."""
+    """Return, for each public registry, "" if it can be reached, or else the reason."""
     with ThreadPoolExecutor(len(REGISTRIES)) as pool:
         return dict(zip(REGISTRIES, pool.map(reached, REGISTRIES.values()), strict=True))
 

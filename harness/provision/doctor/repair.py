@@ -1,4 +1,4 @@
-"""`doctor --fix`: install and start what is missing. What works stays as it is."""
+"""`harness doctor --fix`: install and start what is missing, and leave the rest alone."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ _DAEMON_PACKAGES = ["docker.io", "containerd", "docker-cli", "docker-buildx", "i
 
 
 def fix(context: RunContext) -> list[Check]:
-    """Repair what can be repaired, and return the checks as they are afterwards.
+    """Repair the machine where possible, and return the results of the checks afterwards.
 
-    As root this covers the daemon, inotify limits, and packages on Debian. Otherwise nothing is changed, and
-    each check says what to do. A daemon that answers is never restarted. Raises HarnessError when a repair
+    As root, this covers the daemon, inotify limits and, on Debian, packages. Otherwise nothing is changed,
+    and the checks show what to do. A daemon that responds is never restarted. Raises HarnessError if a repair
     fails.
     """
     settings, progress = context.settings, context.progress
@@ -78,7 +78,10 @@ def fix(context: RunContext) -> list[Check]:
 
 
 def needed_packages(failed: Sequence[Check], settings: Settings, dockerd: str | None) -> list[str]:
-    """Return Debian's packages for what fails. `dockerd` is the output of `dockerd --version`, or None."""
+    """Return the Debian packages for failed checks.
+
+    `dockerd` is the output of `dockerd --version` or None.
+    """
     names = {check.name for check in failed}
     names -= {"kind"} if settings.kind_bin != "kind" else set()
     names -= {"kubectl"} if settings.kubectl_bin != "kubectl" else set()
@@ -94,7 +97,7 @@ def needed_packages(failed: Sequence[Check], settings: Settings, dockerd: str | 
 
 
 def _go_modules(before: Sequence[Check], context: RunContext) -> AbstractContextManager[object]:
-    """Download Go's modules during the block, where images will be built of them and Go is there already."""
+    """Download Go modules during the block, if images will be built from source and Go is installed."""
     from_source = any(check.name == "Go" and check.ok and check.required for check in before)
     return beside(lambda: download_modules(context)) if from_source else nullcontext()
 
@@ -122,7 +125,7 @@ def _apt(*arguments: str) -> None:
 
 
 def start_daemon(context: RunContext) -> None:
-    """Start dockerd and wait until it answers: by systemd where that runs, else detached with a log."""
+    """Start dockerd, with systemd if it runs or else detached with a log, and wait until it responds."""
     settings, progress = context.settings, context.progress
     if Path("/run/systemd/system").is_dir():
         progress("systemctl start docker")
@@ -161,8 +164,9 @@ def start_daemon(context: RunContext) -> None:
 
 
 def _remove_stale_pid_files(progress: Progress) -> None:
-    """Remove pid files of a killed dockerd. They can name other processes now, and dockerd would take those
-    for its own.
+    """Remove pid files of a killed dockerd.
+
+    Other processes may have these pids now, and dockerd would take them for its own.
     """
     for path, program in PID_FILES.items():
         pid = probe.kernel_number(path)
@@ -195,7 +199,7 @@ def _link_go(packages: Sequence[str], progress: Progress) -> None:
 
 
 def _raise_inotify(before: Sequence[Check], progress: Progress) -> None:
-    """Raise the limits until the next boot. Some machines do not allow it: then the check says so."""
+    """Raise the limits until the next boot. If the machine does not allow it, the check still fails."""
     low = {check.name.removeprefix("inotify ") for check in before if not check.ok}
     for name in low & INOTIFY.keys():
         try:

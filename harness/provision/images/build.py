@@ -1,4 +1,4 @@
-"""Build the images of this project, each tagged with the hash of what it is made of."""
+"""Build the images of this project, each tagged with a hash of its inputs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from harness.provision.images.stack import Stack
 from harness.provision.source.store import key
 
 PACKAGE = Path(str(resources.files("harness")))
-"""The installed package. Dockerfiles and locks are in it."""
+"""The installed package, which contains Dockerfiles and locks."""
 ROOT = PACKAGE.parent
-"""The folder that holds harness/: the checkout, or site-packages. Images are built from it."""
+"""The folder with harness/, which is the checkout or site-packages. Images are built from it."""
 FILES = PACKAGE / "provision" / "images" / "files"
 LOCKS = PACKAGE / "locks"
 
@@ -32,21 +32,21 @@ class ImageRef:
     tag: str
     image_id: str
     changed: Mapping[str, bytes] = field(default_factory=dict)
-    """Scripts that the ranks need besides the image, by their path in /workspace."""
+    """Scripts to mount over the image, by their path in /workspace."""
     made_of: Mapping[str, str] = field(default_factory=dict)
-    """Versions by name, for the evidence. Empty for an image that was not built here."""
+    """Versions by name, for the evidence. Empty if the image was not built here."""
     scripts: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of each file of the ranks, those of `changed` too. Empty as `made_of`."""
+    """SHA-256 of each file of the ranks, including `changed`. Empty if the image was not built here."""
 
     @property
     def local(self) -> LocalImage:
-        """Return it as nodes take it."""
+        """Return the image as a LocalImage, for loading it into nodes."""
         return LocalImage(self.tag, self.image_id)
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """What one image is made of. `parts`: files and folders below ROOT that its Dockerfile copies."""
+    """The inputs of an image. `parts` are files and folders in ROOT that its Dockerfile copies."""
 
     repository: str
     dockerfile: Path
@@ -54,14 +54,14 @@ class Recipe:
     parts: tuple[Path, ...]
 
     def tag(self, arguments: Mapping[str, str], python: str) -> str:
-        """Return `repository:<12 hex digits>`; every change of the files or the arguments changes it."""
+        """Return `repository:<12 hex digits>`, a hash of the files and the arguments."""
         inputs = self._making(arguments, python)
         for path in _files(self.parts):
             inputs += [str(path.relative_to(ROOT)), path.read_bytes().hex()]
         return f"{self.repository}:{key(*inputs)}"
 
     def making(self, arguments: Mapping[str, str], python: str) -> str:
-        """Return a hash that is the same for every image that differs in its scripts alone."""
+        """Return a hash of the inputs without the scripts, so that it is equal if only scripts differ."""
         return key(*self._making(arguments, python))
 
     def _making(self, arguments: Mapping[str, str], python: str) -> list[str]:
@@ -93,8 +93,8 @@ CONTROLLER = Recipe(
 def build_worker(bases: Stack | Bases, context: RunContext, exact: bool = False) -> ImageRef:
     """Return the image of the ranks: PyTorch, Pluto's client and harness/workers/ in /workspace.
 
-    Unless `exact`, an existing image whose scripts alone differ is used, with the changed scripts. Raises
-    ToolError naming the log, cause image.build_failed.
+    Unless `exact`, an existing image that differs only in its scripts is used, with the changed scripts.
+    Raises ToolError (cause image.build_failed) with the path of the log.
     """
     worker = versions.load(context.settings).worker
     arguments = {"BASE": bases.torch_base, "TORCH": worker.torch}
@@ -144,7 +144,7 @@ def _build(
             words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
             words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
             words += ["--build-arg", f"IMAGE={tag}"]
-            # In a checkout it is a link, and Docker looks for .dockerignore beside the file itself.
+            # In a checkout it is a link, and Docker expects .dockerignore beside the file itself.
             dockerfile = recipe.dockerfile.resolve()
             words += ["--build-context", f"packages={folder}"]
             shell.run([*BUILD, *words, "-f", dockerfile, "-t", tag, ROOT])
@@ -152,7 +152,7 @@ def _build(
     if made is None:
         raise HarnessError(
             f"{tag} was built, but is not in Docker",
-            hint="another process removed it? try again",
+            hint="another process may have removed it: try again",
             cause=CAUSE,
         )
     return ImageRef(tag, made)

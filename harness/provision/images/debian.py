@@ -1,7 +1,7 @@
 """Build bases of the worker and tracker images from Debian packages, where no registry is reached.
 
-Each is one flat layer without files that its user never needs; files/*.Dockerfile say which. Bases are kept
-by the hash of these files, not of Debian's archive. Remove the image to get newer packages.
+Each is a single layer without unneeded files, which files/*.Dockerfile remove. Bases are cached by the hash
+of these files, not of Debian's archive. Remove the image to get newer packages.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _INPUTS = {
 
 @dataclass(frozen=True)
 class Bases:
-    """What the worker image and the tracker image are built on: references that Docker can use."""
+    """Image references of the bases of the worker image and the tracker image."""
 
     torch_base: str
     python_base: str
 
 
 def bases(suite: str, context: RunContext) -> Bases:
-    """Return both bases of a Debian suite, built when missing. Building needs root (mmdebstrap).
+    """Return both bases for a Debian suite. Missing ones are built, which needs root (mmdebstrap).
 
-    Raises ToolError naming the log, or HarnessError when a tool or a Debian mirror is missing; cause
-    image.build_failed.
+    Raises ToolError with the path of the log, or HarnessError if a tool or a Debian mirror is missing (cause
+    image.build_failed).
     """
     root = f"harness/debian-{suite}:{key(suite, code_input(str(debian.__file__)))}"
     made = {name: f"harness/{name}-{suite}:{_key(root, files)}" for name, files in _INPUTS.items()}

@@ -1,4 +1,4 @@
-"""Ask the local Docker what it has, and build what it lacks, once however many processes ask."""
+"""Inspect local Docker images, and build missing ones, with a lock so that only one process builds."""
 
 from __future__ import annotations
 
@@ -17,11 +17,14 @@ from harness.provision.source.shell import Shell
 
 CAUSE: Final = "image.build_failed"
 BUILD = ["docker", "build", "--network", "host", "--provenance=false", "--progress", "plain"]
-"""With BuildKit. No attestations: they make an index of the image, which containerd's import may refuse."""
+"""The build command, with BuildKit.
+
+Attestations would make the image an index, which containerd may reject.
+"""
 
 
 def image_id(tag: str) -> str | None:
-    """Return `sha256:…` of a local image, or None when there is none."""
+    """Return the id of a local image, `sha256:…`, or None if there is none."""
     done = processes.run(
         ["docker", "image", "inspect", "--format", "{{.Id}}", tag], timeout=30, check=False, cause=CAUSE
     )
@@ -29,16 +32,16 @@ def image_id(tag: str) -> str | None:
         return done.stdout.strip()
     if "no such image" in done.stderr.lower():
         return None
-    # The daemon does not answer, or refuses: ask again so that its own words are in the error.
-    processes.run(["docker", "version"], timeout=30, hint="`harness doctor` says what to do", cause=CAUSE)
+    # The daemon does not respond, or rejects the request. Its own message is in the error of this command.
+    processes.run(["docker", "version"], timeout=30, hint="`harness doctor` shows what to do", cause=CAUSE)
     return None
 
 
 def status_id(tag: str) -> str | None:
-    """Return the id that the status of a pod shows for a local image that was loaded into its node.
+    """Return the image id that a pod's status shows for a local image in its node, or None if not known.
 
-    None where that is not known: Docker's containerd store names an image by its manifest, and the kubelet by
-    its configuration.
+    It is not known with Docker's containerd store, which identifies an image by its manifest, while the
+    kubelet identifies it by its configuration.
     """
     done = processes.run(["docker", "image", "inspect", tag], timeout=30, check=False, cause=CAUSE)
     found = json.loads(done.stdout)[0] if done.returncode == 0 else {"Descriptor": tag}
@@ -47,8 +50,9 @@ def status_id(tag: str) -> str | None:
 
 @contextmanager
 def making(tag: str, context: RunContext) -> Iterator[Shell | None]:
-    """Yield a shell to build `tag` with, or None when another process has just built it. One process builds
-    a tag at a time.
+    """Yield a shell to build `tag`, or None if another process has just built it.
+
+    Only one process builds a tag at a time.
 
     The output of the block's programs is in <cache>/images-logs/<tag>.log, which starts empty.
     """
@@ -69,10 +73,10 @@ def making(tag: str, context: RunContext) -> Iterator[Shell | None]:
 
 
 def files_of(folder: Path) -> list[Path]:
-    """Return every file below `folder` that belongs in an image, in a stable order."""
+    """Return the files in `folder` that belong in an image, in a stable order."""
     return sorted(walked(folder))
 
 
 def walked(folder: Path) -> Iterator[Path]:
-    """Yield the same files one by one, as the folder is read."""
+    """Yield the same files unsorted, while the folder is read."""
     return (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)

@@ -1,4 +1,4 @@
-"""The image of etcd for torchrun's backend etcd-v2: built from its Go module, or a published one."""
+"""The etcd image for torchrun's backend etcd-v2: built from its Go module, or published."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DOCKERFILE = "FROM scratch\nCOPY etcd /usr/local/bin/etcd\nUSER 65532:65532\n"
 
 
 def etcd_image(context: RunContext) -> str:
-    """Return the tag of a local image, or the reference of a published one where registries are reached.
+    """Return the tag of a local image, or a published reference if registries can be reached.
 
     Raises ToolError or HarnessError, cause image.build_failed or cluster.node_image.
     """

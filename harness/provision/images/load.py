@@ -1,8 +1,8 @@
-"""Bring local Docker images into kind nodes: unpacked once, and linked on all nodes at the same time.
+"""Load local Docker images into kind nodes: unpack them once, and link them on all nodes concurrently.
 
-The harness's clusters mount the volume of unpacked images (unpacked.py). A node without that mount, or an
-image that cannot be linked, is imported from a tar. `kind load` saves again for each node, and fails on
-images with attestations (kind issue 3795).
+The harness's clusters mount the volume of unpacked images (unpacked.py). If a node lacks that mount, or an
+image cannot be linked, it is imported from a tar. `kind load` would save the image again for each node, and
+it fails on images with attestations (kind issue 3795).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], context: RunContext) -> None:
-    """Bring every image into every node. `nodes` are container names. Docker is asked for the id of a tag.
+    """Load every image into every node. `nodes` are container names. Ids of tags come from Docker.
 
     Raises ToolError or HarnessError, cause image.load_failed.
     """
@@ -55,7 +55,7 @@ def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], contex
 def has(listing: str, image: LocalImage) -> bool:
     """Return whether `ctr images ls` of a node shows this tag and this id.
 
-    The kubelet's side names an image by its id too; with Docker's containerd store the id is the digest.
+    containerd also lists an image by its id. With Docker's containerd store the id is the digest.
     """
     rows = {columns[0]: columns for columns in map(str.split, listing.splitlines()) if columns}
     row = rows.get(node_name(image.tag))
@@ -69,8 +69,8 @@ class _Node:
 
 
 def _seen(node: str, images: Sequence[LocalImage]) -> _Node:
-    """Return in one call what the node's containerd has of these, and whether the volume is mounted there."""
-    # Of every image that it lists, ctr adds up the layers.
+    """Return which of these images the node's containerd has, and whether the volume is mounted."""
+    # The listing is filtered, because ctr sums up the layers of every image that it lists.
     names = [name for image in images for name in (node_name(image.tag), image.image_id)]
     listing = " ".join([*CTR, "images", "ls", *(f"'name==\"{name}\"'" for name in names)])
     script = f"{listing} && if mountpoint -q {unpacked.MOUNT}; then echo MOUNTED; fi"
@@ -79,7 +79,7 @@ def _seen(node: str, images: Sequence[LocalImage]) -> _Node:
 
 
 def _unpack(images: Sequence[LocalImage], node: str, context: RunContext) -> None:
-    """Unpack what no cluster had yet."""
+    """Unpack the images that the volume lacks."""
     scripts = [unpacked.script(image) for image in images]
     tests = " && ".join(f"test -e {path}" for path in scripts)
     if processes.run(["docker", "exec", node, "sh", "-c", tests], timeout=60, check=False).returncode == 0:
@@ -91,7 +91,7 @@ def _unpack(images: Sequence[LocalImage], node: str, context: RunContext) -> Non
 
 
 def _link(node: str, images: Sequence[LocalImage], context: RunContext) -> list[LocalImage]:
-    """Link images in a node. Return those that are to be imported."""
+    """Link images in a node. Return those that must be imported."""
     left = []
     for image in images:
         command = ["docker", "exec", node, "sh", unpacked.script(image)]
@@ -103,7 +103,7 @@ def _link(node: str, images: Sequence[LocalImage], context: RunContext) -> list[
 
 
 def _last(text: str) -> str:
-    return (text.strip().splitlines() or ["nothing was said"])[-1]
+    return (text.strip().splitlines() or ["no output"])[-1]
 
 
 def _import(node: str, tar: Path) -> None:
@@ -113,6 +113,6 @@ def _import(node: str, tar: Path) -> None:
 
 
 def _each_node(nodes: Sequence[str], what: Callable[[str], T]) -> dict[str, T]:
-    """Run it for every node at the same time."""
+    """Call `what` for all nodes concurrently."""
     with ThreadPoolExecutor(len(nodes)) as pool:
         return dict(zip(nodes, pool.map(what, nodes), strict=True))

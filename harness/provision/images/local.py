@@ -1,4 +1,4 @@
-"""Images of the local Docker, as a node's containerd takes them."""
+"""Images of the local Docker, for loading them into a node's containerd."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ CAUSE: Final = "image.load_failed"
 SECONDS = 300
 CTR = ["ctr", "-n", "k8s.io"]
 IMPORT = [*CTR, "images", "import", "--local", "--snapshotter=overlayfs"]
-"""`--local`: ctr unpacks by itself. 780 MB onto two nodes at once on 2 busy cores took 6–9 s so, and 15–18 s
-through containerd's transfer service (the default)."""
+"""With `--local`, ctr itself unpacks the image. Importing 780 MB into two nodes at once on 2 busy cores took
+6–9 s, and 15–18 s with containerd's transfer service, the default."""
 
 
 @dataclass(frozen=True)
@@ -33,12 +33,12 @@ class LocalImage:
 
     @property
     def file(self) -> str:
-        """Return a file name without its ending. Another id or tag has another one."""
+        """Return a file name without suffix, which is unique to the id and tag."""
         return f"{re.sub(r'[^A-Za-z0-9.-]', '_', self.tag)}-{self.image_id.removeprefix('sha256:')[:12]}"
 
     @classmethod
     def of(cls, tag: str) -> LocalImage:
-        """Raises HarnessError when Docker has none of this tag."""
+        """Return the image with this tag. Raises HarnessError if Docker has none."""
         there = image_id(tag)
         if there is None:
             raise HarnessError(f"no local image {tag}", hint="`harness images build`", cause=CAUSE)
@@ -46,7 +46,7 @@ class LocalImage:
 
 
 def node_name(tag: str) -> str:
-    """Return containerd's name of a Docker tag: `a:1` is docker.io/library/a:1."""
+    """Return containerd's name for a Docker tag: `a:1` becomes docker.io/library/a:1."""
     first, slash, _ = tag.partition("/")
     if not slash:
         return f"docker.io/library/{tag}"
@@ -55,7 +55,7 @@ def node_name(tag: str) -> str:
 
 @contextmanager
 def saved(image: LocalImage, context: RunContext) -> Iterator[Path]:
-    """Yield the image as a tar, which is removed after the block."""
+    """Save the image as a tar, yield its path, and remove it after the block."""
     folder = context.settings.cache_dir / "images"
     folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".saving-", dir=folder) as saving:
@@ -65,15 +65,16 @@ def saved(image: LocalImage, context: RunContext) -> Iterator[Path]:
 
 
 def pipe(image: LocalImage, command: Sequence[str]) -> None:
-    """Give the image as a tar to a command's stdin, while Docker still writes it.
+    """Pipe the image as a tar to the stdin of a command.
 
-    1 GB took 19 s so, and 23 s through a file. Raises ToolError when either fails, with what both said.
+    1 GB took 19 s this way, and 23 s through a file. Raises ToolError with the output of both if either
+    fails.
     """
     save = ["docker", "save", image.tag]
     with processes.started(save, cause=CAUSE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as saving:
         assert saving.stdout is not None
         read = processes.run(command, stdin=saving.stdout, timeout=SECONDS, check=False, cause=CAUSE)
-        saving.stdout.close()  # else Docker would wait for ever for a reader that has failed
+        saving.stdout.close()  # otherwise Docker would block forever if the reader has failed
         written = processes.communicated(saving, save, None, timeout=SECONDS, cause=CAUSE)
     for done in (read, written):
         if done.returncode:

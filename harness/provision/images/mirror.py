@@ -1,9 +1,9 @@
-"""Show a registry on this machine to the nodes.
+"""Make a registry on this machine available to the nodes.
 
-The host pulls `localhost:5001/…`, but on a node that name is the node itself. For each registry host,
-containerd reads /etc/containerd/certs.d/<host>/hosts.toml at each pull, if its configuration names that
-folder when it starts (kind's "local registry" guide does the same). So the configuration is patched before
-the cluster exists, and a file is written on each node afterwards.
+The host pulls `localhost:5001/…`, but on a node, localhost is the node itself. For each registry host,
+containerd reads /etc/containerd/certs.d/<host>/hosts.toml at each pull, if its configuration contains that
+folder at its start (kind's "local registry" guide does the same). So the configuration is patched before the
+cluster exists, and a file is written on each node afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CERTS = "/etc/containerd/certs.d"
 GATEWAY = "{gateway}"
 _CAUSE: Final = "image.pull_failed"
 _PATCH = f'[plugins."io.containerd.grpc.v1.cri".registry]\n  config_path = "{CERTS}"\n'
-"""kind's node configuration is version 2, in its source and so in our image; containerd 2 converts it."""
+"""A version 2 configuration, like that of kind's nodes. containerd 2 converts it."""
 
 
 def patches(mirrors: Mapping[str, str]) -> tuple[str, ...]:
@@ -30,10 +30,10 @@ def patches(mirrors: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def hosts_file(host: str, url: str, gateway: str) -> tuple[str, str]:
-    """Return path and content of a file on a node. `host` is reached at `url`, in which {gateway} is this
-    machine's address.
+    """Return path and content of the file for `host` on a node.
 
-    The node asks nowhere else, because the reference's own host would be the node itself.
+    `url` is the registry's URL, in which {gateway} stands for this machine's address. There is no fallback,
+    because the host of the reference would be the node itself.
     """
     base = url.replace(GATEWAY, gateway).rstrip("/")
     content = f'server = "{base}"\n\n[host."{base}"]\n  capabilities = ["pull", "resolve"]\n'
@@ -41,7 +41,7 @@ def hosts_file(host: str, url: str, gateway: str) -> tuple[str, str]:
 
 
 def teach(nodes: Sequence[str], mirrors: Mapping[str, str], progress: Progress) -> None:
-    """Write the mirrors' files onto running kind nodes. Raises ToolError, cause image.pull_failed."""
+    """Write the files of the mirrors to running kind nodes. Raises ToolError (cause image.pull_failed)."""
     if not mirrors or not nodes:
         return
 
@@ -61,7 +61,7 @@ def teach(nodes: Sequence[str], mirrors: Mapping[str, str], progress: Progress) 
 
 
 def _gateway(node: str) -> str:
-    """Return this machine's IPv4 address as the node sees it."""
+    """Return this machine's IPv4 address in the network of the node."""
     route = processes.run(
         ["docker", "exec", node, "ip", "-4", "route", "show", "default"], timeout=30, cause=_CAUSE
     )

@@ -1,6 +1,6 @@
-"""Install the packages of a lock in a folder on the host, for an image to copy.
+"""Install the packages of a lock file into a folder on the host, from which an image copies them.
 
-A container under build may lack the proxy and the certificates of its host.
+They are not installed in the build container, which may lack the proxy and the certificates of its host.
 """
 
 from __future__ import annotations
@@ -17,9 +17,12 @@ from harness.provision.images.docker import CAUSE
 from harness.provision.uv import uv
 
 SOURCES = ("python-etcd",)
-"""Packages without a wheel. Theirs is made here, of the source that the lock names."""
+"""Packages without a published wheel. Their wheels are built here from the locked source."""
 GLIBC = (28, 27, 17, 5)
-"""Images have glibc 2.28 or newer. pip takes only what it is told, uv also what is older."""
+"""Minor versions of glibc 2 for pip's platform tags.
+
+Images have glibc 2.28 or newer; uv also accepts older.
+"""
 _SECONDS = 600
 _INDEX = "this needs a package index; uv reads UV_DEFAULT_INDEX, and pip, where there is no uv, PIP_INDEX_URL"
 _OPTIONS = (
@@ -38,16 +41,16 @@ def lock_key(lock: str, python: str) -> str:
 
 
 def pinned(lock: str, package: str) -> str:
-    """Return the version of a package that is in the lock."""
+    """Return the version of a package in the lock."""
     words = (line.partition(" ")[0].partition("==") for line in lock.splitlines())
     return next(version for name, _, version in words if name == package)
 
 
 def packages(lock: Path, python: str, context: RunContext) -> Path:
-    """Return a folder with what `lock` installs for `python` (as "3.13") on x86-64 Linux. It has no bytecode,
-    and none of the programs that packages bring.
+    """Return a folder with the packages of `lock` for `python` (such as "3.13") on x86-64 Linux.
 
-    Raises ToolError (cause image.build_failed) when one cannot be downloaded or has another hash.
+    It contains no bytecode and no scripts. Raises ToolError (cause image.build_failed) if a package cannot be
+    downloaded or has another hash.
     """
     root = context.settings.cache_dir / "packages"
     target = root / f"{lock.stem}-{lock_key(lock.read_text(), python)}"
@@ -70,8 +73,9 @@ def packages(lock: Path, python: str, context: RunContext) -> Path:
 
 
 def _without_programs(folder: Path) -> None:
-    """Remove programs, which name this machine's Python, also from what each package says of itself: a rank
-    checks that its client is as it was installed.
+    """Remove scripts, which contain the path of this machine's Python, and their entries in package metadata.
+
+    The metadata must match, because a rank checks that its client is unchanged since its installation.
     """
     shutil.rmtree(folder / "bin", ignore_errors=True)
     (folder / ".lock").unlink(missing_ok=True)
@@ -81,7 +85,7 @@ def _without_programs(folder: Path) -> None:
 
 
 def _installer(python: str) -> list[str]:
-    """Return the command that installs for another Python than this one."""
+    """Return the command that installs packages for another Python version."""
     version = f"--python-version={python}"
     if program := uv():
         platform = f"--python-platform=x86_64-manylinux_2_{GLIBC[0]}"

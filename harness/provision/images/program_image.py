@@ -1,4 +1,4 @@
-"""Local images that hold nothing but one statically linked program."""
+"""Build local images that contain only one statically linked program."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from harness.provision.source.store import key
 
 
 def program_image(program: Path, version: str, dockerfile: str, context: RunContext) -> str:
-    """Return the tag of an image made of a program of Store and a Dockerfile that copies it, built unless
-    Docker has it.
+    """Return the tag of an image with a program, and build the image if Docker lacks it.
 
     Raises ToolError or HarnessError, cause image.build_failed.
     """

@@ -1,4 +1,4 @@
-"""Check whether published images can be pulled here: the registries and the manifests' hosts answer."""
+"""Check whether published images can be used: whether the registries and the manifests' hosts respond."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ from harness.provision.images.versions import Registry
 
 SECONDS = 3.0
 ADDRESS_SECONDS = 7.0
-"""getaddrinfo has no limit of its own: where questions are dropped it takes 10 s for each DNS server. A lost
-question is asked again after 5 s, and may be answered then."""
+"""Time limit for getaddrinfo, which has none itself: if DNS queries are dropped, it takes 10 s per server. A
+lost query is sent again after 5 s."""
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 _DOCKER_HUB = "registry-1.docker.io"
 
 
 def registry_host(reference: str) -> str:
-    """Return host and port of an image reference, as Docker reads it. A reference without a host is
-    docker.io.
-    """
+    """Return host and port of an image reference, as parsed by Docker. The default host is docker.io."""
     first, slash, _ = reference.partition("/")
     if slash and ("." in first or ":" in first or first == "localhost"):
         return first
@@ -32,20 +30,21 @@ def registry_host(reference: str) -> str:
 
 
 def api_url(host: str) -> str:
-    """Return the URL where a registry host says that it is one. Loopback is plain HTTP, as in Docker."""
+    """Return the base URL of a registry's API. Loopback addresses use plain HTTP, as in Docker."""
     name = _DOCKER_HUB if host in {"docker.io", "index.docker.io"} else host
     scheme = "http" if name.partition(":")[0] in _LOCAL else "https"
     return f"{scheme}://{name}/v2/"
 
 
 def unreached(registry: Registry) -> list[str]:
-    """Return what does not answer, and how. Empty when everything that is pulled or downloaded can be
-    reached. Hosts without an address are all that is returned where there are any: nothing is asked then.
+    """Return a message for each registry or host that does not respond.
+
+    If some host names cannot be resolved, only these are returned, and no request is sent.
     """
     hosts = {registry_host(reference) for reference in registry.images()}
     checks = [(api_url(host), {200, 401}) for host in sorted(hosts)]
     checks += [(controller.manifest, {200}) for controller in (registry.jobset, registry.kueue)]
-    # Before there is a client: it reads the machine's certificates, 0.1 s of a processor.
+    # Before a client is created, which reads the machine's certificates and takes 0.1 s of CPU time.
     urls = [url for url, _ in checks]
     found = within(ADDRESS_SECONDS, _nameless, urls)
     late = f"no address within {ADDRESS_SECONDS:g} s"
@@ -59,7 +58,7 @@ def unreached(registry: Registry) -> list[str]:
 
 
 def _nameless(url: str) -> str:
-    """Return why a URL's host has no address, or "". Where there is a proxy, that one looks for it."""
+    """Return why a URL's host name cannot be resolved, or "". With a proxy, the proxy resolves it."""
     if getproxies():
         return ""
     try:
@@ -70,7 +69,10 @@ def _nameless(url: str) -> str:
 
 
 def _answer(client: httpx.Client, url: str, expected: Iterable[int]) -> str:
-    """ "" for an expected status. A proxy that forbids a host also answers, with another one."""
+    """Return "" for an expected status, or else the error.
+
+    A proxy that blocks a host returns another status.
+    """
     try:
         status = client.head(url).status_code
     except httpx.HTTPError as error:

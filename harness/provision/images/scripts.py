@@ -1,8 +1,8 @@
 """Mount scripts of the ranks that changed since the worker image was built.
 
-An image has labels: what it was made of besides scripts, and the hash of each script in it. Where an image
-that was made of the same is there, only the files that differ travel, in a ConfigMap of the launch. Nothing
-is built, saved or loaded, and what runs is what lies in the checkout.
+The labels of an image contain a hash of its inputs without scripts, and the hash of each script. If an image
+with the same inputs exists, only the changed scripts are sent, in a ConfigMap of the launch. Then nothing is
+built, saved or loaded, and the ranks run the scripts of the checkout.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ CONFIG_MAP = "scripts"
 MAKING = "pluto-e2e-harness.making"
 SCRIPTS = "pluto-e2e-harness.scripts"
 MOST_FILES = 500
-"""Each is a mount of its own."""
+"""Maximum number of scripts, because each is a separate mount."""
 MOST_BYTES = 900_000
-"""A ConfigMap takes 1 MiB in all."""
+"""Maximum size of the scripts, because a ConfigMap is limited to 1 MiB."""
 
 
 @dataclass(frozen=True)
 class Near:
-    """An image that was made of the same, and the scripts that it lacks or has in another version."""
+    """An image with the same inputs, and the scripts that it lacks or has in another version."""
 
     tag: str
     image_id: str
@@ -41,12 +41,12 @@ class Near:
 
 
 def read(folder: Path) -> dict[str, bytes]:
-    """Return every file below `folder` by its path there."""
+    """Return the content of every file in `folder`, by relative path."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in files_of(folder)}
 
 
 def labels(making: str, scripts: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the labels of an image that is built from these."""
+    """Return the labels for an image."""
     return {MAKING: making, SCRIPTS: json.dumps(digests(scripts))}
 
 
@@ -56,10 +56,11 @@ def digests(scripts: Mapping[str, bytes]) -> dict[str, str]:
 
 
 def near(repository: str, making: str, scripts: Mapping[str, bytes]) -> Near | None:
-    """Return the newest local image made of the same that lacks nothing but changed or new files. None:
-    build one.
+    """Return the newest local image with the same inputs that differs only in changed or new scripts.
+
+    None means that an image must be built.
     """
-    # Of this repository: an image that a user built on ours has its labels too, and is another image.
+    # Only of this repository, because an image that a user built on the worker image inherits its labels.
     form = ["--filter", f"label={MAKING}={making}", "--filter", f"reference={repository}"]
     form += ["--format", "{{.Repository}}:{{.Tag}}"]
     listed = processes.run(["docker", "images", *form], timeout=30, cause=CAUSE)
@@ -71,8 +72,9 @@ def near(repository: str, making: str, scripts: Mapping[str, bytes]) -> Near | N
 
 
 def changed_since(said: Mapping[str, str], scripts: Mapping[str, bytes]) -> dict[str, bytes] | None:
-    """Return the files to add to an image with these hashes. None: files were deleted since, or too much
-    changed.
+    """Return the files to mount over an image with these hashes.
+
+    None means that files were deleted since, or that the changes are too large.
     """
     if not set(said) <= set(scripts):
         return None
@@ -81,13 +83,14 @@ def changed_since(said: Mapping[str, str], scripts: Mapping[str, bytes]) -> dict
 
 
 def fits(scripts: Mapping[str, bytes]) -> bool:
-    """Whether a ConfigMap can hold them."""
+    """Return whether the scripts fit into a ConfigMap."""
     return sum(map(len, scripts.values())) <= MOST_BYTES
 
 
 def users(settings: Settings) -> dict[str, bytes]:
-    """Return the scripts of the user's folder (HARNESS_SCRIPTS). Raises UsageError when a ConfigMap cannot
-    hold them.
+    """Return the scripts of the user's folder (HARNESS_SCRIPTS).
+
+    Raises UsageError if they do not fit into a ConfigMap.
     """
     if settings.scripts is None:
         return {}
@@ -98,28 +101,28 @@ def users(settings: Settings) -> dict[str, bytes]:
         least = "at least " if len(sizes) > MOST_FILES else ""
         raise UsageError(
             f"HARNESS_SCRIPTS {settings.scripts} has {least}{len(sizes)} files of {sum(sizes)} bytes in all; "
-            f"expected are 1 to {MOST_FILES} files of at most {MOST_BYTES} bytes in all",
+            f"1 to {MOST_FILES} files of at most {MOST_BYTES} bytes in all are expected",
             hint="put data into an image or a volume",
         )
     return read(settings.scripts)
 
 
 def said(tag: str, changed: Mapping[str, bytes]) -> str:
-    """Return the image and its changed scripts in one line, for the evidence."""
+    """Return a line with the image and its changed scripts, for the evidence."""
     return " + ".join([tag, *(f"{name}@{_hash(text)[:12]}" for name, text in sorted(changed.items()))])
 
 
 def config_map(namespace: str, scripts: Mapping[str, bytes]) -> Object:
-    """Return the scripts as a ConfigMap of the launch's namespace."""
+    """Return a ConfigMap with the scripts for the namespace of a launch."""
     data = {_key(name): base64.b64encode(text).decode() for name, text in scripts.items()}
     metadata = {"name": CONFIG_MAP, "namespace": namespace}
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "binaryData": data}
 
 
 def mounts(scripts: Mapping[str, bytes]) -> list[Object]:
-    """Return a mount for each script, over the image's own file or beside it.
+    """Return a mount for each script, which replaces or adds a file of the image.
 
-    Each has a volume of its own, because konduktor merges mounts of one name into one.
+    Each has its own volume, because konduktor merges mounts with the same name.
     """
     return [
         {"name": f"{CONFIG_MAP}-{number}", "mountPath": f"{WORKSPACE}/{name}", "subPath": _key(name)}
@@ -128,7 +131,7 @@ def mounts(scripts: Mapping[str, bytes]) -> list[Object]:
 
 
 def volumes(mounts: Sequence[Object]) -> list[Object]:
-    """What `mounts` refer to: the one ConfigMap, by a name for each."""
+    """Return the volumes of `mounts`, which all refer to the same ConfigMap."""
     return [{"name": mount["name"], "configMap": {"name": CONFIG_MAP}} for mount in mounts]
 
 
@@ -146,5 +149,5 @@ def _hash(text: bytes) -> str:
 
 
 def _key(name: str) -> str:
-    """Return a key for a ConfigMap: no slashes, no spaces."""
+    """Return a valid key of a ConfigMap for a path."""
     return _hash(name.encode())[:16]

@@ -1,5 +1,6 @@
-"""Resolve what the cluster is made of: published images and manifests, or ones built here. No other module
-knows which.
+"""Resolve the images and manifests of a cluster, which are published or built here.
+
+No other module depends on where they come from.
 """
 
 from __future__ import annotations
@@ -29,29 +30,29 @@ _DOWNLOAD_SECONDS = 60.0
 
 
 Own = Callable[[Bases], Sequence[LocalImage]]
-"""Builds images on the bases. Returns those that every cluster will run."""
+"""A function that builds images on the bases, and returns those that every cluster runs."""
 
 
 @dataclass(frozen=True)
 class Stack:
-    """References and files that the cluster, the controllers and the images are made from."""
+    """Image references and files for the cluster, the controllers and the harness's images."""
 
     way: Literal["registry", "source"]
     node_image: str
     kubernetes: str
     jobset_manifest: Path
-    """Ready for server-side apply, in the cache; so is kueue_manifest."""
+    """A file in the cache, ready for server-side apply, as is kueue_manifest."""
     kueue_manifest: Path
     node_images: tuple[str, ...]
-    """Local Docker images that every node needs before the controllers start. Nodes pull published ones."""
+    """Local Docker images that every node needs before the controllers start. Nodes pull published images."""
     torch_base: str
-    """FROM of the worker image; python_base is the tracker image's."""
+    """The base of the worker image. python_base is the base of the tracker image."""
     python_base: str
     versions: dict[str, str]
     containerd_patches: tuple[str, ...] = ()
     """kind's containerdConfigPatches."""
     mirrors: dict[str, str] = field(default_factory=dict)
-    """For `mirror.teach`, once the nodes run and before anything is pulled."""
+    """Arguments of `mirror.teach`, which is called once the nodes run and before they pull images."""
 
     @property
     def controllers(self) -> tuple[Path, Path]:
@@ -60,21 +61,22 @@ class Stack:
 
 
 def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
-    """Return the stack of HARNESS_IMAGES. What the cache lacks is downloaded or built.
+    """Return the stack for HARNESS_IMAGES. Missing parts are downloaded or built.
 
-    `then` is called as soon as the bases are there: what is built on them need not wait for the cluster's own
-    images. A node image that is built now unpacks what `then` returns, while the controllers are compiled.
+    `then` is called once the bases exist, so that images on them can be built before the cluster's images are
+    complete. The images that it returns are unpacked, if a node image is built now, while the controllers are
+    compiled.
 
-    Raises HarnessError when a manifest cannot be downloaded or is not the pinned one (controllers.manifest),
-    or when a build failed (cluster.node_image, controllers.image_failed, image.build_failed). Raises
-    UsageError for a Kubernetes version that is not available this way.
+    Raises HarnessError if a manifest cannot be downloaded or does not match its hash (controllers.manifest),
+    or if a build fails (cluster.node_image, controllers.image_failed, image.build_failed). Raises UsageError
+    for a Kubernetes version that is not available.
     """
     settings, progress = context.settings, context.progress
     locked = versions.load(settings)
     if settings.kubernetes and settings.node_image:
         raise UsageError(
             f"both Kubernetes {settings.kubernetes} and the node image {settings.node_image} are set",
-            hint="the image decides the version: leave HARNESS_KUBERNETES out",
+            hint="unset HARNESS_KUBERNETES, because the image determines the version",
         )
     way = settings.images
     if way == "auto":
@@ -97,7 +99,7 @@ def _built(locked: Versions, context: RunContext, then: Own) -> Stack:
     if not versions.is_of(only, wanted):
         raise UsageError(
             f"Kubernetes {wanted} cannot be built from source: the images are of {only} alone",
-            hint="HARNESS_IMAGES=registry where one is reached, or another [source] in a versions file",
+            hint="use HARNESS_IMAGES=registry if a registry can be reached, or change [source] of the lock",
         )
 
     def debian() -> tuple[Bases, Sequence[LocalImage]]:
@@ -149,7 +151,7 @@ def _published(registry: Registry, context: RunContext, then: Own) -> Stack:
 
 
 def _manifest(name: str, controller: Controller, context: RunContext) -> Path:
-    """Return the pinned manifest, adapted. It is kept by its hash: a second run downloads nothing."""
+    """Return the adapted pinned manifest. It is cached by its hash, so a second run downloads nothing."""
     folder = context.settings.cache_dir / "manifests"
     published = folder / f"{controller.sha256}.yaml"
     if not published.is_file():
@@ -166,7 +168,7 @@ def _manifest(name: str, controller: Controller, context: RunContext) -> Path:
 
 
 def download(url: str) -> bytes:
-    """Return the body of a GET. Raises HarnessError, cause controllers.manifest."""
+    """Return the body of a GET. Raises HarnessError (cause controllers.manifest)."""
     try:
         return httpx.get(url, timeout=_DOWNLOAD_SECONDS, follow_redirects=True).raise_for_status().content
     except httpx.HTTPError as error:
@@ -178,7 +180,10 @@ def download(url: str) -> bytes:
 
 
 def verified(content: bytes, controller: Controller) -> bytes:
-    """Return `content` itself. Raises HarnessError (controllers.manifest) unless it is what the lock pins."""
+    """Return `content` itself.
+
+    Raises HarnessError (controllers.manifest) if its hash is not the pinned one.
+    """
     seen = hashlib.sha256(content).hexdigest()
     if seen != controller.sha256:
         raise HarnessError(
@@ -192,7 +197,7 @@ def verified(content: bytes, controller: Controller) -> bytes:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Write the file whole or not at all, also beside another process that writes the same."""
+    """Write the file atomically, even if another process writes the same file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(f".{os.getpid()}.partial")
     partial.write_bytes(content)

@@ -1,13 +1,13 @@
-"""Images unpacked once for all nodes of all clusters, in one Docker volume. Nodes take them over by links.
+"""Unpack images once for all nodes of all clusters, into a Docker volume, from which nodes link them.
 
     containerd/         the root of a containerd that runs only while an image is added
     images/<name>.tar   an image without its layers: manifest and configuration
     images/<name>.sh    run in a node, makes its containerd's snapshots links to the layers here, and
                         imports the tar
 
-An import writes every file of an image into every node: 1 GB twice took 30 s of the 57 that a cluster of
-three nodes needed. A link takes no room and no time, and what the layers' files hold in memory is there once
-(docs/decisions/025). An image stays until the whole volume goes, because pods may run on it.
+An import would write every file of an image into every node: 1 GB twice took 30 s of the 57 s that a cluster
+of three nodes needed. A link takes no space and no time, and the page cache has the layers' files only once
+(docs/decisions/025). An image stays until the whole volume is removed, because pods may run on it.
 """
 
 from __future__ import annotations
@@ -61,30 +61,30 @@ exit 1
 
 
 def volume(context: RunContext) -> str:
-    """Return the name of the volume: of one cache there is one, and its lock is there."""
+    """Return the name of the volume. Each cache has one, with its lock in the cache."""
     return f"harness-unpacked-{key(str(context.settings.cache_dir.resolve()))}"
 
 
 def folder(context: RunContext) -> Path:
-    """Return where Docker keeps the volume, for kind. It is made when it is not there."""
+    """Return the folder of the volume, for kind. The volume is created if necessary."""
     name = volume(context)
     _docker("volume", "create", name)
     return Path(_docker("volume", "inspect", "--format", "{{.Mountpoint}}", name).strip())
 
 
 def made(context: RunContext) -> str:
-    """Return when the volume was made: another one may keep the same layer in another folder."""
+    """Return when the volume was created, because a new volume may have the same layer in another folder."""
     folder(context)
     return _docker("volume", "inspect", "--format", "{{.CreatedAt}}", volume(context)).strip()
 
 
 def script(image: LocalImage) -> str:
-    """Return the path, in a node, of the script that links an image."""
+    """Return the path in a node of the script that links an image."""
     return f"{MOUNT}/images/{image.file}.sh"
 
 
 def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
-    """Add images. A failure only says so: nodes import what is not here."""
+    """Add images. A failure is only reported as progress, and nodes import these images."""
     try:
         add(images, node_image, context)
     except HarnessError as error:
@@ -92,7 +92,7 @@ def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) 
 
 
 def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
-    """Unpack what the volume lacks, with the containerd of a node image. One process at a time.
+    """Unpack the images that the volume lacks, with the containerd of a node image, in one process at a time.
 
     Raises ToolError or HarnessError, cause image.load_failed.
     """
@@ -114,7 +114,7 @@ def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> N
 
 
 def _used(container: str) -> bool:
-    """Return whether another container, a node, mounts a volume of unpacked images."""
+    """Return whether another container, which is a node, mounts the volume."""
     listed = _docker("ps", "--all", "--filter", f"volume={MOUNT}", "--format", "{{.Names}}")
     return bool(set(listed.split()) - {container})
 
@@ -123,7 +123,7 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     context.progress(f"{image.tag}: unpacking, once for all clusters")
     name = node_name(image.tag)
     pipe(image, ["docker", "exec", "-i", container, *IMPORT, "--discard-unpacked-layers", "-"])
-    # Another image of this name may come. Then this one's layers would go, under pods that run on them.
+    # If another image gets this name, containerd would delete the layers of this one, which pods may use.
     _inside(container, *CTR, "images", "tag", "--force", name, f"kept.invalid/{image.file.lower()}")
     rows = [row.split() for row in _inside(container, *CTR, "images", "ls").splitlines()]
     digest = next(row[2] for row in rows if row[0] == name)
@@ -135,13 +135,16 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     chains = chain_ids(json.loads(configuration)["rootfs"]["diff_ids"])
     links = [(chain, _layer(container, chain)) for chain in chains]
     files = {"tar": small(name, digest, manifest, configuration), "sh": linking(links, image).encode()}
-    for ending, content_of in files.items():  # the script last: who sees it finds everything
+    for (
+        ending,
+        content_of,
+    ) in files.items():  # the script comes last, so that everything exists once the script does
         path = f"{MOUNT}/images/{image.file}.{ending}"
         _write(container, path, content_of)
 
 
 def chain_ids(diff_ids: Sequence[str]) -> list[str]:
-    """Return the name that containerd gives to each layer on those below it: OCI's ChainID."""
+    """Return containerd's name of each layer on top of the lower ones, which is OCI's ChainID."""
     chains: list[str] = []
     for diff_id in diff_ids:
         below = f"{chains[-1]} " if chains else ""
@@ -150,7 +153,7 @@ def chain_ids(diff_ids: Sequence[str]) -> list[str]:
 
 
 def linking(links: Sequence[tuple[str, str]], image: LocalImage) -> str:
-    """Return the script for a node. `links`: each layer's ChainID, lowest first, and its folder."""
+    """Return the script for a node. `links` has each layer's ChainID, lowest first, and its folder."""
     lines, below = [], ""
     for chain, path in links:
         lines.append(f"  link {chain} {path} {below} || return 1\n")
@@ -160,7 +163,7 @@ def linking(links: Sequence[tuple[str, str]], image: LocalImage) -> str:
 
 
 def small(name: str, digest: str, manifest: str, configuration: str) -> bytes:
-    """Return an OCI layout as a tar, of one image without its layers."""
+    """Return an OCI layout of an image without its layers, as a tar."""
     body = manifest.encode()
     index = {
         "schemaVersion": 2,
@@ -196,7 +199,7 @@ def _sha256(content: bytes) -> str:
 
 
 def _layer(container: str, chain: str) -> str:
-    """Return the folder of a layer's own files."""
+    """Return the folder with the files of a layer."""
     view = f"ctr -n k8s.io snapshots view --mounts look {chain}; ctr -n k8s.io snapshots rm look >&2 || true"
     mount = json.loads(_inside(container, "sh", "-c", view))[0]
     lower = next((o for o in mount["Options"] if o.startswith("lowerdir=")), None)
@@ -218,8 +221,8 @@ def _write(container: str, path: str, content: bytes) -> None:
 
 @contextmanager
 def _containerd(name: str, node_image: str) -> Iterator[str]:
-    """Run a containerd over the volume. Yields the container's name. Needs the lock."""
-    _docker("rm", "--force", "--volumes", name)  # a process that was killed may have left it
+    """Run a containerd on the volume, and yield its container's name. The caller must hold the lock."""
+    _docker("rm", "--force", "--volumes", name)  # a killed process may have left it behind
     # The stop signal of a node image is for systemd. containerd ignores it, and is killed ten seconds later.
     mounted = ["--volume", f"{name}:{MOUNT}", "--entrypoint", "sh", "--stop-signal", "TERM"]
     _docker("run", "--detach", "--privileged", "--name", name, *mounted, node_image, "-c", _CONTAINERD)
@@ -236,7 +239,7 @@ def _containerd(name: str, node_image: str) -> Iterator[str]:
                 )
             time.sleep(0.1)
         yield name
-        _docker("stop", "--time", "10", name)  # it writes what it knows
+        _docker("stop", "--time", "10", name)  # it writes its database
     finally:
         _docker("rm", "--force", "--volumes", name)
 

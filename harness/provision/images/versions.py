@@ -1,4 +1,4 @@
-"""The `[registry]` and `[worker]` tables of the lock."""
+"""The tables `[registry]` and `[worker]` of the versions file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LOCK = Path(__file__).parents[2] / "versions.toml"
 
 
 def is_of(version: str, wanted: str | None) -> bool:
-    """Whether `v1.35.8` matches `1.35`, `1.35.8` or no wish at all."""
+    """Return whether a version such as `v1.35.8` matches `1.35`, `1.35.8` or None."""
     return wanted is None or f"{version}.".startswith(f"v{wanted.removeprefix('v')}.")
 
 
@@ -23,7 +23,7 @@ class _Table(BaseModel):
 
 
 class Controller(_Table):
-    """One controller's published image and manifest. `sha256` is of the manifest, 64 hex digits."""
+    """The published image and manifest of a controller. `sha256` is the manifest's hash in 64 hex digits."""
 
     version: str
     image: str
@@ -32,7 +32,7 @@ class Controller(_Table):
 
 
 class Registry(_Table):
-    """Published images by reference. `mirrors`: registry host of a reference → base URL for the nodes."""
+    """References of published images. `mirrors` maps a registry host to its base URL for the nodes."""
 
     kubernetes: str
     node: str
@@ -45,9 +45,9 @@ class Registry(_Table):
     mirrors: dict[str, str] = {}
 
     def node_of(self, wanted: str | None) -> tuple[str, str]:
-        """Return (Kubernetes version, node image) of `1.35` or `1.35.8`; without a wish those of the stack.
+        """Return Kubernetes version and node image for `1.35` or `1.35.8`, or the stack's for None.
 
-        Raises UsageError naming the versions there are.
+        Raises UsageError with the available versions.
         """
         known = {self.kubernetes: self.node, **self.nodes}
         for version, image in known.items():
@@ -55,16 +55,19 @@ class Registry(_Table):
                 return version, image
         raise UsageError(
             f"no node image of Kubernetes {wanted} is known, only of {', '.join(known)}",
-            hint="add it to [registry.nodes] of versions.toml, or name an image: HARNESS_NODE_IMAGE",
+            hint="add it to [registry.nodes] of versions.toml, or set HARNESS_NODE_IMAGE",
         )
 
     def images(self) -> list[str]:
-        """Return every reference, by its use."""
+        """Return all references, by their use."""
         return [self.node, self.torch_base, self.python_base, self.jobset.image, self.kueue.image]
 
 
 class Worker(_Table):
-    """Python (major.minor) of both bases, PyTorch for a base without it, Debian suite of bases built here."""
+    """Versions of the worker image:
+
+    Python (major.minor), PyTorch if the base lacks it, and Debian's suite.
+    """
 
     python: str = Field(pattern=r"^3\.\d+$")
     torch: str
@@ -72,7 +75,7 @@ class Worker(_Table):
 
 
 class Versions(BaseModel):
-    """Both tables; the rest of the lock belongs to others."""
+    """Both tables. Other modules read the other tables of the file."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -81,9 +84,7 @@ class Versions(BaseModel):
 
 
 def load(settings: Settings) -> Versions:
-    """Load from settings.versions_file, or harness/versions.toml. Raises UsageError naming what does not
-    fit.
-    """
+    """Load settings.versions_file, or harness/versions.toml. Raises UsageError with the invalid values."""
     path = settings.versions_file or LOCK
     try:
         return Versions.model_validate(toml(path, "versions file", hint=f"compare it with {LOCK}"))

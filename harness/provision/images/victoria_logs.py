@@ -1,4 +1,4 @@
-"""The images of VictoriaLogs and of vlagent, its collector: built from one Go module, or published ones."""
+"""The images of VictoriaLogs and its collector vlagent: built from one Go module, or published."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from harness.provision.source.programs import pinned, programs
 
 PATH = "github.com/VictoriaMetrics/VictoriaLogs"
 DOCKERFILE = 'FROM scratch\nCOPY {0} /{0}\nENTRYPOINT ["/{0}"]\n'
-"""The published images have an entrypoint too, of another path."""
+"""The published images also have an entrypoint, with another path."""
 
 
 @dataclass(frozen=True)
 class LogImages:
-    """References of both images. `local`: only this machine's Docker has them."""
+    """References of both images. `local` means that only this machine's Docker has them."""
 
     server: str
     agent: str
@@ -24,7 +24,7 @@ class LogImages:
 
 
 def victoria_logs_images(context: RunContext, *, published: bool) -> LogImages:
-    """Return the published images, or local ones, built unless they are there.
+    """Return the published images, or local ones, which are built if they are missing.
 
     Raises ToolError or HarnessError, cause image.build_failed or cluster.node_image.
     """

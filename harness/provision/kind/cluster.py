@@ -1,4 +1,4 @@
-"""A kind cluster of the harness's own, from its creation to its removal."""
+"""A kind cluster that belongs to the harness, from its creation to its removal."""
 
 from __future__ import annotations
 
@@ -22,17 +22,14 @@ from harness.provision.kind.template import Template
 
 
 class KindCluster(KindNodes):
-    """One kind cluster by name. Creating, installing and deleting hold its lock, one harness at a time."""
+    """A kind cluster, by name. A lock lets only one process at a time create, install or delete it."""
 
     owns_namespaces = True
     keeps_namespaces = True
-    """Namespaces are deleted with the cluster.
-
-    On a kept one the newest few stay, for users who want to look at them.
-    """
+    """Namespaces are deleted with the cluster. On a kept cluster, the newest few stay for inspection."""
 
     ephemeral_storage = "10Gi"
-    """A node's disk is the machine's: one pod that fills it ends every launch, and Docker with them."""
+    """A node shares the machine's disk, so a pod that fills it would stop all launches and Docker."""
 
     def owned(self) -> OwnedCluster:
         return self
@@ -44,13 +41,13 @@ class KindCluster(KindNodes):
 
     @property
     def shared_folder(self) -> SharedFolder | None:
-        """Return it, or None for a cluster that an earlier version made without one."""
+        """Return the shared folder, or None for a cluster that an earlier version created without one."""
         return SharedFolder(self.volumes, VOLUMES_MOUNT) if self.volumes.is_dir() else None
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Remove the launch's folder, and its ended pods that keep more than storage.KEEP_BYTES.
+        """Remove the launch's folder, and its ended pods with more than storage.KEEP_BYTES of data.
 
-        A failure only says so. A cluster that is gone keeps nothing.
+        A failure is only reported as progress. A deleted cluster uses no space.
         """
         if self.state() is None:
             return
@@ -62,17 +59,17 @@ class KindCluster(KindNodes):
             progress(f"could not see what the pods of {namespace} keep on disk: {error.message}")
 
     def template(self, context: RunContext) -> Template | None:
-        """Return the template that the cluster would be started from. None: kind creates it."""
+        """Return the template from which the cluster would be started. None means that kind creates it."""
         return usable(self, Images.make(context), context)
 
     def lacks_template(self, context: RunContext) -> bool:
-        """Return whether it could be started from a template, and there is none."""
+        """Return whether the cluster could be started from a template, but none exists."""
         return lacking(self, Images.make(context), context)
 
     def ready(self, context: RecordedContext) -> Ready:
-        """Provide images, kind, JobSet, Kueue, queues and tracker. What is there and proved is left as it is.
+        """Provide images, nodes, JobSet, Kueue, queues and tracker. Parts that serve already are not changed.
 
-        Raises UsageError for a cluster that is not the harness's own.
+        Raises UsageError for a cluster that the harness did not create.
         """
         writer = context.writer
         with self._alone(context.progress, f"waiting for another harness that works on cluster {self.name}"):
@@ -100,7 +97,7 @@ class KindCluster(KindNodes):
     def _filled(self, images: Images, context: RecordedContext) -> Kube:
         """Create or reuse the cluster, and install everything.
 
-        When that fails, a cluster created here is deleted.
+        On failure, a cluster created here is deleted.
         """
         writer = context.writer
         with ExitStack() as last:
@@ -112,7 +109,7 @@ class KindCluster(KindNodes):
                 kube.retried = writer.retry
                 install(self, kube, images, context, begun)
             except BaseException:
-                if begun is not None:  # one that was there stays, and can be asked itself
+                if begun is not None:  # an existing cluster stays, and can be inspected
                     self.export_logs(writer.path / "kind")
                 if begun is not None and not self.settings.keep_cluster:
                     context.progress(f"deleting cluster {self.name}")
@@ -122,20 +119,20 @@ class KindCluster(KindNodes):
 
     # -- leave, remove ---------------------------------------------------------------------------------
     def removable(self, ready: Ready | None, owner: str) -> bool:
-        """Return whether nobody wants it kept, and this run used it or began it."""
+        """Return whether the cluster is not to be kept, and this run used it or began to create it."""
         state = self.state()
         if state is None or state.kept or self.settings.keep_cluster:
             return False
         return ready is not None or state.owner == owner
 
     def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
-        """Release it. Remove it when it is removable and nobody else uses it."""
+        """Release the cluster. Remove it if it is removable and nobody else uses it."""
         if ready is not None:
             ready.use.release()
         if not self.removable(ready, owner):
             return False
         with self._alone(context.progress):
-            if not self.removable(ready, owner):  # another one may have kept or removed it meanwhile
+            if not self.removable(ready, owner):  # another process may have kept or removed it meanwhile
                 return False
             if self.used():
                 context.progress(f"cluster {self.name} stays: another harness uses it")
@@ -144,7 +141,10 @@ class KindCluster(KindNodes):
             return self._delete_all()
 
     def down(self, progress: Progress) -> bool:
-        """Remove it, also when it is used or kept. Return False when the harness made none of this name."""
+        """Remove the cluster, even if it is used or kept.
+
+        Return False if the harness created none with this name.
+        """
         with self._alone(progress):
             if self.state() is None:
                 return False
@@ -153,7 +153,7 @@ class KindCluster(KindNodes):
             return self._delete_all()
 
     def _delete_all(self) -> bool:
-        """Delete the cluster, and at last its lock files. The caller does nothing else under the lock."""
+        """Delete the cluster, and finally its lock files. The caller does nothing else under the lock."""
         deleted = self.delete()
         if deleted:
             for path in (self.users, self.lock):
@@ -162,16 +162,16 @@ class KindCluster(KindNodes):
 
     # -- stop, start -----------------------------------------------------------------------------------
     def paused(self) -> bool:
-        """Return whether every node is there and none of them runs."""
+        """Return whether all nodes exist and none of them runs."""
         return power.paused(self)
 
     def pause(self, progress: Progress) -> bool:
-        """Stop the nodes. Everything in the cluster stays. Return False when they were stopped already."""
+        """Stop all nodes and keep their contents. Return False if they were stopped already."""
         with self._alone(progress):
             return power.pause(self)
 
     def resume(self, progress: Progress) -> bool:
-        """Start the nodes and wait until everything serves. Return False when it was not paused."""
+        """Start the nodes and wait until the cluster is ready. Return False if it was not paused."""
         with self._alone(progress), reached():
             power.owned(self)
             return start(self, progress)

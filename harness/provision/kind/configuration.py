@@ -1,4 +1,4 @@
-"""The configuration of kind, and why it differs from kind's own defaults."""
+"""The configuration for kind, with the reasons for values that differ from kind's defaults."""
 
 from __future__ import annotations
 
@@ -11,31 +11,31 @@ from harness.provision.images import unpacked
 from harness.settings import Settings
 
 VOLUMES_MOUNT = "/harness-volumes"
-"""A folder that all nodes share: what a claim of many writers is on a real cluster."""
+"""A folder that all nodes share, in place of a ReadWriteMany volume of a real cluster."""
 
 _ALONE = {"leader-elect": "false"}
-"""There is one control plane, so nobody else could lead. An election costs seconds at the first start,
-because the roles are not there yet, and 15 s after a pause, until the old lease has expired. Renewing
-the leases is two writes every two seconds.
+"""With a single control plane, leader election is not needed. It takes seconds at the first start, because
+the roles do not exist yet, and 15 s after a pause, until the old lease has expired. Renewing the leases also
+needs two writes every two seconds.
 """
 _UNTHROTTLED = {"kube-api-qps": "200", "kube-api-burst": "400"}
-"""The controller manager makes an account for each of its controllers first. At 20 requests a second, as by
-default, that takes 5 s, in which no pod is made.
+"""The controller manager first creates an account for each of its controllers. With the default limit of 20
+requests a second, that takes 5 s, in which no pod is created.
 """
 
 _ELECTED_SOON = {"heartbeat-interval": "20", "election-timeout": "200"}
-"""Milliseconds. The only member of etcd elects itself after up to one election timeout, a second by default,
-and the API server waits for it at each start. Heartbeats go to other members alone.
+"""In milliseconds. The only member of etcd elects itself after up to one election timeout, a second by
+default, and the API server waits for that at each start. Heartbeats go only to other members.
 """
 
 
 def configuration(
     settings: Settings, node_image: str, containerd_patches: Sequence[str], images: Path, volumes: Path
 ) -> dict[str, object]:
-    """Return kind.yaml. The nodes see the unpacked `images`, and write into the folder `volumes`.
+    """Return kind.yaml. The nodes mount the unpacked `images` and the writable folder `volumes`.
 
     Three settings of the kubelet matter: a longer syncFrequency delays Kueue's certificate by a minute, a
-    smaller containerLogMaxSize rotates the log away from its follower, and cgroup v1 must be allowed by name.
+    smaller containerLogMaxSize rotates logs before they are read, and cgroup v1 must be allowed explicitly.
     """
     node = {
         "image": node_image,
@@ -64,17 +64,17 @@ def configuration(
 
 
 def _control_plane() -> Iterator[dict[str, object]]:
-    """Yield the ClusterConfiguration in which a control plane comes up sooner, in both formats of kubeadm.
+    """Yield a ClusterConfiguration that makes the control plane start faster, in both formats of kubeadm.
 
-    kind applies a patch to a document of the same apiVersion alone. A list of arguments replaces kind's own,
-    so what kind itself gives is repeated.
+    kind applies a patch only to a document with the same apiVersion. A list of arguments replaces kind's
+    list, so kind's own arguments are repeated.
     """
     manager = {"enable-hostpath-provisioner": "true", **_ALONE, **_UNTHROTTLED}
     for version, arguments, more in (
         (
             "v1beta4",
             lambda given: [{"name": name, "value": value} for name, value in given.items()],
-            {"encryptionAlgorithm": "ECDSA-P256"},  # ten RSA keys take 2 s of a processor
+            {"encryptionAlgorithm": "ECDSA-P256"},  # ten RSA keys take 2 s of CPU time
         ),
         ("v1beta3", dict, {}),
     ):

@@ -1,6 +1,6 @@
-"""Start a cluster from a template: node containers as kind makes them, with keys of their own by kubeadm.
+"""Start a cluster from a template: node containers like kind's, with new keys from kubeadm.
 
-It is an attempt: where it fails, kind creates the cluster.
+If the attempt fails, kind creates the cluster.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ def attempt(
     own: tuple[LocalImage, LocalImage],
     context: RecordedContext,
 ) -> Begun | None:
-    """Return what is in the cluster that was started, or None, with a line, where it could not be."""
+    """Start the cluster and return its contents. If that fails, report it as progress and return None."""
     if processes.run(["docker", "network", "inspect", _network()], timeout=30, check=False).returncode:
-        return None  # kind makes its network with the first cluster
+        return None  # kind creates its network with the first cluster
     kind.begin(stack.node_image, context)
     try:
         begun = _Copy(kind, template, stack, own, context).started()
@@ -130,7 +130,7 @@ class _Copy:
         ]
 
     def started(self) -> Begun:
-        """Start it, and return when every node is Ready and the controllers have been applied."""
+        """Start the cluster, and return once all nodes are Ready and the controllers are applied."""
         attempt, nodes = self._context.writer.attempt, [self._head, *self._workers]
         begun = Begun(images=True, prepared=True, copied=True)
         with ThreadPoolExecutor(len(nodes) + 2) as pool:
@@ -140,7 +140,7 @@ class _Copy:
                     zip(nodes, pool.map(lambda node: self._run(node, images), nodes), strict=True)
                 )
                 identities = self._identify(addresses)
-            pool.submit(import_module, CERTIFICATES)  # half a second of a processor that is idle now
+            pool.submit(import_module, CERTIFICATES)  # takes half a second, while the CPU is idle
             with attempt("API server to answer"):
                 self._exported()
                 kube = self._until_served()
@@ -171,7 +171,7 @@ class _Copy:
         return begun
 
     def _run(self, node: str, images: Path) -> str:
-        """Start a node's container with the options that kind gives it, and return its address."""
+        """Start a node's container with kind's options, and return its address."""
         head, network = node == self._head, _network()
         role = "control-plane" if head else "worker"
         command = ["docker", "run", "--name", node, "--hostname", node, *AS_KIND, "--net", network]
@@ -192,9 +192,9 @@ class _Copy:
         return address
 
     def _identify(self, addresses: dict[str, str]) -> str:
-        """Have the control plane make the cluster's keys, and start its kubelet.
+        """Create the cluster's keys on the control plane, and start its kubelet.
 
-        Returns a tar, in base64, of what each worker gets.
+        Returns the files for each worker as a tar in base64.
         """
         files = {}
         for node, address in addresses.items():
@@ -209,11 +209,12 @@ class _Copy:
         _in_node(node, ("join.sh", "kubelet.sh", "rules.sh"), identities)
 
     def _register(self, kube: Kube, nodes: Sequence[str], closed: Sequence[str]) -> None:
-        """Create or update Nodes with the networks of their pods, before a worker registers itself.
+        """Create or update Nodes with their pod CIDRs, before a worker registers itself.
 
-        A node is Ready when it knows its network, and the controller manager, which gives it one otherwise,
-        starts two seconds later. It leaves those that a Node has. Pods are not placed on the `closed` ones:
-        CoreDNS goes to the control plane, as where workers come later, and takes nothing of what they have.
+        A node becomes Ready once it has a pod CIDR. The controller manager would assign one, but it starts
+        two seconds later, and it keeps an existing CIDR. Pods are not scheduled on the `closed` nodes, so
+        that CoreDNS runs on the control plane, as in a cluster whose workers join later, and uses no
+        resources of the workers.
         """
         for number, node in enumerate([self._head, *self._workers]):
             if node not in nodes:
@@ -231,7 +232,7 @@ class _Copy:
         processes.run([kind.settings.kind_bin, *export], timeout=60)
 
     def _until_served(self) -> Kube:
-        """Return a client once the API server lets the administrator in."""
+        """Return a client once the API server accepts the administrator's requests."""
         kube = Kube(self._kind.kubeconfig, self._kind.context)
         deadline = Deadline.after(SERVE_SECONDS)
         while True:
@@ -248,14 +249,14 @@ class _Copy:
 
 
 def _placed(pods: dict[str, Object]) -> str | None:
-    """Return what is missing until both pods of CoreDNS have a node."""
+    """Return a message until both pods of CoreDNS are scheduled, and then None."""
     dns = [pod for name, pod in pods.items() if name.startswith("coredns-")]
     placed = [pod for pod in dns if pod["spec"].get("nodeName")]
     return None if len(placed) >= DNS_PODS else f"{len(placed)} of {DNS_PODS} pods have a node"
 
 
 def wait_dns(kube: Kube, seconds: float = 60) -> None:
-    """Wait until CoreDNS serves: a rank that starts earlier finds no other. Raises WaitError."""
+    """Wait until CoreDNS serves, because an earlier rank cannot resolve the others. Raises WaitError."""
 
     def serving(slices: dict[str, Object]) -> str | None:
         dns = [
@@ -276,7 +277,7 @@ def wait_dns(kube: Kube, seconds: float = 60) -> None:
 
 
 def configured(text: str, cluster: str, node: str, head: str, address: str) -> str:
-    """Return a node's kubeadm.conf with another cluster's name, node and address in it."""
+    """Return a node's kubeadm.conf, changed to another cluster, node and address."""
     documents = list(yaml.safe_load_all(text))
     for document in documents:
         if document["kind"] == "ClusterConfiguration":
@@ -293,7 +294,7 @@ def configured(text: str, cluster: str, node: str, head: str, address: str) -> s
 
 
 def packed(files: dict[str, tuple[int, str]]) -> str:
-    """Return a tar of files in base64. `files` are mode and text by path."""
+    """Return a tar of files in base64. `files` has mode and text by path."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, (mode, text) in files.items():
@@ -305,7 +306,7 @@ def packed(files: dict[str, tuple[int, str]]) -> str:
 
 
 def _in_node(node: str, scripts: Sequence[str], stdin: str = "") -> str:
-    """Run scripts in a node, one after the other. Return their output."""
+    """Run scripts in a node, in order, and return their output."""
     text = "".join((FILES / name).read_text() for name in scripts)
     command = ["docker", "exec", "-i", node, "bash", "-c", text, scripts[0]]
     return processes.run(command, stdin=stdin, timeout=120).stdout
@@ -320,14 +321,14 @@ def _network() -> str:
 
 
 def _free_port() -> int:
-    """Return a port that is free now, as kind chooses it: Docker would choose another at each start."""
+    """Return a port that is free now, as kind does. Docker would choose another port at each start."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
 def _docker_has_proxies() -> bool:
-    """Return whether Docker's client is configured to give containers a proxy."""
+    """Return whether Docker's client is configured to pass a proxy to containers."""
     folder = Path(os.environ.get("DOCKER_CONFIG") or Path.home() / ".docker")
     try:
         return bool(json.loads((folder / "config.json").read_text()).get("proxies"))

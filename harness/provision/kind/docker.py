@@ -1,4 +1,4 @@
-"""Check what a cluster needs of Docker before anything is created: an answer, room, and a free port."""
+"""Check Docker before a cluster is created: that it responds, has enough disk space and a free port."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from harness.settings import Settings
 
 GIB = 1024**3
 CONTROL_PLANE_GIB, WORKER_GIB, SPARE_GIB = 1.2, 3.0, 1.0
-"""GiB of disk for each node, because every node holds its own copy of the images.
-
-Measured on clusters after a run.
-"""
+"""Disk space in GiB for each node, each of which has its own copy of the images, measured after a run."""
 _CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("permission denied", "docker.permission"),
     ("is too new. Maximum supported API version", "docker.unsupported"),
@@ -25,9 +22,9 @@ _CAUSES: tuple[tuple[str, CauseId], ...] = (
 
 
 def daemon() -> None:
-    """Check that Docker answers.
+    """Check that Docker responds.
 
-    Raises HarnessError with cause docker.not_installed, docker.permission or docker.daemon_down.
+    Raises HarnessError (cause docker.not_installed, docker.permission or docker.daemon_down).
     """
     if shutil.which("docker") is None:
         raise HarnessError(
@@ -36,34 +33,34 @@ def daemon() -> None:
     try:
         processes.run(["docker", "version", "--format", "{{.Server.Version}}"], timeout=20)
     except ToolError as error:
-        said = (error.output.strip().splitlines() or ["it says nothing"])[-1]
+        said = (error.output.strip().splitlines() or ["no output"])[-1]
         where = f" (DOCKER_HOST is {host})" if (host := os.environ.get("DOCKER_HOST")) else ""
         named = [cause for text, cause in _CAUSES if text in said]
         raise HarnessError(
             f"the Docker daemon does not answer{where}: {said}",
-            hint="`harness doctor` says what is wrong with Docker",
+            hint="`harness doctor` shows what is wrong with Docker",
             cause=named[0] if named else "docker.daemon_down",
         ) from None
 
 
 def tools(settings: Settings) -> None:
-    """Check that kind is installed. Raises HarnessError, cause cluster.tool_missing."""
+    """Check that kind is installed. Raises HarnessError (cause cluster.tool_missing)."""
     if shutil.which(settings.kind_bin) is None:
         raise HarnessError(
-            f"`{settings.kind_bin}` is not a program that can be run: kind is needed to make a cluster",
-            hint="`harness doctor --fix` installs it, HARNESS_KIND_BIN names one that is elsewhere",
+            f"`{settings.kind_bin}` is not a program that can be run: kind is needed to create a cluster",
+            hint="`harness doctor --fix` installs it, or set HARNESS_KIND_BIN to its path",
             cause="cluster.tool_missing",
         )
 
 
 def room(settings: Settings) -> None:
-    """Check for room for a new cluster where Docker keeps containers.
+    """Check that Docker's disk has enough space for a new cluster.
 
-    Raises HarnessError, cause docker.disk_full.
+    Raises HarnessError (cause docker.disk_full).
     """
     done = processes.run(["docker", "info", "--format", "{{.DockerRootDir}}"], timeout=20, check=False)
     root = Path(done.stdout.strip() or "/var/lib/docker")
-    if not root.is_dir():  # in a machine of its own, as with Docker Desktop
+    if not root.is_dir():  # in a virtual machine, as with Docker Desktop
         return
     needed = CONTROL_PLANE_GIB + WORKER_GIB * (settings.workers or 1) + SPARE_GIB
     free = shutil.disk_usage(root).free / GIB
@@ -71,13 +68,13 @@ def room(settings: Settings) -> None:
         raise HarnessError(
             f"{root}, where Docker keeps containers, has {free:.1f} GiB free; "
             f"a cluster with {settings.workers} workers needs {needed:.1f} GiB",
-            hint="`docker system df` shows what takes it, `docker system prune` frees what nobody uses",
+            hint="`docker system df` shows what uses the space, and `docker system prune` frees unused data",
             cause="docker.disk_full",
         )
 
 
 def port(settings: Settings) -> None:
-    """Check that a chosen port of the API server is free. Raises HarnessError, cause docker.port_taken."""
+    """Check that the API server's port, if set, is free. Raises HarnessError (cause docker.port_taken)."""
     if not settings.api_port:
         return
     with socket.socket() as probe:
@@ -87,6 +84,6 @@ def port(settings: Settings) -> None:
         except OSError as error:
             raise HarnessError(
                 f"port {settings.api_port} of 127.0.0.1, for the API server, is taken: {error.strerror}",
-                hint="free it, or choose another: HARNESS_API_PORT (unset: any free one)",
+                hint="free the port, or set HARNESS_API_PORT to another one (unset means any free port)",
                 cause="docker.port_taken",
             ) from None

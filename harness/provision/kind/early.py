@@ -1,8 +1,8 @@
-"""Fill a cluster while kind still creates it.
+"""Load images and objects into a cluster while kind still creates it.
 
-Images go there as soon as containerd answers, objects as soon as the API does. kind mostly waits, for the
-control plane and then for each node. It is an attempt: `install` does whatever this did not, and reports why
-that fails.
+Images are loaded once containerd responds, and objects are applied once the API server does. Meanwhile kind
+mostly waits, for the control plane and then for each node. Failures are ignored here: `install` repeats the
+missing steps and reports their errors.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from harness.provision.kind.nodes import KindNodes
 
 LOOK_SECONDS = 0.3
 ASKED_SECONDS, PAUSE_SECONDS = 4.0, 0.2
-"""How long a node is asked by one call, and the pause between two tries in it."""
+"""Duration of the checks in a single call to a node, and the pause between two checks."""
 _AUTHORITY = "/etc/kubernetes/pki/ca.crt"
 _CONFIGURED = "test -e /kind/kubeadm.conf && ctr version >/dev/null"
-"""kind writes that file when it is done with a node's containerd, just before kubeadm starts."""
+"""kind writes this file after it has configured a node's containerd, just before kubeadm starts."""
 _ANSWERS = (
     "test -e /etc/kubernetes/admin.conf && "
     f"curl --silent --fail --cacert {_AUTHORITY} https://localhost:6443/livez >/dev/null"
@@ -42,14 +42,14 @@ _ANSWERS = (
 
 @dataclass
 class Begun:
-    """What is in a new cluster already."""
+    """The images and objects that a new cluster has already."""
 
     images: bool = False
     prepared: bool = False
     deployed: bool = False
     tracker: bool = False
     copied: bool = False
-    """It was started from a template."""
+    """Whether it was started from a template."""
 
 
 class _Stopped(Exception):
@@ -60,13 +60,13 @@ class _Stopped(Exception):
 def filling(
     kind: KindNodes, stack: Stack, own: tuple[LocalImage, LocalImage], context: RecordedContext
 ) -> Iterator[Begun]:
-    """Fill the cluster that the block creates. `own` are the worker image and the tracker's.
+    """Load the cluster that the block creates. `own` has the images of worker and tracker.
 
-    The block's end waits for what was begun. Its exception stops it.
+    The end of the block waits for steps that have begun. An exception in the block stops them.
     """
     begun, created, stop = Begun(), threading.Event(), threading.Event()
     if stack.mirrors or stack.containerd_patches:
-        yield begun  # kind or `install` first changes containerd, and restarts it
+        yield begun  # kind or `install` first changes containerd's configuration, and restarts it
         return
     with ThreadPoolExecutor(2) as background:
         filling = _Filling(kind, stack, own, context, begun, created, stop)
@@ -96,17 +96,20 @@ class _Filling:
         self._worker, self._tracker = own
         self._begun, self._created, self._stop = begun, created, stop
         self._loaded = threading.Event()
-        """The images of controllers and tracker are on the nodes: a pod that waits for one waits 10 s."""
+        """Set once the nodes have the images of controllers and tracker.
+
+        A pod without its image waits 10 s.
+        """
 
     def images(self) -> None:
-        """Load every image into the nodes that need it, those that pods wait for first."""
+        """Load all images into the nodes that need them, first the images for which pods wait."""
         kind, attempt = self._kind, self._context.writer.attempt
         try:
             with attempt("nodes to have containerd"):
                 self._until(self._there)
                 self._until(self._configured)
             with attempt("controller images to new nodes"):
-                # The control plane needs no tracker, but one call is sooner done than two.
+                # The control plane does not need the tracker's image, but one call is faster than two.
                 load_images([*self._stack.node_images, self._tracker], kind.nodes(), self._context)
             self._loaded.set()
             with attempt("worker image to new nodes"):
@@ -118,7 +121,7 @@ class _Filling:
             self._loaded.set()
 
     def objects(self) -> None:
-        """Apply controllers and tracker. Webhooks come later: they would stop kind's own pods."""
+        """Apply controllers and tracker. Webhooks come later, because they would block kind's own pods."""
         attempt = self._context.writer.attempt
         try:
             with attempt("API server to answer"):
@@ -142,7 +145,7 @@ class _Filling:
             return
 
     def _until(self, done: Callable[[], bool]) -> None:
-        """Wait as long as kind works. What is not there when it ends is left to `install`."""
+        """Wait until `done` or until kind ends. `install` does what is missing then."""
         while not done():
             if self._created.wait(LOOK_SECONDS):
                 if not self._stop.is_set() and done():
@@ -150,7 +153,7 @@ class _Filling:
                 raise _Stopped
 
     def _there(self) -> bool:
-        """Return whether Docker has every node."""
+        """Return whether Docker has all nodes."""
         return len(self._kind.nodes()) == self._kind.settings.workers + 1
 
     def _configured(self) -> bool:
@@ -158,7 +161,7 @@ class _Filling:
             return all(pool.map(lambda node: comes_true(node, _CONFIGURED), self._kind.nodes()))
 
     def _admitted(self) -> bool:
-        """Return whether the API server lets its administrator in, by the kubeconfig that kind will write."""
+        """Return whether the API server accepts the administrator's requests, with kind's kubeconfig."""
         try:
             kube = Kube(self._kind.kubeconfig, self._kind.context)
             return kube.fetch("/api/v1/namespaces/kube-system", seconds=2).status == 200
@@ -172,9 +175,9 @@ class _Filling:
 
 
 def comes_true(node: str, test: str) -> bool:
-    """Return whether a test of the shell comes true in a node within ASKED_SECONDS.
+    """Return whether a shell test succeeds in a node within ASKED_SECONDS.
 
-    It is repeated there: each `docker exec` takes 0.1 s of a processor, and kind needs all there are.
+    The node repeats the test, because each `docker exec` takes 0.1 s of CPU time, and kind needs all CPUs.
     """
     tries = round(ASKED_SECONDS / PAUSE_SECONDS)
     script = f"for try in $(seq {tries}); do {test} && exit 0; sleep {PAUSE_SECONDS}; done; exit 1"

@@ -10,13 +10,13 @@ from kubernetes.client.exceptions import ApiException
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube
 
-HINT = "`harness status` shows more; `harness down` removes it, the next run makes a new one"
+HINT = "`harness status` shows more; `harness down` removes it, and the next run creates a new one"
 
 
 def trouble(kubeconfig: Path, context: str, nodes: Sequence[str], expected: int) -> HarnessError | None:
-    """Return None when the API server answers and all `expected` nodes are Ready, else the reason.
+    """Return None if the API server responds and all `expected` nodes are Ready, or else the reason.
 
-    `nodes` are those that Docker has.
+    `nodes` are the nodes in Docker.
     """
     try:
         kube = Kube(kubeconfig, context)

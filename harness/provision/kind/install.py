@@ -1,6 +1,6 @@
-"""Fill a kind cluster: images, JobSet, Kueue, queues, tracker.
+"""Install images, JobSet, Kueue, queues and tracker in a kind cluster.
 
-What is there and proved is left as it is, so a warm cluster installs and builds nothing.
+Parts that serve already are not changed, so a warm cluster needs no installation and no build.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from harness.provision.kind.state import State
 from harness.provision.konduktor import konduktor_bin, konduktor_version
 
 AGAIN_SECONDS = 180
-"""Seconds for controllers to serve after their nodes were started again."""
+"""Maximum seconds until controllers serve after a restart of their nodes."""
 
 
 @dataclass(frozen=True)
 class Images:
-    """Everything that a kind cluster is made of and filled with, built or fetched."""
+    """All images and manifests for a kind cluster, built or downloaded."""
 
     stack: Stack
     worker: ImageRef
@@ -56,7 +56,9 @@ class Images:
 
         def build_own(bases: Bases) -> list[LocalImage]:
             own.update(worker=build_worker(bases, context), tracker=build_tracker(bases, context))
-            with suppress(HarnessError):  # a launch by konduktor tries again, and says why; others need none
+            with suppress(
+                HarnessError
+            ):  # a launch with konduktor tries again and reports the error; other launches do not need it
                 konduktor_bin(context)
             return [image.local for image in own.values()]
 
@@ -64,12 +66,12 @@ class Images:
 
     @property
     def own(self) -> list[LocalImage]:
-        """Return the images that pods of the harness run."""
+        """Return the images of the harness's own pods."""
         return [self.worker.local, self.tracker.local]
 
     @property
     def fingerprint(self) -> str:
-        """Return the fingerprint of everything that `install` puts into a cluster once."""
+        """Return the fingerprint of everything that `install` installs once."""
         parts = [*(path.read_bytes() for path in self.stack.controllers), self.tracker.tag.encode()]
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
@@ -85,14 +87,16 @@ class Images:
 
 
 def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -> Begun | None:
-    """Return what is in the cluster that was created, or None when an existing one serves."""
+    """Return the contents of the created cluster, or None if an existing cluster serves."""
     progress, stack = context.progress, images.stack
     state = kind.state()
     if state is not None and state.phase != "creating" and (nodes := kind.running()):
         wanted, there = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
-        whole = state.phase == "ready"  # webhooks of a controller that does not serve refuse what it lacks
+        whole = (
+            state.phase == "ready"
+        )  # webhooks of a controller that does not serve would reject the missing objects
         if kind.abandoned() and (wanted != there or not whole or not kind.healthy()):
-            progress(f"cluster {kind.name}: left by a run that was killed, and of no use")
+            progress(f"cluster {kind.name}: left by a killed run, and unusable")
             kind.delete()
             return create_or_reuse(kind, images, context)
         if wanted != there:
@@ -126,7 +130,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
 
 
 def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Template | None:
-    """Return the template of such a cluster, or None, with a line where that is not the usual case."""
+    """Return the template for the cluster, or None. An unusual reason for None is reported as progress."""
     why = copied.refused(kind, images.stack)
     if why is not None:
         if why:
@@ -147,7 +151,7 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
 
 
 def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
-    """Return whether such a cluster could be started from a template, and there is none."""
+    """Return whether the cluster could be started from a template, but none exists."""
     if copied.refused(kind, images.stack) is not None:
         return False
     name = template.tag(kind.settings, images.stack, images.own, context)
@@ -156,7 +160,7 @@ def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
 
 
 def _freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
-    """Make a template from a cluster that kind has just created. A failure is only reported as progress."""
+    """Create a template from a cluster that kind has just created. A failure is only reported as progress."""
     if copied.refused(kind, images.stack) is not None:
         return
     try:
@@ -173,7 +177,7 @@ def install(
 ) -> None:
     """Install controllers, queues and tracker while the worker image is loaded.
 
-    Then set the state to ready, and make a template of what kind just created.
+    Then set the state to ready, and create a template if kind has just created the cluster.
     """
     state = kind.state()
     assert state is not None
@@ -190,7 +194,7 @@ def install(
 
 
 def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
-    """Prove that an earlier installation still serves. Only the images may be newer."""
+    """Check that an earlier installation still serves. Only the images may be newer."""
     writer = context.writer
     with _travelling(kind, images, context):
         with writer.stage("controllers"), reached():
@@ -202,7 +206,7 @@ def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext
 
 @contextmanager
 def _travelling(kind: KindNodes, images: Images, context: RecordedContext) -> Iterator[None]:
-    """Bring the images of ranks and tracker to the nodes meanwhile. The block's end waits for them."""
+    """Load the images of ranks and tracker during the block. Its end waits for them."""
 
     def travel() -> None:
         with context.writer.stage("images to nodes"):
@@ -243,7 +247,7 @@ def _install(kind: KindNodes, kube: Kube, images: Images, context: RecordedConte
 
 
 def _install_logs(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
-    """Start what `konduktor logs` reads, unless it is there. vlagent runs on the control plane too."""
+    """Start VictoriaLogs for `konduktor logs`, if it is missing. vlagent also runs on the control plane."""
     logs = victoria_logs_images(context, published=images.stack.way == "registry")
     if logs.local:
         load_images([logs.server, logs.agent], kind.nodes(), context)
@@ -256,7 +260,7 @@ def _mark_ready(kind: KindNodes, state: State, fingerprint: str) -> None:
 
 
 def start(kind: KindNodes, progress: Progress) -> bool:
-    """Start a paused cluster and wait until everything serves again. Return False when it was not paused."""
+    """Start a paused cluster and wait until it is ready. Return False if it was not paused."""
     if not power.paused(kind):
         return False
     progress(f"cluster {kind.name}: was paused; starting its nodes")
@@ -268,7 +272,7 @@ def start(kind: KindNodes, progress: Progress) -> bool:
 
 
 def _until_served(kind: KindNodes, started: datetime) -> None:
-    """Wait until controllers and tracker serve after their nodes were started."""
+    """Wait until controllers and tracker serve after the start of their nodes."""
     kube = kind.kube()
     for attempt in Retrying(
         stop=stop_after_delay(AGAIN_SECONDS),

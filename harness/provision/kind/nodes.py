@@ -1,8 +1,8 @@
-"""The nodes of a kind cluster that belongs to the harness: created, proved healthy, reused, deleted.
+"""The nodes of a kind cluster that belongs to the harness: create, check, reuse and delete them.
 
-A state file, <state>/clusters/<name>/state.json, shows what was created. It is written before creation begins
-and removed after deletion. The kubeconfig is beside it. A cluster without a state file is somebody else's: it
-is neither used nor deleted. The user's own kubeconfig is never written.
+A state file, <state>/clusters/<name>/state.json, records the created cluster. It is written before the
+creation and removed after the deletion. The kubeconfig is beside it. A cluster without a state file belongs
+to somebody else, and is neither used nor deleted. The user's own kubeconfig is never written.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.provision.kind import docker
 from harness.provision.kind.state import State, read, save
 from harness.settings import Settings
 
-if TYPE_CHECKING:  # Where Docker has no cluster, nobody needs them (tests/unit/cli/test_startup.py).
+if TYPE_CHECKING:  # Not needed if Docker has no cluster (tests/unit/cli/test_startup.py).
     from harness.context import RecordedContext
     from harness.core.kubernetes import Kube, Object
 
@@ -37,11 +37,11 @@ _CREATE_CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("already exist for a cluster with the name", "cluster.name_taken"),
 )
 _STOPPED = ("created", "exited", "dead", "removing")
-"""States of a container without processes. One that `docker pause` froze has some."""
+"""States of a container without processes. A container frozen by `docker pause` has processes."""
 
 
 class KindNodes:
-    """The nodes of one kind cluster by name, and the harness's state file for it."""
+    """The nodes of a kind cluster, by name, and its state file."""
 
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
@@ -50,21 +50,21 @@ class KindNodes:
         self.kubeconfig = self.dir / "kubeconfig"
         self.context = f"kind-{self.name}"
         self.volumes = self.dir / "volumes"
-        """The folder that all nodes share, here (configuration.VOLUMES_MOUNT there)."""
+        """The folder that all nodes share. They mount it at configuration.VOLUMES_MOUNT."""
         self.lock = settings.state_dir / "clusters" / f"{self.name}.lock"
-        """Held by the process that creates, installs or deletes."""
+        """Lock of the process that creates, installs or deletes the cluster."""
         self._made = ""
-        """When the cluster that was made ready had been created."""
+        """Creation time of the cluster that is in use."""
         self.users = settings.state_dir / "clusters" / f"{self.name}.users"
-        """Locked by every process that uses the cluster, all at the same time."""
+        """Shared lock of all processes that use the cluster."""
 
-    # -- what is there ---------------------------------------------------------------------------------
+    # -- state -----------------------------------------------------------------------------------------
     def state(self) -> State | None:
-        """Return the state, or None when the harness did not create a cluster of this name."""
+        """Return the state, or None if the harness created no cluster with this name."""
         return read(self.dir)
 
     def exists(self) -> bool:
-        """Return whether Docker has nodes of a kind cluster of this name, whoever made it."""
+        """Return whether Docker has nodes of a kind cluster with this name, whoever created it."""
         return bool(self.nodes())
 
     def nodes(self) -> list[str]:
@@ -72,7 +72,7 @@ class KindNodes:
         return list(self.running())
 
     def running(self) -> dict[str, bool]:
-        """Return the name of each node container, control plane first, and whether it was not stopped."""
+        """Return whether each node container is not stopped, by name, control plane first."""
         listed = processes.run(
             [
                 "docker",
@@ -84,7 +84,7 @@ class KindNodes:
                 "{{.Names}} {{.State}}",
             ],
             timeout=30,
-            hint="`harness doctor` says what is wrong with Docker",
+            hint="`harness doctor` shows what is wrong with Docker",
             cause="docker.daemon_down",
         )
         states = dict(line.split() for line in listed.stdout.splitlines())
@@ -92,16 +92,16 @@ class KindNodes:
         return {node: states[node] not in _STOPPED for node in ordered}
 
     def used_from_now_on(self) -> None:
-        """Note which cluster of this name it is that is used: `deleted` tells another one from it."""
+        """Remember which cluster with this name is used, so that `deleted` can recognise another one."""
         state = self.state()
         self._made = state.created_at if state else ""
 
     def deleted(self) -> str | None:
-        """Return that the cluster of this name is not the one that was made ready, or None."""
+        """Return a message if the cluster with this name is not the one in use, or else None."""
         try:
             nodes = self.nodes()
         except HarnessError:
-            return None  # Docker does not answer
+            return None  # Docker does not respond
         if not any("control-plane" in node for node in nodes):
             left = f" (left: {', '.join(nodes)})" if nodes else ""
             return f"Docker has no container of the control plane of cluster {self.name}{left}"
@@ -111,7 +111,7 @@ class KindNodes:
         return None
 
     def pools(self) -> list[str]:
-        """Return the names of the nodes that take pods: the workers, or the only node."""
+        """Return the names of the nodes that accept pods: the workers, or the only node."""
         nodes = self.nodes()
         return nodes[1:] or nodes
 
@@ -121,9 +121,9 @@ class KindNodes:
         return Kube(self.kubeconfig, self.context)
 
     def trouble(self, nodes: Sequence[str] | None = None) -> HarnessError | None:
-        """Return why the cluster that the harness made cannot be used, with its cause, or None.
+        """Return why the harness's cluster cannot be used, with the cause, or None.
 
-        Docker is asked for the nodes where they are not given.
+        The default for `nodes` comes from Docker.
         """
         from harness.provision.kind import health
 
@@ -137,7 +137,7 @@ class KindNodes:
 
     # -- create, delete --------------------------------------------------------------------------------
     def refuse_foreign(self) -> None:
-        """Raise UsageError when a cluster of this name exists that the harness did not create."""
+        """Raise UsageError if a cluster with this name exists that the harness did not create."""
         if self.state() is None and self.exists():
             raise UsageError(
                 f"a kind cluster named {self.name!r} exists and was not created by the harness",
@@ -152,7 +152,7 @@ class KindNodes:
         containerd_patches: tuple[str, ...],
         context: RecordedContext,
     ) -> None:
-        """Create the nodes and wait until every one is Ready. On failure, only kind's logs are kept."""
+        """Create the nodes and wait until all are Ready. On failure, only kind's logs are kept."""
         import yaml
 
         from harness.provision.images import unpacked
@@ -186,7 +186,7 @@ class KindNodes:
         self.created()
 
     def begin(self, node_image: str, context: RecordedContext) -> None:
-        """Check what a new cluster needs, remove what is left of an old one, and note that it is created."""
+        """Check the requirements of a cluster, remove an old one's leftovers, and write the state file."""
         self.refuse_foreign()
         docker.tools(self.settings)
         docker.room(self.settings)
@@ -200,13 +200,13 @@ class KindNodes:
         self.save(State(self.name, "creating", node_image, self.settings.workers, now, owner=context.nonce))
 
     def created(self) -> None:
-        """Note that its nodes are Ready."""
+        """Record in the state file that the nodes are Ready."""
         state = self.state()
         assert state is not None
         self.save(replace(state, phase="created"))
 
     def wait_ready(self, *, seconds: float) -> None:
-        """Wait until every node is Ready. Raises WaitError, cause cluster.nodes_not_ready."""
+        """Wait until all nodes are Ready. Raises WaitError (cause cluster.nodes_not_ready)."""
         from harness.core.kubernetes import condition
 
         count = self.settings.workers + 1
@@ -221,7 +221,7 @@ class KindNodes:
         )
 
     def delete(self) -> bool:
-        """Remove the cluster that the harness made, and its state. Return False when there was none."""
+        """Remove the harness's cluster and its state. Return False if there was none."""
         if self.state() is None:
             return False
         self.remove_volumes()
@@ -240,14 +240,14 @@ class KindNodes:
                 check=attempt == 2,
                 cause="cluster.delete_failed",
             )
-            # A creation that was cut off may bring a container late.
+            # An interrupted creation may still add a container.
             if done.returncode == 0 and not self.exists():
                 break
         shutil.rmtree(self.dir, ignore_errors=True)
         return True
 
     def remove_volumes(self, name: str = "") -> None:
-        """Remove what pods wrote into one of the shared folders, or into all: as root, from a node."""
+        """Remove the pods' files in one shared folder or in all, as root in a node."""
         from harness.provision.kind.configuration import VOLUMES_MOUNT
 
         left = sorted(self.volumes.glob("*")) if not name else [self.volumes / name]
@@ -258,31 +258,34 @@ class KindNodes:
         for folder in left:
             shutil.rmtree(folder, ignore_errors=True)
 
-    # -- who uses it -----------------------------------------------------------------------------------
+    # -- users -----------------------------------------------------------------------------------------
     def use(self) -> Hold:
         """Mark the cluster as used.
 
-        Until the hold is released, nobody else removes it as unused. Needs `lock`.
+        Until the hold is released, no other process removes it as unused. The caller must hold `lock`.
         """
         return take(self.users, shared=True)
 
     def used(self) -> bool:
-        """Return whether any harness, this one too, uses it."""
+        """Return whether any process, including this one, uses the cluster."""
         return in_use(self.users)
 
     def abandoned(self) -> bool:
-        """Return whether nobody asked to keep it and every user ended without removing it. Needs `lock`."""
+        """Return whether all users ended without removing it, and it is not to be kept.
+
+        The caller holds `lock`.
+        """
         state = self.state()
         return state is not None and not state.kept and not self.used()
 
     def keep(self) -> None:
-        """Keep the cluster: from now on only `harness down` removes it."""
+        """Mark the cluster as kept, so that only `harness down` removes it."""
         state = self.state()
         if state is not None and not state.kept:
             self.save(replace(state, kept=True))
 
     def export_logs(self, folder: Path) -> None:
-        """Export node logs for the evidence. Never raises: the reason of a failure is written instead."""
+        """Export node logs for the evidence. Never raises. On failure, the reason is written instead."""
         folder.mkdir(parents=True, exist_ok=True)
         try:
             self._kind(["export", "logs", "--name", self.name, str(folder)], timeout=120)
@@ -297,9 +300,9 @@ class KindNodes:
 
 
 def _why(error: ToolError) -> str:
-    """Return in one sentence how kind ended, and its error or its last step."""
+    """Return a sentence with kind's exit code and its error or last step."""
     lines = [line.strip() for line in error.output.splitlines() if line.strip()]
-    last = lines[-1] if lines else "it said nothing"
+    last = lines[-1] if lines else "no output"
     told = next((line for line in lines if line.startswith("ERROR")), last)
     code = error.returncode
     how = f"exit code {code}" if code >= -1 else f"killed by signal {-code}"

@@ -1,4 +1,4 @@
-"""Stop a cluster's nodes and start them again. Everything in the cluster stays."""
+"""Stop a cluster's nodes, and start them again with their contents."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ if TYPE_CHECKING:
     from harness.core.kubernetes import Object
 
 STOP_SECONDS = 2
-"""A node whose systemd ends its services takes longer than any limit that was tried (30 s). etcd has written
-what it has answered, and what pods wrote stays: nothing is lost with the processes."""
+"""Timeout of `docker stop`. A shutdown by systemd takes longer than any tested limit (30 s). Killing loses
+nothing, because etcd has written what it acknowledged, and files of pods stay."""
 SERVE_SECONDS = 120
 STARTING_SECONDS = 180
-"""How long after the start of its nodes a cluster may not serve yet: Docker or the machine was restarted."""
+"""Maximum seconds until a cluster serves, after Docker or the machine restarted its nodes."""
 FIRST_START = timedelta(seconds=30)
-"""A container that started later than this after it was made has been started before."""
+"""A container whose last start is later than this after its creation was started before."""
 CAUSE: Final = "cluster.unhealthy"
 
 
 def paused(kind: KindNodes) -> bool:
-    """Return whether every node is there and none of them runs."""
+    """Return whether all nodes exist and none of them runs."""
     return stopped(kind.running())
 
 
 def stopped(running: Mapping[str, bool]) -> bool:
-    """Return whether there are nodes, and none of them runs."""
+    """Return whether nodes exist and none of them runs."""
     return bool(running) and not any(running.values())
 
 
 def pause(kind: KindNodes) -> bool:
-    """Stop every node. Return False when they are stopped already.
+    """Stop all nodes. Return False if they are stopped already.
 
-    Raises UsageError for a cluster that is not the harness's, or that a harness uses.
+    Raises UsageError for a cluster that the harness did not create, or that is in use.
     """
     owned(kind)
     if kind.used():
@@ -53,7 +53,7 @@ def pause(kind: KindNodes) -> bool:
 
 
 def restarted(kind: KindNodes) -> datetime | None:
-    """Return when the nodes were started again, where all of them were, not long ago; else None."""
+    """Return the time of the nodes' restart, or None unless all of them were restarted recently."""
     command = ["docker", "inspect", "--format", "{{.Created}} {{.State.StartedAt}}", *kind.nodes()]
     said = processes.run(command, timeout=30, cause="docker.daemon_down").stdout.splitlines()
     times = [[datetime.fromisoformat(f"{each[:19]}+00:00") for each in line.split()] for line in said]
@@ -64,7 +64,7 @@ def restarted(kind: KindNodes) -> datetime | None:
 
 
 def resume(kind: KindNodes) -> None:
-    """Start every node and wait until all are Ready."""
+    """Start all nodes and wait until they are Ready."""
     nodes = kind.nodes()
     started = CLOCK.utc()
     for node in nodes:  # Start in the order of creation, so that each node gets its former address again.
@@ -80,10 +80,10 @@ def resume(kind: KindNodes) -> None:
 
 
 def owned(kind: KindNodes) -> None:
-    """Raise UsageError when the harness made no cluster of this name."""
+    """Raise UsageError if the harness created no cluster with this name."""
     if kind.state() is None or not kind.exists():
         raise UsageError(
-            f"there is no cluster {kind.name} that the harness made", hint="`harness up` makes one"
+            f"there is no cluster {kind.name} that the harness created", hint="`harness up` creates one"
         )
 
 

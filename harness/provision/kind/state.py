@@ -1,4 +1,4 @@
-"""state.json of a cluster that the harness made: written before its creation, removed after its deletion."""
+"""The state file of a harness cluster: written before its creation, removed after its deletion."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class State:
-    """state.json: what the harness made, and from what."""
+    """The content of state.json: the created cluster and its inputs."""
 
     name: str
     phase: str
@@ -19,15 +19,15 @@ class State:
     workers: int
     created_at: str
     fingerprint: str = ""
-    """Fingerprint of everything installed in the cluster, set when all of it was proved ready."""
+    """Fingerprint of everything installed in the cluster, set once all of it is ready."""
     owner: str = ""
-    """Nonce of the run that created it. That run removes it when it never comes to be used."""
+    """Nonce of the run that created it. That run removes it if it is never used."""
     kept: bool = False
-    """Whether somebody wants it (KEEP_CLUSTER, `harness up`). Then only `harness down` removes it."""
+    """Whether it is to be kept (KEEP_CLUSTER, `harness up`). Then only `harness down` removes it."""
 
 
 def read(folder: Path) -> State | None:
-    """Return the state in a cluster's folder, or None when there is none that can be read."""
+    """Return the state in a cluster's folder, or None if there is no readable one."""
     try:
         document = json.loads((folder / "state.json").read_text())
         known = [field.name for field in fields(State) if field.name in document]
@@ -37,7 +37,7 @@ def read(folder: Path) -> State | None:
 
 
 def save(folder: Path, state: State) -> None:
-    """Write it, whole or not at all."""
+    """Write the state file atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     partial = folder / "state.partial"
     partial.write_text(json.dumps(asdict(state), indent=1))

@@ -1,7 +1,7 @@
-"""What pods keep on the disk of their kind node: what their containers wrote, their logs, their emptyDirs.
+"""Measure the disk usage of pods on their kind nodes: container files, logs and emptyDirs.
 
-A pod that has ended keeps all of it until it is deleted, and Kubernetes shows no figure for it. So the nodes
-are asked: containerd for what each container wrote, `du` for the rest.
+An ended pod uses this space until it is deleted, and Kubernetes reports no figure for it. So the nodes are
+queried: containerd for the files of each container, and `du` for the rest.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from harness.core.kubernetes import Kube, Object
 from harness.core.progress import Progress
 
 KEEP_BYTES = 2**30
-"""An ended pod that keeps more than this is removed once its evidence is safe."""
+"""An ended pod that uses more space than this is removed once its evidence is in the bundle."""
 SECONDS = 60
 _LOOK = """
 ctr --namespace k8s.io snapshots usage -b
@@ -28,7 +28,7 @@ true
 
 @dataclass(frozen=True)
 class PodDisk:
-    """The bytes that one pod keeps on its node's disk."""
+    """The disk usage of a pod on its node, in bytes."""
 
     node: str
     namespace: str
@@ -38,7 +38,7 @@ class PodDisk:
 
 
 def pods(kube: Kube, namespace: str | None = None) -> list[PodDisk]:
-    """Return what each pod keeps, the largest first. Pods of a node that does not answer are left out."""
+    """Return the usage of each pod, largest first. Pods on a node that does not respond are omitted."""
     placed = [pod for pod in kube.objects("v1", "Pod", namespace) if pod["spec"].get("nodeName")]
     nodes = sorted({pod["spec"]["nodeName"] for pod in placed})
     if not nodes:
@@ -50,7 +50,7 @@ def pods(kube: Kube, namespace: str | None = None) -> list[PodDisk]:
 
 
 def remove_large(kube: Kube, namespace: str, progress: Progress) -> None:
-    """Delete ended pods of a launch that keep more than KEEP_BYTES. Their evidence must be safe."""
+    """Delete a launch's ended pods that use more than KEEP_BYTES, once their evidence is in the bundle."""
     for pod in pods(kube, namespace):
         if pod.ended and pod.bytes > KEEP_BYTES:
             kube.delete("v1", "Pod", pod.name, namespace)
@@ -59,10 +59,7 @@ def remove_large(kube: Kube, namespace: str, progress: Progress) -> None:
 
 
 def _written(node: str) -> dict[str, int]:
-    """Return bytes by container id, and by pod uid for its logs and emptyDirs.
-
-    {} when the node does not answer.
-    """
+    """Return bytes by container id, and by pod UID for logs and emptyDirs, or {} without a response."""
     try:
         return sizes(
             processes.run(["docker", "exec", node, "bash", "-c", _LOOK], timeout=SECONDS).stdout.splitlines()
@@ -72,9 +69,10 @@ def _written(node: str) -> dict[str, int]:
 
 
 def sizes(lines: Iterable[str]) -> dict[str, int]:
-    """Add up what a node said: "<container id> <bytes> <inodes>" of containerd, "<bytes> <path>" of `du`.
+    """Return the sums of a node's output, by container id and pod UID.
 
-    The path is "<uid>/volumes/…" of emptyDirs and "<namespace>_<name>_<uid>" of logs.
+    Lines are "<container id> <bytes> <inodes>" from containerd and "<bytes> <path>" from `du`. The path is
+    "<uid>/volumes/…" for emptyDirs and "<namespace>_<name>_<uid>" for logs.
     """
     found: dict[str, int] = {}
     for words in map(str.split, lines):

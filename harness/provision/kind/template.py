@@ -1,8 +1,8 @@
-"""Templates of clusters: the node image with what a new cluster has in etcd and in containerd, and no keys.
+"""Templates of clusters: a node image with the etcd data and containerd images of a new cluster, but no keys.
 
-A template is an image of Docker. It is made from a cluster that was just created and installed, and later
-ones are started from it (`copied`). What etcd has of that cluster's nodes, pods and Secrets is not kept, nor
-what names the cluster. Each copy makes certificates, tokens and kubeconfigs for itself.
+A template is a Docker image. It is created from a newly installed cluster, and later clusters are started
+from it (`copied`). It contains no nodes, pods and Secrets of that cluster, and nothing with the cluster's
+name. Each copy creates its own certificates, tokens and kubeconfigs.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ KEPT: Final = 4
 OLDEST = timedelta(days=7)
 SECONDS = 60
 FAILURES, GIVE_UP = "templates-failed.json", 2
-"""A file of the cache: how often in a row clusters could not be started from a template, by its name."""
+"""A file in the cache with the number of successive failed starts from each template."""
 NAMESPACES = (
     *("kube-node-lease", "kube-public", "kube-system"),
     *("harness-system", "jobset-system", "kueue-system"),
@@ -60,7 +60,7 @@ _KEPT = (
     "storageclasses/",
     *(f"{kind}/{namespace}/" for kind in _OF_A_NAMESPACE for namespace in NAMESPACES),
 )
-"""Beginnings of the keys of etcd, below /registry/, that a copy has from the start."""
+"""Prefixes of etcd keys, below /registry/, that are part of a template."""
 _MADE = (
     "certificatesigningrequests/",
     "controllerrevisions/kube-system/",
@@ -82,38 +82,38 @@ _MADE = (
     "services/endpoints/",
     "validatingwebhookconfigurations/",
 )
-"""Beginnings of those that each cluster makes for itself."""
+"""Prefixes of etcd keys that each cluster creates itself."""
 _NAMING = (
     "configmaps/kube-public/cluster-info",
     "configmaps/kube-system/extension-apiserver-authentication",
     "configmaps/kube-system/kube-proxy",
     "configmaps/kube-system/kubeadm-config",
 )
-"""Objects with the name, the address or the authority of the cluster in them."""
+"""Objects that contain the name, the address or the authority of the cluster."""
 _AUTHORITY = "kube-root-ca.crt"
 _REGISTRY = "/registry/"
 
 
 @dataclass(frozen=True)
 class Template:
-    """A template that Docker has."""
+    """A template in the local Docker."""
 
     image: str
     made: str
-    """When, as ISO 8601."""
+    """Creation time in ISO 8601."""
     configurations: dict[str, str]
-    """kubeadm.conf of a node of each role, as kind wrote it there."""
+    """kind's kubeadm.conf for a node of each role."""
     dns: Object
     """The Deployment of CoreDNS."""
 
     @property
     def fresh(self) -> bool:
-        """Return whether it is younger than OLDEST."""
+        """Return whether the template is younger than OLDEST."""
         return CLOCK.utc() - datetime.fromisoformat(self.made) < OLDEST
 
 
 def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: RunContext) -> str:
-    """Return the image's name: a digest of what is in it, how it is made, and where its links lead."""
+    """Return the image's name, a digest of its contents, the code that creates it, and its links' targets."""
     from harness.provision.kind.configuration import configuration
 
     of = configuration(settings, stack.node_image, (), Path("/images"), Path("/volumes"))
@@ -133,7 +133,7 @@ def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: Ru
 
 
 def find(image: str) -> Template | None:
-    """Return the template of that name, or None when there is none that can be read."""
+    """Return the template with this name, or None if there is no readable one."""
     command = ["docker", "image", "inspect", "--format", f'{{{{index .Config.Labels "{LABEL}"}}}}', image]
     done = processes.run(command, timeout=30, check=False)
     try:
@@ -143,7 +143,7 @@ def find(image: str) -> Template | None:
 
 
 def gave_up(image: str, context: RunContext) -> bool:
-    """Return whether the last GIVE_UP attempts to start a cluster from a template of this name failed."""
+    """Return whether the last GIVE_UP attempts to start a cluster from this template failed."""
     return _failures(context).get(image, 0) >= GIVE_UP
 
 
@@ -171,12 +171,12 @@ def _failures(context: RunContext) -> dict[str, int]:
 def make(
     image: str, kind: KindNodes, stack: Stack, own: Sequence[LocalImage], context: RunContext
 ) -> Template:
-    """Make one from a cluster that was just installed, which goes on. Raises HarnessError."""
+    """Create a template from a newly installed cluster, which continues to run. Raises HarnessError."""
     with locked(context.settings.cache_dir / "template.lock"):
         there = find(image)
         if there is not None and there.fresh:
             return there
-        _docker("image", "rm", image, check=False)  # one that is too old
+        _docker("image", "rm", image, check=False)  # remove a template that is too old
         nodes = kind.nodes()
         kept = keys(_etcd(nodes[0]), names(controllers.late(stack.controllers)))
         roles = dict(zip(("control-plane", "worker"), nodes, strict=False))
@@ -194,10 +194,10 @@ def make(
 
 
 def keys(found: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[str, str]]:
-    """Return those keys of etcd that a template keeps. Each has `key` and `value` in base64, as etcd answers.
+    """Return the etcd keys for a template, each with `key` and `value` in base64, as in etcd's response.
 
-    `late` are names of objects that are applied when their controllers serve. Raises HarnessError for a kind
-    that is not known, because a copy without it might be another cluster.
+    `late` has the names of objects that are applied once their controllers serve. Raises HarnessError for an
+    unknown kind, because a copy without it might differ from the cluster.
     """
     kept = []
     for each in found:
@@ -216,10 +216,10 @@ def keys(found: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[str,
 
 
 def eager(dns: Object | None) -> Object:
-    """Return the Deployment of CoreDNS as a copy gets it: asked every second whether it is ready.
+    """Return the Deployment of CoreDNS for a copy, with a readiness probe every second.
 
-    A kubelet that was just started asks first after a random part of that period, which is 10 s otherwise.
-    Raises HarnessError where there is none.
+    A newly started kubelet sends the first probe after a random part of the period, which is 10 s by default.
+    Raises HarnessError if there is no Deployment.
     """
     if dns is None:
         raise HarnessError("the cluster has no Deployment coredns")
@@ -236,7 +236,7 @@ def names(documents: Iterator[dict[str, Any]]) -> list[str]:
 
 
 def puts(kept: Sequence[dict[str, str]], limit: int = 1_000_000) -> Iterator[str]:
-    """Yield bodies for etcd's /v3/kv/txn that put all of them.
+    """Yield request bodies for etcd's /v3/kv/txn that put all keys.
 
     Each has at most 100 keys and, unless one key is larger, at most `limit` bytes in base64.
     """
@@ -255,7 +255,7 @@ def puts(kept: Sequence[dict[str, str]], limit: int = 1_000_000) -> Iterator[str
 
 @cache
 def _program() -> str:
-    """Return a digest of the code that makes clusters: with other code, a template may be another cluster."""
+    """Return a digest of the code that creates clusters. Other code may create a different cluster."""
     digest = hashlib.sha256()
     for path in sorted(FILES.parents[1].glob("*/*.py")) + sorted(FILES.iterdir()):
         digest.update(path.read_bytes())
@@ -348,7 +348,7 @@ def _docker(*arguments: str, check: bool = True) -> str:
 
 
 def _tidy(newest: str) -> None:
-    """Remove all templates but the newest KEPT. One that a cluster uses stays."""
+    """Remove all templates except the newest KEPT and those in use."""
     listed = _docker(
         "image", "ls", "--filter", f"reference={REPOSITORY}", "--format", "{{.Repository}}:{{.Tag}}"
     )

@@ -1,6 +1,6 @@
 """Build the stack without a container registry: a kind node image and the controllers' images.
 
-`build` gives the same cluster as the published images do. `manifests.adapt` serves both ways.
+A cluster from `build` is equal to one from published images. Both use `manifests.adapt`.
 """
 
 from harness.provision.source.make import SourceStack, build

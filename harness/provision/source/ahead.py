@@ -1,4 +1,4 @@
-"""Download Go's modules before the build asks for them: half a minute in which the processors are idle."""
+"""Download Go modules before the build needs them, during half a minute in which the CPUs are idle."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from harness.provision.source.store import Store
 
 
 def download_modules(context: RunContext) -> None:
-    """Bring what `build` will compile into Go's module cache, unless all is compiled. Needs Go on PATH.
+    """Download the modules that `build` will compile into Go's module cache. Needs Go on PATH.
 
-    What fails is told and not raised: the build tries again, and raises with its cause.
+    A failure is only reported as progress, because the build tries again and raises the error.
     """
     settings, progress = context.settings, context.progress
     plan = Plan(Store.of(settings), versions.load(settings))
@@ -26,7 +26,7 @@ def download_modules(context: RunContext) -> None:
     go = Go(Shell(plan.store.logs() / "modules.log"), plan.versions.go, plan.store.go_cache)
     progress("Go modules: downloading meanwhile …")
     try:
-        # In a folder of its own: another process may be building, and that one clears what it does not know.
+        # Uses its own folder, because another process may be building, and it removes unknown files.
         with tempfile.TemporaryDirectory() as folder:
             go.require(plan.modules.values(), Path(folder))
             go.packages(plan.modules.values(), Path(folder))

@@ -1,7 +1,7 @@
 """Write images as files in the format of `docker save`, for programs that need no other files.
 
-They are written and not built for two reasons: no registry.k8s.io/… tag appears in the user's Docker, and no
-layer holds a whiteout (containerd cannot unpack one where its own folder already lies on an overlay).
+They are not built with Docker for two reasons: no registry.k8s.io/… tag appears in the user's Docker, and no
+layer contains a whiteout (containerd cannot unpack one if its own folder is on an overlay).
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 @dataclass(frozen=True)
 class ProgramImage:
-    """One program, started by default, on a root of its own or on none."""
+    """A program as the entrypoint of an image, with or without a root file system."""
 
     tag: str
     program: Path
     at: str
-    """Its absolute path in the image."""
+    """The program's absolute path in the image."""
     user: str = "0:0"
     root: Path | None = None
-    """A tar file of a whole root."""
+    """A tar file with a complete root file system."""
 
 
 def write(images: Sequence[ProgramImage], target: Path) -> None:
-    """Write one archive with all of `images`, for `docker load` and `ctr images import`."""
+    """Write an archive with all `images`, for `docker load` and `ctr images import`."""
     with tarfile.open(target, "w") as archive:
         index = []
         for image in images:

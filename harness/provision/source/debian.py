@@ -11,25 +11,25 @@ from harness.provision.source.store import FILES
 
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 _APT = (
-    'Acquire::Check-Valid-Until "false"',  # the Release files of a pinned mirror are past their date
+    'Acquire::Check-Valid-Until "false"',  # the Release files of a pinned mirror have expired
     'Acquire::Languages "none"',
 )
 _DPKG = (
-    "force-unsafe-io",  # an image that is not finished is thrown away: nothing need be on the disk at once
+    "force-unsafe-io",  # an incomplete image is discarded, so nothing has to be synced to disk
     *(f"path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "locale", "info", "lintian")),
 )
 _CLOSED = 'for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ $fd -le 2 ] || eval "exec $fd>&-"; done; exec "$@"'
 ALONE = ("bash", "-c", _CLOSED, "bash")
-"""Without the files of locks, which programs inherit: mmdebstrap numbers its pipes above them, and dash, in
-which it writes to these pipes, knows no number above 9.
+"""Closes the inherited descriptors of lock files. mmdebstrap's pipes would otherwise get higher numbers, and
+dash, with which it writes to these pipes, supports no number above 9.
 """
 SUITES = {"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing", "unstable"}
 
 
 def mirror(etc: Path = Path("/etc/apt")) -> str:
-    """Return the address of Debian's archive in apt's sources, the machine's own sources first.
+    """Return the URL of Debian's archive in apt's sources, with the machine's own sources first.
 
-    Raises HarnessError when apt knows none, as on a machine that is not Debian.
+    Raises HarnessError if there is none, as on a machine without Debian.
     """
     folder = etc / "sources.list.d"
     files = [etc / "sources.list", folder / "debian.sources"]
@@ -47,7 +47,7 @@ def mirror(etc: Path = Path("/etc/apt")) -> str:
 
 
 def mirrors(text: str) -> list[str]:
-    """Return addresses of Debian's archive in one file, in either of apt's formats, in their order."""
+    """Return the URLs of Debian's archive in a file, in either of apt's formats, in order."""
     return [
         uri
         for source in (*apt.parse_one_line(text), *apt.parse_deb822(text))
@@ -60,8 +60,8 @@ def mirrors(text: str) -> list[str]:
 def import_root(shell: Shell, suite: str, tag: str, work: Path) -> None:
     """Import a minimal root of `suite` as Docker image `tag`. Needs root.
 
-    Its apt also knows sid, pinned so that nothing comes from there unless asked for by name. What dpkg keeps
-    out here, and its trust in the disk, hold for every package that is installed on this root later.
+    Its apt also has sid as a source, pinned so that packages come from there only by name. dpkg's excluded
+    paths and unsafe I/O apply to every package that is installed on this root later.
     """
     address = mirror()
     sources, archive = work / "sid.sources", work / "root.tar"

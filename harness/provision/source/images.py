@@ -23,7 +23,7 @@ NODE_FILES = [
     "harness-cni.service",
 ]
 ON_NODE = ["kubeadm", "kubelet", "kubectl"]
-"""Programs that are files of the node. Every other one is in an image that the node holds."""
+"""Programs that are files on the node. Every other program is in an image on the node."""
 
 _START_SECONDS = 60.0
 _OUT_OF_VAR = """mkdir -p /usr/local/share/harness/layers
@@ -32,8 +32,8 @@ for folder in /var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapsho
   mv "$folder" "$own" && ln -s "$own" "$folder" || exit 1
 done
 """
-"""Moves the files of the images that a node holds out of /var. kind makes a volume of /var for each node, and
-Docker copies into it what the image has there: 0.5 GB a node, 8 s of a processor for three.
+"""Moves the files of the node's images out of /var. kind creates a volume for /var of each node, into which
+Docker copies the image's files: 0.5 GB per node, and 8 s of CPU time for three nodes.
 """
 
 
@@ -43,15 +43,15 @@ class NodeParts:
 
     kubernetes: str
     expected: Mapping[str, str]
-    """Versions of etcd and of coredns that were built. kubeadm must want the same."""
+    """Versions of the etcd and coredns that were built. kubeadm must require the same versions."""
     programs: Mapping[str, Path]
     kind_files: Path
     root: str
-    """Tag of the Debian root."""
+    """Tag of the Debian root image."""
 
 
 def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
-    """Build the node image as `tag`, with every image that kubeadm asks for already on it."""
+    """Build the node image as `tag`, including all images that kubeadm requires."""
     wanted = _wanted_images(shell, parts)
     context = work / "context"
     _fill_context(context, parts)
@@ -88,16 +88,14 @@ def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
 
 
 def build_controller(shell: Shell, program: Path, tag: str, work: Path) -> None:
-    """Build a controller's image as `tag`: /manager, run by a user that is not root, as in the published
-    ones.
-    """
+    """Build a controller's image as `tag`: /manager, run by a non-root user, as in published images."""
     archive = work / "image.tar"
     write([ProgramImage(tag, program, "/manager", user="65532:65532")], archive)
     shell.run(["docker", "load"], stdin=archive)
 
 
 def tags(shell: Shell) -> set[str]:
-    """Return our image tags in Docker, in one call."""
+    """Return the harness's image tags in Docker, in one call."""
     listed = [
         "docker",
         "image",
@@ -111,7 +109,7 @@ def tags(shell: Shell) -> set[str]:
 
 
 def _wanted_images(shell: Shell, parts: NodeParts) -> dict[str, str]:
-    """Return program → image, as kubeadm names them."""
+    """Return kubeadm's image for each program."""
     kubeadm = parts.programs["kubeadm"]
     listed = shell.run([kubeadm, "config", "images", "list", "--kubernetes-version", parts.kubernetes])
     wanted = {image.rpartition("/")[2].partition(":")[0]: image for image in listed.split()}
@@ -164,7 +162,7 @@ def _preload(shell: Shell, container: str, archive: Path, images: list[str]) -> 
                 raise
             time.sleep(0.3)
     ctr = ["ctr", "--namespace", "k8s.io", "images"]
-    # What was unpacked need not be there twice: kind copies all of it to a volume for each node.
+    # The unpacked content is removed from the content store, because kind copies everything to each node.
     unpack = [*ctr, "import", "--local", "--discard-unpacked-layers", "-"]
     shell.run(["docker", "exec", "--interactive", container, *unpack], stdin=archive)
     shell.run([*inside, "ctr", "--namespace", "k8s.io", "content", "prune", "references"])
@@ -184,7 +182,7 @@ def _preload(shell: Shell, container: str, archive: Path, images: list[str]) -> 
 
 @contextmanager
 def _container(shell: Shell, *arguments: str) -> Iterator[str]:
-    """Run a container for the time of the block. Yields its id."""
+    """Run a container during the block, and yield its id."""
     verb, *rest = arguments
     container = shell.run(["docker", verb, "--name", _name(shell), *rest]).strip()
     try:
@@ -194,16 +192,16 @@ def _container(shell: Shell, *arguments: str) -> Iterator[str]:
 
 
 def _name(shell: Shell) -> str:
-    """Return the name of the one container that a build into this cache has at a time.
+    """Return the name of the build container, of which there is only one per cache.
 
-    It is a name and not a label, because a commit passes labels on to the image, and so to every node that
+    A name is used instead of a label, because a commit copies labels to the image, and so to every node that
     starts from it.
     """
     return f"harness-build-{key(str(shell.log.parent))}"
 
 
 def remove_leftovers(shell: Shell) -> None:
-    """Remove containers that a killed build left. Call it with the build's lock held."""
+    """Remove containers of a killed build. The caller must hold the build's lock."""
     left = shell.run(["docker", "ps", "--all", "--quiet", "--filter", f"name=^/{_name(shell)}$"]).split()
     if left:
         shell.run(["docker", "rm", "--force", "--volumes", *left])

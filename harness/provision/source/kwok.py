@@ -19,22 +19,22 @@ STAGES = (
     "pod/fast/pod-complete.yaml",
     "pod/fast/pod-delete.yaml",
 )
-"""What a simulated node and its pods do: KWOK's own files. Without them its controller does not start."""
+"""KWOK's own stages for simulated nodes and their pods, without which its controller does not start."""
 
 
 @dataclass(frozen=True)
 class Kwok:
-    """The controller, and the stages to give it as --config."""
+    """The controller, and the stages to pass to it as --config."""
 
     program: Path
     stages: Path
 
 
 def kwok(context: RunContext) -> Kwok:
-    """Return KWOK, built from its Go module unless it is in the cache.
+    """Return KWOK, built from its Go module if the cache lacks it.
 
-    Raises ToolError or HarnessError with cause cluster.node_image. Raises UsageError where the lock has no
-    version.
+    Raises ToolError or HarnessError (cause cluster.node_image), and UsageError if the versions file has no
+    version of it.
     """
     version = pinned("simulation", "kwok")
     controller = program(Module("kwok", PATH, version, {"kwok": f"{PATH}/cmd/kwok"}), context)

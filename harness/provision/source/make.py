@@ -1,4 +1,4 @@
-"""Build everything, no step twice. Debian's steps mostly wait for disk and network: they run beside Go's."""
+"""Build all missing artefacts. Debian's steps mostly wait for disk and network, so they run beside Go's."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TOLD_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class SourceStack:
-    """Images by their local Docker tag, and manifests that name them."""
+    """Images by their local Docker tags, and manifests that refer to them."""
 
     node_image: str
     kubernetes: str
@@ -37,14 +37,14 @@ class SourceStack:
 
 
 def build(context: RunContext, node_made: Callable[[str], object]) -> SourceStack:
-    """Build everything that a cluster needs and no registry gives, from Go modules and Debian packages.
+    """Build all images of a cluster from Go modules and Debian packages, without a registry.
 
-    What exists already is not built again. `node_made` is called with a node image that was built, while the
-    controllers are compiled. One process builds at a time, others wait for it. Needs root
-    (mmdebstrap), Docker and Go.
+    Existing artefacts are not built again. `node_made` is called with a newly built node image, while the
+    controllers are compiled. One process builds at a time, and others wait. Needs root (mmdebstrap), Docker
+    and Go.
 
-    Raises ToolError or HarnessError with cause cluster.node_image or controllers.image_failed. A ToolError
-    names the log.
+    Raises ToolError or HarnessError (cause cluster.node_image or controllers.image_failed). A ToolError
+    contains the path of the log.
     """
     plan = Plan(Store.of(context.settings), versions.load(context.settings))
     logs = plan.store.logs()
@@ -76,7 +76,7 @@ def _stack(plan: Plan) -> SourceStack:
 
 
 def _missing(plan: Plan, shell: Shell) -> set[str]:
-    """Return what is missing: tags that Docker lacks, files that do not exist."""
+    """Return the missing tags of Docker and the missing files."""
     present = images.tags(shell)
     controllers = {plan.controller_image(name) for name in CONTROLLERS}
     files = {plan.manifest(name) for name in CONTROLLERS}
@@ -85,7 +85,7 @@ def _missing(plan: Plan, shell: Shell) -> set[str]:
 
 @dataclass
 class _Compiling:
-    """Says every TOLD_SECONDS how many packages are left, and about how long."""
+    """Reports every TOLD_SECONDS how many packages are left, and an estimate of the time."""
 
     packages: int
     progress: Progress
@@ -113,7 +113,7 @@ class _Making:
     node_made: Callable[[str], object]
 
     def everything(self) -> None:
-        """Run each missing step. A step whose result nothing missing needs is left out."""
+        """Run the missing steps, except those whose results no other missing step needs."""
         images.remove_leftovers(self.shell)
         go = Go(self.shell, self.plan.versions.go, self.plan.store.go_cache)
         go.check()
@@ -131,7 +131,7 @@ class _Making:
 
     @contextmanager
     def _step(self, what: str) -> Iterator[Path]:
-        """Report that a step runs and how long it took. Yields a folder to work in."""
+        """Report the start and duration of a step, and yield a folder to work in."""
         self.progress(f"{what} …")
         start = time.monotonic()
         with self.plan.store.work() as work:
@@ -187,7 +187,7 @@ class _Making:
 
 @dataclass
 class _Programs:
-    """The programs of a plan, compiled when they are asked for. `module` is an empty folder."""
+    """The programs of a plan, which are compiled on demand. `module` is an empty folder."""
 
     making: _Making
     go: Go
@@ -195,7 +195,7 @@ class _Programs:
     compiling: _Compiling | None = None
 
     def make(self, names: Iterable[str], shell: Shell | None = None) -> None:
-        """Make the programs of these modules, unless they are there. `shell` may name another cause."""
+        """Build the missing programs of these modules. `shell` may set another cause."""
         plan = self.making.plan
         missing = [plan.modules[name] for name in names if not plan.programs(name).is_dir()]
         for module in missing:
@@ -207,7 +207,7 @@ class _Programs:
                 replace(self.go, shell=shell or self.go.shell).build(module, self.module, made, compiled)
 
     def _prepared(self) -> _Compiling:
-        """Require every module once, and count what is to be compiled of those that are missing."""
+        """Require every module once, and count the packages of the missing programs."""
         if self.compiling is None:
             plan = self.making.plan
             with self.making._step("Go modules: downloading"):

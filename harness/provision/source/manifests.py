@@ -1,4 +1,4 @@
-"""Adapt JobSet's and Kueue's manifests to a small test cluster. Pure: documents in, documents out."""
+"""Adapt the manifests of JobSet and Kueue to a small test cluster. All functions are pure."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTAINER = "manager"
 
 
 class _Loader(yaml.CSafeLoader):
-    """Reads YAML as Kubernetes does: a date or a lone `=` is text."""
+    """Parses YAML as Kubernetes does: a date or a lone `=` is a string."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -25,26 +25,26 @@ _Loader.yaml_implicit_resolvers = {
 
 
 def parse(text: str) -> list[Document]:
-    """Return the documents of a YAML stream, without empty ones."""
+    """Return the non-empty documents of a YAML stream."""
     return [document for document in yaml.load_all(text, _Loader) if document]
 
 
 def render(documents: Iterable[Document]) -> str:
-    """Return one YAML stream with fields in their given order."""
+    """Return a YAML stream with fields in their given order."""
     return yaml.dump_all(documents, Dumper=yaml.CSafeDumper, sort_keys=False, width=2**31 - 1)
 
 
 def adapt(
     documents: Iterable[Document], images: Mapping[str, str | None], *, cpu_request: str = "50m"
 ) -> list[Document]:
-    """Return copies in which each Deployment of `images` can start on 2 cores, and soon.
+    """Return copies in which each Deployment of `images` can start soon on 2 cores.
 
-    `images` maps the names of the expected Deployments to the image of their container `manager`; None keeps
-    the image that is there. The image is taken from the node if it is there. The CPU request is
-    `cpu_request` (published: 500m, more than 2 cores have left). Readiness is asked for at once and every
-    second (published: after 5 s, every 10 s). Everything else stays, the command and CRDs included.
+    `images` maps the names of the expected Deployments to the image of their container `manager`. None keeps
+    the published image. An image that the node has is not pulled. The CPU request is `cpu_request`
+    (published: 500m, more than 2 cores have left). The readiness probe runs at once and every second
+    (published: after 5 s, every 10 s). Everything else stays, including the command and CRDs.
 
-    Raises HarnessError when an expected Deployment or its container is not among the documents.
+    Raises HarnessError if an expected Deployment or its container is missing.
     """
     adapted = copy.deepcopy(list(documents))
     deployments = {doc["metadata"]["name"]: doc for doc in adapted if doc.get("kind") == "Deployment"}

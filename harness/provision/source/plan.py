@@ -1,4 +1,4 @@
-"""Name the artefacts that follow from the versions and our own files. Nothing is built or asked here."""
+"""Derive the names of all artefacts from the versions and the harness's files, without building anything."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTROLLERS = ("jobset", "kueue")
 
 @dataclass(frozen=True)
 class Plan:
-    """Where each step's result lies when it is built. A step's key holds the keys of the steps it uses."""
+    """The places of all steps' results. The key of a step includes the keys of the steps that it uses."""
 
     store: Store
     versions: Versions
@@ -58,7 +58,7 @@ class Plan:
         return key("root", self.versions.debian, file_input("sid.pref"), code_input(debian.__file__))
 
     def _go_key(self) -> str:
-        """Every program is made of what all of them require."""
+        """Return the key of all programs, which share the requirements of all modules."""
         modules = self.modules.values()
         mains = [file_input(module.main) for module in modules if module.main]
         return key("go", *map(repr, modules), *mains, self.versions.go, code_input(golang.__file__))

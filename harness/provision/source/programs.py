@@ -1,6 +1,6 @@
-"""Build the programs of one Go module, beside what the cluster itself is made of.
+"""Build the programs of a Go module that is not part of the cluster.
 
-It has a lock and a key of its own: nothing else is built again because of it.
+It has its own lock and key, so that a change of it causes no other build.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.provision.source.versions import LOCK
 
 
 def pinned(section: str, name: str) -> str:
-    """Return a version of the lock. Raises UsageError where it has none."""
+    """Return a version from the versions file. Raises UsageError if there is none."""
     try:
         return str(tomllib.loads(LOCK.read_text())[section][name])
     except (OSError, KeyError, tomllib.TOMLDecodeError) as error:
@@ -35,9 +35,9 @@ def program(module: Module, context: RunContext) -> Path:
 
 
 def programs(module: Module, context: RunContext) -> Path:
-    """Return the folder with a module's programs, built unless it is in the cache.
+    """Return the folder with a module's programs, which are built if the cache lacks them.
 
-    Raises ToolError or HarnessError with cause cluster.node_image.
+    Raises ToolError or HarnessError (cause cluster.node_image).
     """
     oldest = versions.load(context.settings).go
     store = Store.of(context.settings)
@@ -57,6 +57,6 @@ def programs(module: Module, context: RunContext) -> Path:
 
 @contextmanager
 def building(name: str, store: Store, context: RunContext) -> Iterator[Shell]:
-    """Yield a shell whose output goes to a log of this name. One process at a time builds it."""
+    """Yield a shell whose output goes to a log of this name. Only one process builds it at a time."""
     with locked(store.root / f"{name}-lock", lambda: context.progress(f"{name}: waiting for another build")):
         yield Shell(store.logs() / time.strftime(f"{name}-%Y%m%d-%H%M%S.log", time.gmtime()))

@@ -1,4 +1,4 @@
-"""Run outside programs of a build. All their output goes to one log, and an interrupt ends them too."""
+"""Run the programs of a build. Their output goes to one log, and an interruption ends them."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ CAUSE: Final = "cluster.node_image"
 """The cause of a failed build (docs/causes.md)."""
 
 _LOGGED = 20_000
-"""How much of the end of a program's stdout is logged: a rendered manifest has megabytes."""
+"""Characters of a program's stdout that are logged, from its end. A rendered manifest has megabytes."""
 
 
 @dataclass(frozen=True)
 class Shell:
-    """Runs programs one at a time, each in its own process group. `log` is appended to."""
+    """Runs programs one at a time, each in its own process group, and appends their output to `log`."""
 
     log: Path
     cause: CauseId = CAUSE
@@ -36,11 +36,11 @@ class Shell:
         stdin: Path | None = None,
         each_line: Callable[[str], None] | None = None,
     ) -> str:
-        """Return what the program printed on stdout; stderr is in the log alone. `env` adds to the
-        environment. `each_line` gets each line of stderr as it comes, of a program that prints little on
-        stdout.
+        """Run a program and return its stdout. Its stderr goes only to the log.
 
-        Raises ToolError with the end of both and the log's path, HarnessError when there is no such program.
+        `env` is added to the environment. `each_line` gets each line of stderr at once; use it only with
+        programs that print little on stdout. Raises ToolError with the end of both streams and the log's
+        path, and HarnessError if the program does not exist.
         """
         words = [str(word) for word in command]
         with self.log.open("ab", buffering=0) as log, (stdin or Path(os.devnull)).open("rb") as source:

@@ -1,5 +1,4 @@
-"""Keep what was built under the hash of everything that it was made from. An artefact is whole, or not
-there.
+"""Store artefacts by the hash of all their inputs. An artefact is either complete or missing.
 
 <cache>/source/<name>-<version>-<key>/    one step's files
 <cache>/source/unfinished/                what a build works in; emptied by the next one
@@ -28,29 +27,27 @@ FILES = Path(__file__).parent / "files"
 
 
 def key(*inputs: str) -> str:
-    """Return 12 hex digits that change with any of the inputs, with their order, and with the machine's
-    kind.
-    """
+    """Return 12 hex digits that depend on the inputs, their order and the machine's architecture."""
     text = json.dumps([platform.machine(), *inputs])
     return hashlib.sha256(text.encode()).hexdigest()[:12]
 
 
 def file_input(name: str) -> str:
-    """Return the content of a file in harness/provision/source/files, as an input of `key`."""
+    """Return the content of a file in harness/provision/source/files, as an input for `key`."""
     return f"{name}\n{(FILES / name).read_text()}"
 
 
 def code_input(module_file: str) -> str:
-    """Return a module's code without comments and docstrings, as an input of `key`.
+    """Return a module's code without comments and docstrings, as an input for `key`.
 
-    So a changed command makes a new artefact, and a changed comment makes none.
+    So a changed command causes a new artefact, and a changed comment does not.
     """
     return _code(Path(module_file).read_text())
 
 
 @cache
 def _code(text: str) -> str:
-    """Every launch asks 47 times, for the same few modules."""
+    """Return the code of a module. It is cached, because every launch calls it 47 times for few modules."""
     tree = ast.parse(text)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -69,7 +66,7 @@ def _is_text(node: ast.AST) -> bool:
 
 @dataclass(frozen=True)
 class Store:
-    """The artefacts below one folder. A writer holds the lock beside it (harness.core.locks)."""
+    """The artefacts in a folder. A writer holds the lock beside it (harness.core.locks)."""
 
     root: Path
 
@@ -80,22 +77,22 @@ class Store:
 
     @property
     def go_cache(self) -> Path:
-        """Return what Go compiled so far: a build that was cut off goes on from it."""
+        """Return the folder of Go's compiled packages, from which an interrupted build continues."""
         return self.root / "go-build"
 
     def logs(self) -> Path:
-        """Return the folder of logs. It is made when it is not there."""
+        """Return the folder of logs, which is created if necessary."""
         logs = self.root / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         return logs
 
     def path(self, name: str, version: str, step_key: str) -> Path:
-        """Return where a step's files lie. It exists only when the step ended well, so it is whole."""
+        """Return the folder of a step's files. It exists only if the step succeeded, so it is complete."""
         return self.root / "-".join(part for part in (name, version, step_key) if part)
 
     @contextmanager
     def work(self) -> Iterator[Path]:
-        """Yield a folder to work in. It is removed when the block ends."""
+        """Yield a folder to work in, which is removed at the end of the block."""
         unfinished = self.root / "unfinished"
         unfinished.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=unfinished, ignore_cleanup_errors=True) as folder:
@@ -103,7 +100,7 @@ class Store:
 
     @contextmanager
     def making(self, target: Path) -> Iterator[Path]:
-        """Yield a folder that becomes `target` when the block ends well, and is removed otherwise."""
+        """Yield a folder that becomes `target` if the block succeeds, and is removed otherwise."""
         with self.work() as folder:
             made = folder / target.name
             made.mkdir()
@@ -111,11 +108,10 @@ class Store:
             made.rename(target)
 
     def discard(self, folder: Path) -> None:
-        """Take a folder out of use at once, with the lock held. Its files are deleted when this process ends,
-        or by the next build.
+        """Move a folder out of use at once. The caller must hold the lock.
 
-        Not before: while 7 GB are deleted, and for minutes after, ext4 is slow to make files, and images are
-        unpacked then.
+        Its files are deleted when this process ends, or by the next build. An immediate deletion of 7 GB
+        would make ext4 slow for minutes, while images are being unpacked.
         """
         if folder.exists():
             unfinished = self.root / "unfinished"
@@ -125,5 +121,5 @@ class Store:
             atexit.register(shutil.rmtree, left, ignore_errors=True)
 
     def clear_unfinished(self) -> None:
-        """Remove what a killed build left. Call it with the lock held."""
+        """Remove the leftovers of a killed build. The caller must hold the lock."""
         shutil.rmtree(self.root / "unfinished", ignore_errors=True)

@@ -1,4 +1,4 @@
-"""The `[source]` table of the lock: what is built, in which version."""
+"""The table `[source]` of the versions file: the versions of everything that is built."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ LOCK = Path(__file__).parents[2] / "versions.toml"
 
 @dataclass(frozen=True)
 class Versions:
-    """Tags of Go modules, the oldest Go that builds them, and a Debian suite."""
+    """Tags of Go modules, the minimum version of Go, and a Debian suite."""
 
     kubernetes: str
     etcd: str
@@ -28,9 +28,9 @@ class Versions:
 
 
 def load(settings: Settings) -> Versions:
-    """Load from settings.versions_file, or from harness/versions.toml.
+    """Load settings.versions_file, or harness/versions.toml.
 
-    Raises UsageError naming the file and the values that are missing.
+    Raises UsageError with the file and the missing values.
     """
     path = settings.versions_file or LOCK
     table = mapping(toml(path, "versions file", hint=f"compare it with {LOCK}").get("source"))

@@ -1,18 +1,18 @@
-"""Write one launch as a suite of tests: `ctrf.json` and `junit.xml` of its bundle.
+"""Convert a launch into a suite of tests, for the `ctrf.json` and `junit.xml` of its bundle.
 
-The first test is the verdict, so that a suite is never empty and green. Each check is one more test, and so
-is each acceptance test of each node. UNKNOWN never looks like a PASS, nor like a test that was skipped:
+The first test is the verdict, so that a suite is never empty and green. Each check is a further test, and so
+is each acceptance test of each node. UNKNOWN never looks like a PASS or a skipped test:
 
 | | JUnit | CTRF |
 |---|---|---|
 | PASS | no child | `passed` |
 | FAIL | `failure` | `failed` |
 | WARN of an acceptance test | no child, the text says WARN | `passed`, tagged `WARN` |
-| UNKNOWN | `error`: the test itself did not come to an end | `other`, the verdict `failed` |
+| UNKNOWN | `error`: the test did not complete | `other`, the verdict `failed` |
 
-Every reader of JUnit shows an error as red. CTRF has no error, and a reader that counts only failures would
-overlook `other`. So an UNKNOWN verdict is `failed` there, and only checks are `other`. `rawStatus` holds the
-harness's own status.
+Every JUnit viewer shows an error in red. CTRF has no error status, and a viewer that counts only failures
+would overlook `other`. So an UNKNOWN verdict is `failed` in CTRF, and only checks are `other`. `rawStatus`
+has the harness's own status.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ _STATUS: dict[VerdictWord, ctrf.Status] = {"PASS": "passed", "FAIL": "failed", "
 
 @dataclass(frozen=True)
 class Suite:
-    """One suite. `name` is the job's, so that CI sees a history of the same tests. Start and stop are in
-    seconds.
+    """A suite of tests. Start and stop are in seconds.
+
+    `name` is the name of the job, so that CI shows a history of the same tests.
     """
 
     name: str
@@ -44,23 +45,24 @@ class Suite:
     verdict: Check
     checks: list[Check]
     accepted: list[tuple[Check, str, float]]
-    """The tests of an acceptance: what each says, its own verdict, its seconds."""
+    """The acceptance tests: the check, its own verdict, and its seconds."""
     started_at: str
     start: float
     stop: float
 
 
 def suite(bundle: Bundle, verdict: Verdict) -> Suite:
-    """Return the suite of a redacted bundle and its verdict. The bundle is named without its folder, because
-    the files travel with it.
+    """Return the suite of a redacted bundle and its verdict.
+
+    The path of the bundle is only its name, because the files are part of the bundle and may move with it.
     """
-    told = launched(verdict, bundle.path)
+    launch = launched(verdict, bundle.path)
     manifest = bundle.manifest
     start = (seconds(manifest.started_at) if manifest else None) or 0.0
     stop = (seconds(manifest.ended_at) if manifest else None) or start
     return Suite(
         name=Past(bundle.path).job or "harness",
-        launch=told.model_copy(update={"bundle": bundle.path.name, "report": told.report and REPORT}),
+        launch=launch.model_copy(update={"bundle": bundle.path.name, "report": launch.report and REPORT}),
         verdict=Check(
             name="verdict",
             result=verdict.verdict,
@@ -78,29 +80,33 @@ def suite(bundle: Bundle, verdict: Verdict) -> Suite:
 
 
 def as_junit(bundle: Bundle, verdict: Verdict) -> str:
-    """Return the text of junit.xml. The launch's properties are those of the suite."""
-    told = suite(bundle, verdict)
-    took = told.stop - told.start
-    cases = [_case(told.verdict, took), *(_case(check) for check in told.checks)]
-    cases += [_case(check, seconds) for check, _, seconds in told.accepted]
-    return junit.document(told.name, cases, properties(told.launch), told.started_at, took)
+    """Return the text of junit.xml. The properties of the suite describe the launch."""
+    launch_suite = suite(bundle, verdict)
+    took = launch_suite.stop - launch_suite.start
+    cases = [_case(launch_suite.verdict, took), *(_case(check) for check in launch_suite.checks)]
+    cases += [_case(check, seconds) for check, _, seconds in launch_suite.accepted]
+    return junit.document(
+        launch_suite.name, cases, properties(launch_suite.launch), launch_suite.started_at, took
+    )
 
 
 def as_ctrf(bundle: Bundle, verdict: Verdict) -> str:
-    """Return the text of ctrf.json. The launch is in the verdict's `extra`, as in a pytest session."""
-    told = suite(bundle, verdict)
-    start, stop = round(told.start * 1000), round(told.stop * 1000)
+    """Return the text of ctrf.json. The launch is in the `extra` of the verdict, as in a pytest session."""
+    launch_suite = suite(bundle, verdict)
+    start, stop = round(launch_suite.start * 1000), round(launch_suite.stop * 1000)
     report = ctrf.Attachment(name="report", content_type="text/html", path=REPORT)
-    first = _test(told.verdict, told.name, start, stop).model_copy(
+    first = _test(launch_suite.verdict, launch_suite.name, start, stop).model_copy(
         update={
             "status": "passed" if verdict.verdict == "PASS" else "failed",
-            "tags": ["retried"] if told.launch.retries else None,
-            "attachments": [report] if told.launch.report else None,
-            "extra": {"launches": [told.launch.model_dump()]},
+            "tags": ["retried"] if launch_suite.launch.retries else None,
+            "attachments": [report] if launch_suite.launch.report else None,
+            "extra": {"launches": [launch_suite.launch.model_dump()]},
         }
     )
-    tests = [first, *(_test(check, told.name, stop, stop) for check in told.checks)]
-    tests += [_accepted(check, own, took, told.name, stop) for check, own, took in told.accepted]
+    tests = [first, *(_test(check, launch_suite.name, stop, stop) for check in launch_suite.checks)]
+    tests += [
+        _accepted(check, own, took, launch_suite.name, stop) for check, own, took in launch_suite.accepted
+    ]
     return ctrf.document(tests, ctrf.Tool(name="pluto-e2e-harness"), start, stop, now()).text()
 
 
@@ -120,7 +126,7 @@ def _test(check: Check, name: str, start: int, stop: int) -> ctrf.Test:
 
 
 def _accepted(check: Check, own: str, took: float, name: str, stop: int) -> ctrf.Test:
-    """Return an acceptance test. When it began, nobody recorded."""
+    """Return an acceptance test. Its start is not recorded, only its duration."""
     test = _test(check, name, stop, stop)
     return test.model_copy(
         update={
@@ -132,7 +138,7 @@ def _accepted(check: Check, own: str, took: float, name: str, stop: int) -> ctrf
 
 
 def _case(check: Check, took: float = 0.0) -> junit.Case:
-    """Return a check as a test. It takes no time, because it is made when everything is recorded."""
+    """Return a check as a test. Its duration is 0, because checks run after everything is recorded."""
     if check.result == "PASS":
         return junit.Case(check.name, took, text=check.explanation)
     return junit.Case(
@@ -150,6 +156,6 @@ def _message(check: Check) -> str:
 
 
 def _where(check: Check) -> str:
-    """Return ranks and evidence, one line each."""
+    """Return the ranks and the evidence, one per line."""
     ranks = [f"ranks: {ranges(check.ranks)}"] if check.ranks else []
     return "\n".join([*ranks, *check.evidence])

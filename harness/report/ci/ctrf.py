@@ -1,7 +1,7 @@
-"""CTRF (ctrf.io): one document for a session of tests, as far as the harness writes it.
+"""Models of the CTRF format (ctrf.io) for the results of a test session, with the fields the harness writes.
 
-The fields and their meaning are those of the specification 1.0.0. `extra` is the place that it has for other
-data. Unknown fields are refused, as the JSON schema of CTRF refuses them.
+The fields follow the specification 1.0.0, which provides `extra` for other data. Unknown fields are rejected,
+as in the JSON schema of CTRF.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SPECIFICATION = "1.0.0"
 Status = Literal["passed", "failed", "skipped", "pending", "other"]
 STATUSES: tuple[Status, ...] = ("passed", "failed", "skipped", "pending", "other")
 Milliseconds = int
-"""Milliseconds, since the epoch or of a duration."""
+"""Milliseconds since the epoch, or of a duration."""
 
 
 class _Part(BaseModel):
@@ -38,7 +38,7 @@ class Attachment(_Part):
 
 
 class Attempt(_Part):
-    """An attempt before the last one: the test was run again after it."""
+    """An attempt of a test that was run again afterwards."""
 
     attempt: int = Field(ge=1)
     status: Status
@@ -51,7 +51,7 @@ class Attempt(_Part):
 
 
 class Test(_Part):
-    """One test. `flaky`: it passed after an attempt that failed. `retries`: how often it was run again."""
+    """A test. `flaky` means that it passed after a failed attempt. `retries` is the number of repetitions."""
 
     __test__ = False
 
@@ -103,7 +103,7 @@ class Document(_Part):
     results: Results
 
     def text(self) -> str:
-        """Return it as JSON. Unknown values are left out."""
+        """Return the document as JSON, without unset values."""
         return self.model_dump_json(by_alias=True, exclude_none=True, indent=2) + "\n"
 
 
@@ -115,7 +115,10 @@ def document(
     timestamp: str,
     extra: dict[str, Any] | None = None,
 ) -> Document:
-    """Count the tests into a document. `timestamp` is now, as RFC 3339; `extra` belongs to the summary."""
+    """Return a document with the tests and their counts.
+
+    `timestamp` is the current time in RFC 3339. `extra` goes into the summary.
+    """
     counts = {status: sum(test.status == status for test in tests) for status in STATUSES}
     summary = Summary(
         tests=len(tests),

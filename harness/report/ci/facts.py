@@ -1,4 +1,4 @@
-"""What CI is told about one launch. JUnit properties, CTRF and the summary all use it."""
+"""The facts of a launch that are reported to CI, in JUnit properties, CTRF and the job summary."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from harness.report.html.page import REPORT
 
 PREFIX = "harness."
 _LINES = ("retries", "matrix", "acceptance")
-"""Fields whose parts are lines. The parts of `ranks` are divided by commas."""
+"""Fields with one item per line. The items of `ranks` are separated by commas."""
 
 
 class Launched(BaseModel):
-    """One launch for CI.
+    """A launch as reported to CI.
 
-    `restarts` says which ranks ran more than once and why, "" when none did. `retries` lists what the harness
-    retried, each as "what: reason"; a PASS with retries is shown as such. `report` is "" when there is none.
-    `matrix` is netcheck's, a table in Markdown, of a launch that did not pass. `acceptance` are the nodes of
-    a cluster that was tested, in Markdown.
+    `restarts` lists the ranks that ran more than once and why; it is empty if there were none. `retries`
+    lists the operations that the harness retried, each as "what: reason", also for a PASS. `report` is empty
+    if there is no report. `matrix` is the netcheck matrix of a launch that did not pass, and `acceptance` the
+    acceptance results of nodes, both in Markdown.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -43,7 +43,7 @@ class Launched(BaseModel):
 
 
 def launched(verdict: Verdict, bundle: Path) -> Launched:
-    """Return the launch of a bundle and its verdict."""
+    """Return the facts of a launch from its verdict and bundle."""
     evidence = Bundle.open(bundle)
     manifest, report = evidence.manifest, bundle / REPORT
     fleet = of_bundle(evidence)
@@ -63,14 +63,14 @@ def launched(verdict: Verdict, bundle: Path) -> Launched:
 
 
 def properties(launch: Launched) -> Iterator[tuple[str, str]]:
-    """Return names and values for a test's <properties>. The verdict comes first for each launch."""
+    """Return names and values for the <properties> of a test. The verdict comes first."""
     for name, value in launch:
         text = value if isinstance(value, str) else ("\n" if name in _LINES else ",").join(map(str, value))
         yield f"{PREFIX}{name}", text
 
 
 def from_properties(found: Iterable[tuple[str, object]]) -> list[Launched]:
-    """Return the launches of one test, in order. Other properties are ignored."""
+    """Return the launches in the properties of a test, in order. Other properties are ignored."""
     launches: list[dict[str, object]] = []
     for name, value in found:
         field = name.removeprefix(PREFIX)

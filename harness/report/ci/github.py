@@ -1,4 +1,4 @@
-"""GitHub Actions: lines that become annotations, and the summary of a job.
+"""GitHub Actions: annotations, and the summary of a job.
 
 https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions
 """
@@ -11,30 +11,32 @@ from pathlib import Path
 from typing import Literal
 
 SUMMARY_BYTES = 1024 * 1024
-"""Most bytes of one step's summary. GitHub refuses a longer one as a whole."""
-CUT = "\n\n*The rest did not fit into a job's summary.*\n"
+"""Maximum number of bytes of a step's summary. GitHub rejects a longer summary completely."""
+CUT = "\n\n*The summary was truncated, because it exceeds GitHub's limit.*\n"
 Level = Literal["error", "warning", "notice"]
 
 
 def active(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether a GitHub runner reads this process's output."""
+    """Return whether this process runs in GitHub Actions."""
     return environment.get("GITHUB_ACTIONS") == "true"
 
 
 def annotation(level: Level, message: str, **where: str | int | None) -> str:
-    """Return one annotation line. `where` may hold title, file and line; None is left out."""
-    given = ",".join(f"{name}={_property(str(value))}" for name, value in where.items() if value is not None)
-    return f"::{level}{' ' if given else ''}{given}::{_data(message)}"
+    """Return a line that creates an annotation. `where` can be title, file and line; None is omitted."""
+    properties = ",".join(
+        f"{name}={_property(str(value))}" for name, value in where.items() if value is not None
+    )
+    return f"::{level}{' ' if properties else ''}{properties}::{_data(message)}"
 
 
 def summary_file(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the file to append this step's summary to, or None."""
+    """Return the file of this step's summary, or None outside GitHub Actions."""
     name = environment.get("GITHUB_STEP_SUMMARY")
     return Path(name) if name else None
 
 
 def append(file: Path, markdown: str) -> None:
-    """Append to the summary as many whole lines as fit."""
+    """Append text to the summary, truncated at a line if it would be too long."""
     room = SUMMARY_BYTES - (file.stat().st_size if file.is_file() else 0)
     data = markdown.encode()
     if len(data) > room:

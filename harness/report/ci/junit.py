@@ -1,8 +1,8 @@
-"""Write one suite as JUnit XML, as far as every reader knows the format.
+"""Write a suite as JUnit XML, with the elements that every JUnit viewer supports.
 
 Elements and attributes are those of Jenkins' schema (junit-10.xsd of its xunit plugin), where a suite has
-properties and a test has none. junitparser is not used: it writes characters that XML cannot hold, and such a
-file cannot be read back. pytest's writer is for its own sessions.
+properties and a test has none. junitparser is not used, because it writes characters that are not legal in
+XML, and such a file cannot be parsed. pytest's writer works only for pytest sessions.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import Literal
 from xml.etree import ElementTree as ET
 
 _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-"""Characters that XML 1.0 cannot hold, and the carriage return, which XML readers change into a line end."""
+"""Characters that are illegal in XML 1.0, and the carriage return, which XML parsers turn into a newline."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One test. With `problem` None it passed, and `text` is its output. Else `text` is the whole problem,
-    `message` one line of it, and `kind` its class.
+    """A test. If `problem` is None, the test passed and `text` is its output.
+
+    Otherwise `text` is the full description of the problem, `message` one line of it, and `kind` its class.
     """
 
     name: str
@@ -34,7 +35,7 @@ class Case:
 def document(
     suite: str, cases: Sequence[Case], properties: Iterable[tuple[str, str]], started_at: str, seconds: float
 ) -> str:
-    """Return the file's text, in UTF-8. `started_at` is RFC 3339, or "" when it is not known."""
+    """Return the text of the file, for UTF-8. `started_at` is in RFC 3339, or "" if it is not known."""
     counts = {
         "tests": f"{len(cases)}",
         "failures": f"{sum(case.problem == 'failure' for case in cases)}",
@@ -55,7 +56,7 @@ def document(
 
 
 def legal(text: str) -> str:
-    """With what XML cannot hold written as Python escapes it: `\\x1b`."""
+    """Return the text with characters that are illegal in XML escaped as in Python, e.g. `\\x1b`."""
     return _NO_XML.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
@@ -71,8 +72,10 @@ def _case(suite: ET.Element, classname: str, case: Case) -> None:
 def _element(
     parent: ET.Element | None, tag: str, attributes: dict[str, str] | None = None, text: str = ""
 ) -> ET.Element:
-    """Add an element. No other function puts text into the document."""
-    given = {name: legal(value) for name, value in (attributes or {}).items()}
-    made = ET.Element(tag, given) if parent is None else ET.SubElement(parent, tag, given)
-    made.text = legal(text) or None
-    return made
+    """Add an element. Only this function adds text to the document, and escapes it."""
+    legal_attributes = {name: legal(value) for name, value in (attributes or {}).items()}
+    element = (
+        ET.Element(tag, legal_attributes) if parent is None else ET.SubElement(parent, tag, legal_attributes)
+    )
+    element.text = legal(text) or None
+    return element

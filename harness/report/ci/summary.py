@@ -1,4 +1,4 @@
-"""Write a summary in Markdown: what was launched, its result, and what had to be retried."""
+"""Write a job summary in Markdown: the launches, their results, and retried operations."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from harness.report.ci.github import annotation
 
 MARK = {"PASS": "✅", "FAIL": "❌", "UNKNOWN": "❔"}
 LONGEST = 400
-"""Most characters of one cell. The whole text is in the report."""
+"""Maximum number of characters in a cell. The report has the full text."""
 MAX_ROWS = 500
 
 
 @dataclass(frozen=True)
 class Row:
-    """One launch in the summary. `test` is "" for a launch outside of any test."""
+    """A launch in the summary. `test` is empty for a launch outside a test."""
 
     launch: Launched
     test: str = ""
 
 
 def launches(rows: Sequence[Row]) -> str:
-    """Return a table of launches, failures first, what netcheck and acceptance say, and what was retried."""
+    """Return a table of launches, failures first, then netcheck and acceptance results, and retries."""
     ordered = sorted(rows, key=lambda row: row.launch.verdict == "PASS")
     tests = any(row.test for row in rows)
     head = ["", *(["test"] if tests else []), "verdict", "ranks", "explanation", "report"]
@@ -38,7 +38,7 @@ def launches(rows: Sequence[Row]) -> str:
             named = text(row.test or row.launch.bundle)
             lines += [f"**Which pod reaches which** ({named}):", "", *row.launch.matrix, ""]
         if row.launch.acceptance:
-            # The lists of GitHub's Markdown need an empty line before them, and properties keep none.
+            # A list in GitHub's Markdown needs an empty line before it, and the properties lack empty lines.
             title, *rest = row.launch.acceptance
             table = [line for line in rest if line.startswith("|")]
             others = [line for line in rest if not line.startswith("|")]
@@ -66,7 +66,7 @@ def _cells(row: Row, tests: bool) -> list[str]:
 
 
 def session(tests: Sequence[Test], rows: Sequence[Row]) -> str:
-    """Return the summary of a pytest session: counts, failures, flaky tests, launches."""
+    """Return the summary of a pytest session: counts, failures, flaky tests and launches."""
     counts = [f"{n} {status}" for status in STATUSES if (n := sum(test.status == status for test in tests))]
     flaky = [test for test in tests if test.flaky]
     counts += [f"{len(flaky)} flaky"] if flaky else []
@@ -82,7 +82,7 @@ def session(tests: Sequence[Test], rows: Sequence[Row]) -> str:
 
 
 def of_launch(row: Row) -> Iterator[str]:
-    """Return annotations of one launch: an error unless it passed, a notice when something was retried."""
+    """Return the annotations of a launch: an error unless it passed, and a notice if there were retries."""
     launch = row.launch
     if launch.verdict != "PASS":
         title = " ".join(filter(None, [launch.verdict, launch.cause]))
@@ -92,14 +92,14 @@ def of_launch(row: Row) -> Iterator[str]:
 
 
 def of_test(test: Test) -> Iterator[str]:
-    """Return annotations of one test, at its line."""
+    """Return the annotations of a test, at its line of code."""
     where = {"file": test.file_path, "line": test.line}
     if test.status == "failed":
         yield annotation("error", test.message or "failed", title=test.name, **where)
     elif test.flaky:
         first = next(a for a in test.retry_attempts or [] if a.status == "failed")
-        said = f"passed at attempt {test.retries + 1}; before: {first.message or 'failed'}"
-        yield annotation("warning", said, title=f"flaky: {test.name}", **where)
+        message = f"passed at attempt {test.retries + 1}; before: {first.message or 'failed'}"
+        yield annotation("warning", message, title=f"flaky: {test.name}", **where)
 
 
 def _attempts(test: Test) -> str:
@@ -109,5 +109,5 @@ def _attempts(test: Test) -> str:
 
 
 def text(plain: str) -> str:
-    """Return plain text for a cell: shortened, and not read as markup."""
+    """Return plain text for a cell: shortened, and escaped so that it is not parsed as markup."""
     return markdown.text(plain if len(plain) <= LONGEST else plain[:LONGEST] + " …")

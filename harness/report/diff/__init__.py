@@ -1,1 +1,1 @@
-"""The difference of two bundles."""
+"""Compare two bundles."""

@@ -1,4 +1,4 @@
-"""Compare two bundles. Pure: two sides in, one document out."""
+"""Compare the facts of two bundles. All functions are pure."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from harness.report.diff.facts import WHOLE, Facts, Series
 from harness.report.html.curves import steps
 
 NOISE_SECONDS, NOISE_RATIO = 1.0, 1.25
-"""Times of a stage differ when they differ by more than both."""
+"""Times of a stage count as different if they exceed both limits."""
 TICK = 0.001
-"""Resolution of a time in seconds. Below it there is no ratio."""
+"""Resolution of times in seconds. Shorter times have no ratio."""
 SHOWN = 10
-"""How many of the values that differ are shown."""
+"""Maximum number of different values that are shown."""
 
 
 class Change(Record):
-    """Something that differs between both sides, or that only one side has."""
+    """A difference between the two sides, or an item of only one side."""
 
     what: str
     a: str | None
@@ -31,8 +31,9 @@ class Change(Record):
 
 
 class Timing(Record):
-    """Seconds of a stage. `ratio` is B/A, or None when one side lacks it. `marked`: the difference is more
-    than noise.
+    """Seconds of a stage. `ratio` is B/A, or None if one side lacks the stage.
+
+    `marked` means that the difference is more than noise.
     """
 
     stage: str
@@ -43,8 +44,9 @@ class Timing(Record):
 
 
 class Told(Record):
-    """Rows of one rank and metric: logged, in the run, steps that the run lacks, and steps that only this
-    side logged.
+    """Rows of one rank and metric: the number logged and the number in the run (`kept`).
+
+    `missing` has the steps that the run lacks, and `only` the steps that only this side logged.
     """
 
     logged: int
@@ -61,7 +63,7 @@ class PointsChange(Record):
 
 
 class ValueChange(Record):
-    """Two values that the same rank logged for the same metric and step."""
+    """Different values for the same rank, metric and step."""
 
     rank: int
     metric: str
@@ -71,7 +73,7 @@ class ValueChange(Record):
 
 
 class EventChange(Record):
-    """How many events only one side has, by type, reason and kind of object."""
+    """The number of events that only one side has, by type, reason and kind of object."""
 
     type: str
     reason: str
@@ -81,7 +83,7 @@ class EventChange(Record):
 
 
 class Diff(BaseModel):
-    """Every difference, one list for each kind. `timings` has every stage."""
+    """All differences, in a list for each kind. `timings` has every stage."""
 
     a: str
     b: str
@@ -91,12 +93,13 @@ class Diff(BaseModel):
     versions: list[Change]
     points: list[PointsChange]
     values_differ: int
-    """How many values differ; `values` holds the first of them. A block of rows known only by its digest
-    counts as one.
+    """The number of different values. `values` has the first of them.
+
+    A block of rows that is known only by its digest counts as one value.
     """
     values: list[ValueChange]
     any_values: bool
-    """Values may differ: they do not count as a difference."""
+    """Whether different values are ignored."""
     job: list[Change]
     timings: list[Timing]
     noise_seconds: float = NOISE_SECONDS
@@ -106,13 +109,13 @@ class Diff(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def matters(self) -> bool:
-        """Whether verdict, cause, checks, versions or points differ. Names, times and events do not."""
+        """Return whether verdict, cause, checks, versions or points differ. Other differences are ignored."""
         values = self.values_differ and not self.any_values
         return bool(self.verdict or self.checks or self.causes or self.versions or self.points or values)
 
 
 def compare(a: Facts, b: Facts, *, any_values: bool = False) -> Diff:
-    """Compare two sides. Exchanging the sides only exchanges `a` and `b` in the result."""
+    """Compare two sides. Swapping the sides only swaps `a` and `b` in the result."""
     values = _values(a, b)
     first = list(islice(values, SHOWN))
     return Diff(
@@ -133,12 +136,12 @@ def compare(a: Facts, b: Facts, *, any_values: bool = False) -> Diff:
 
 
 def _outcome(side: Facts) -> dict[str, str]:
-    told: dict[str, str] = {"verdict": side.verdict.verdict}
+    outcome: dict[str, str] = {"verdict": side.verdict.verdict}
     if side.verdict.cause:
-        told["cause"] = side.verdict.cause
+        outcome["cause"] = side.verdict.cause
     if side.verdict.ranks:
-        told["ranks"] = ranges(side.verdict.ranks)
-    return told
+        outcome["ranks"] = ranges(side.verdict.ranks)
+    return outcome
 
 
 def _changes(a: Mapping[str, str], b: Mapping[str, str]) -> list[Change]:
@@ -148,7 +151,7 @@ def _changes(a: Mapping[str, str], b: Mapping[str, str]) -> list[Change]:
 
 
 def _order(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
-    """Return the names of both in an order that does not depend on which side comes first."""
+    """Return the names of both sides, in an order that is the same if the sides are swapped."""
     place: dict[str, int] = {}
     for side in (a, b):
         for number, name in enumerate(side):
@@ -203,19 +206,19 @@ def _values(a: Facts, b: Facts) -> Iterator[ValueChange]:
 
 
 def _same_steps(one: Series, other: Series) -> bool:
-    """Return whether both have the same steps, where that can be told without a look at each."""
+    """Return whether both have the same steps, if that is known without comparing each step."""
     mine, theirs = one.values, other.values
     return isinstance(mine, series.Series) and isinstance(theirs, series.Series) and mine.same_steps(theirs)
 
 
 def _same_values(one: Series, other: Series) -> bool:
-    """Return whether both have the same rows, where that can be told without a look at each."""
+    """Return whether both have the same rows, if that is known without comparing each row."""
     mine, theirs = one.values, other.values
     return isinstance(mine, series.Series) and isinstance(theirs, series.Series) and mine.same_as(theirs)
 
 
 def _blocks(a: Facts, b: Facts) -> int:
-    """Return blocks of the same steps whose digests differ."""
+    """Return the number of blocks with the same steps but different digests."""
     return sum(
         one.digests[block] != b.series[key].digests[block]
         for key, one in a.series.items()

@@ -1,4 +1,4 @@
-"""The facts of one bundle that `harness diff` compares: what stays the same when the same happens again."""
+"""Extract the facts of a bundle that `harness diff` compares: those that are the same in equal launches."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ WHOLE = "whole run"
 
 @dataclass(frozen=True)
 class Series:
-    """What one rank logged of one metric, and how much of it the run has."""
+    """The rows that one rank logged of one metric, and which of them are in the run."""
 
     values: Mapping[int, float] = field(default_factory=dict)
-    """Step → value, for every row that is known."""
+    """Maps the step of every known row to its value."""
     digests: dict[tuple[int, int], str] = field(default_factory=dict)
-    """(first, last step) → SHA-256 of rows that are known only by their digest."""
+    """Maps (first step, last step) to the SHA-256 of rows that are known only by their digest."""
     logged: int = 0
     missing: tuple[int, ...] = ()
-    """Steps of rows that the run lacks."""
+    """Steps of the rows that the run lacks."""
     missing_in_blocks: int = 0
 
     @property
@@ -37,8 +37,10 @@ class Series:
 
 @dataclass(frozen=True)
 class Facts:
-    """Facts of one bundle. `checks` maps names to results such as "FAIL rank.killed"; `causes` maps names to
-    the checks that name a cause.
+    """The facts of a bundle.
+
+    `checks` maps names to results such as "FAIL rank.killed". `causes` maps causes to the checks that report
+    them.
     """
 
     bundle: str
@@ -48,18 +50,19 @@ class Facts:
     versions: dict[str, str] = field(default_factory=dict)
     job: dict[str, str] = field(default_factory=dict)
     stages: dict[str, float] = field(default_factory=dict)
-    """Name → seconds, in order, the whole run first."""
+    """Maps the name of a stage to its seconds, in order. The whole run comes first."""
     series: dict[tuple[int, str], Series] = field(default_factory=dict)
-    """(rank, metric) → what was logged."""
+    """Maps (rank, metric) to the logged rows."""
     mark: float | None = None
-    """The launch's nonce as a number. The main job logs it, and no other launch has the same."""
+    """The launch's nonce as a number, which the main job logs. It differs in every launch."""
     events: dict[tuple[str, str, str], int] = field(default_factory=dict)
-    """(type, reason, kind of object) → count."""
+    """Maps (type, reason, kind of object) to the number of events."""
 
 
 def facts(bundle: Bundle, name: str) -> Facts:
-    """Return the facts of a bundle, also of a damaged one. It is judged again, so that today's judges decide
-    on both sides.
+    """Return the facts of a bundle, even of a damaged one.
+
+    The bundle is judged again, so that the current judges decide on both sides.
     """
     verdict = judge(bundle)
     manifest = bundle.manifest or Manifest(nonce="", started_at="")
@@ -95,7 +98,7 @@ def _job(manifest: Manifest) -> dict[str, str]:
 
 
 def _attempts(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
-    """How often each rank lived, where one lived more than once."""
+    """Return the number of attempts of each rank, or {} if no rank had more than one."""
     ranks = range(manifest.expected.ranks if manifest.expected else 0)
     lives = {
         rank: sum(isinstance(line, TruthStart) for _, line in bundle.truth_parts(rank)) or 1 for rank in ranks
@@ -105,7 +108,7 @@ def _attempts(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
 
 
 def _code(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
-    """Each file that was sent by its digest, and the versions that rank 0 reported."""
+    """Return the digest of each file that was sent, and the versions that rank 0 reported."""
     sent = manifest.code
     if sent is None:
         return {}

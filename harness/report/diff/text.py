@@ -1,4 +1,4 @@
-"""Print a difference for people: what matters first, then names, times and events."""
+"""Print a difference as text: relevant differences first, then names, times and events."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from harness.report.diff.compare import NOISE_RATIO, NOISE_SECONDS, Change, Diff
 from harness.report.terminal.console import MARK, STYLE
 
 MOST = 30
-"""Most rows of a table. The JSON has all of them."""
+"""Maximum number of rows of a table. The JSON has all rows."""
 
 
 def render(diff: Diff, console: Console) -> None:
-    """Print the difference. Empty sections are left out."""
+    """Print the difference, without empty sections."""
     result = "FAIL" if diff.matters else "PASS"
-    said = "they differ" if diff.matters else "nothing that matters differs"
-    console.print(Text(f"{MARK[result]} {said}", style=STYLE[result]))
+    result_text = "they differ" if diff.matters else "nothing that matters differs"
+    console.print(Text(f"{MARK[result]} {result_text}", style=STYLE[result]))
     console.print(Text(f"A  {diff.a}\nB  {diff.b}"))
     for title, changes in (
         ("verdict", diff.verdict),
@@ -63,22 +63,22 @@ def render(diff: Diff, console: Console) -> None:
 def _section(
     console: Console, title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], right: int = 0
 ) -> None:
-    """Add one section. The last `right` columns are numbers."""
-    told = list(rows)
-    if not told:
+    """Print a section. The last `right` columns are right-aligned numbers."""
+    listed = list(rows)
+    if not listed:
         return
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, column in enumerate(columns):
         table.add_column(
             column, overflow="fold", justify="right" if number >= len(columns) - right else "left"
         )
-    for row in told[:MOST]:
+    for row in listed[:MOST]:
         table.add_row(*map(Text, row))
     console.print()
     console.print(Text(title, style="bold"))
     console.print(table)
-    if len(told) > MOST:
-        console.print(Text(f"and {len(told) - MOST} more (--json has them)", style="dim"))
+    if len(listed) > MOST:
+        console.print(Text(f"and {len(listed) - MOST} more (--json has them)", style="dim"))
 
 
 def _change(change: Change) -> list[str]:

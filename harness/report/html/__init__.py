@@ -1,1 +1,1 @@
-"""The report page: one HTML file, and the parts that it is made of."""
+"""The report page, an HTML file, and the data of its sections."""

@@ -1,4 +1,4 @@
-"""The acceptance of a cluster for people and for CI: the page's section, Markdown, tests, JSON."""
+"""Render acceptance results: the section of the report page, Markdown, tests for CI, and JSON."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from harness.report.html.pairs import PairPicture, picture
 FLEET = "fleet.json"
 MARKS = {"PASS": "✓", "WARN": "!", "UNKNOWN": "?", "FAIL": "✗"}
 MOST = 20
-"""Most nodes in the terminal and in Markdown. The page has all of them."""
+"""Maximum number of nodes in the terminal and in Markdown. The page has all nodes."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One place of a node's table: a figure or a mark. `title` tells what is not seen in it."""
+    """A cell of a node's table, with a figure or a mark. `title` has the details."""
 
     text: str
     verdict: str
@@ -31,7 +31,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """One check of a node: for the node, then for each of its GPUs. A place without a check is None."""
+    """One check of a node: an entry for the node, then one per GPU. None means no check."""
 
     id: str
     places: list[Entry | None]
@@ -42,7 +42,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Node:
-    """One node of the page. `tells`: its cells that did not pass."""
+    """A node on the page. `tells` has its cells that did not pass."""
 
     result: NodeResult
     rows: list[Row]
@@ -52,7 +52,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Spread:
-    """One check over the whole fleet: how many places, and the worst figure with its place."""
+    """One check over the whole fleet: the count of passes, and the worst figure with its node and GPU."""
 
     id: str
     verdict: str
@@ -66,26 +66,26 @@ class Spread:
 
 @dataclass(frozen=True)
 class View:
-    """All that the page shows of a fleet."""
+    """The section of the report page for a fleet."""
 
     fleet: Fleet
     nodes: list[Node]
-    """Those that did not pass."""
+    """The nodes that did not pass."""
     passed: list[Node]
     opened: str
-    """The node to show unfolded: the first that failed."""
+    """The node to show unfolded, which is the first that failed."""
     spreads: list[Spread]
     pairs: PairPicture | None
 
 
 def view(bundle: Bundle) -> View | None:
-    """Return what the page shows, or None where no acceptance tests were recorded."""
+    """Return the section for a bundle, or None if it has no acceptance tests."""
     found = of_bundle(bundle)
     return None if found is None else of_fleet(found)
 
 
 def of_fleet(found: Fleet) -> View:
-    """Return what the page shows of a fleet."""
+    """Return the section for a fleet."""
     bad = [_node(node) for node in found.nodes if node.verdict != "PASS"]
     passed = [_node(node) for node in found.nodes if node.verdict == "PASS"]
     failed = [node.result.node for node in sorted(bad, key=lambda n: ORDER.index(n.result.verdict))]
@@ -95,7 +95,7 @@ def of_fleet(found: Fleet) -> View:
 def _node(node: NodeResult) -> Node:
     columns = [gpu.index for gpu in node.gpus]
     by_id: dict[str, dict[int | None, Cell]] = {}
-    for cell in node.cells:  # worst first: of two about the same place the worse one is shown
+    for cell in node.cells:  # worst first, so that the worse of two cells for the same place is shown
         by_id.setdefault(cell.id, {}).setdefault(cell.gpu, cell)
     rows = [
         Row(
@@ -122,7 +122,7 @@ def _unit(cells: dict[int | None, Cell]) -> str:
 
 
 def _limit(cells: Iterable[Cell]) -> tuple[str, str]:
-    """Return the limit of a check as text, and where it comes from."""
+    """Return the limit of a check as text, and its source."""
     cell = next((cell for cell in cells if cell.limit is not None), None)
     if cell is None or cell.limit is None:
         return "", ""
@@ -135,7 +135,7 @@ def _figure(value: float | None, unit: str) -> str:
 
 
 def _spreads(found: Fleet) -> Iterator[Spread]:
-    """Return each check over the fleet, the worst first."""
+    """Return each check over the fleet, worst first."""
     places: dict[str, list[tuple[NodeResult, Cell]]] = {}
     for node in found.nodes:
         for cell in node.cells:
@@ -173,13 +173,13 @@ def _worst_place(places: Sequence[tuple[NodeResult, Cell]]) -> tuple[NodeResult,
 
 
 def first(node: NodeResult) -> str:
-    """Return what failed first on a node, in one line."""
+    """Return a line for the first check that failed on a node."""
     cell = node.first
     return "" if cell is None else f"{cell.name}: {cell.text}"
 
 
 def lines(found: Fleet) -> list[str]:
-    """Return the nodes as Markdown: those that did not pass, and how many did."""
+    """Return the acceptance as Markdown: the nodes that did not pass, and the number that passed."""
     bad = [node for node in found.nodes if node.verdict != "PASS"]
     rows = [
         [
@@ -191,17 +191,20 @@ def lines(found: Fleet) -> list[str]:
         ]
         for node in bad[:MOST]
     ]
-    told = [f"**Acceptance: {found.verdict}** ({found.text})", ""]
-    told += markdown.table(["", "node", "verdict", "cause", "what failed first"], rows)
-    told += [f"{len(bad) - MOST} more nodes are in the report.", ""] if len(bad) > MOST else []
+    output = [f"**Acceptance: {found.verdict}** ({found.text})", ""]
+    output += markdown.table(["", "node", "verdict", "cause", "what failed first"], rows)
+    output += [f"{len(bad) - MOST} more nodes are in the report.", ""] if len(bad) > MOST else []
     wrong = [cell for cell in found.checks if cell.verdict != "PASS"]
-    return told + [f"- {cell.verdict} {markdown.code(cell.id)}: {markdown.text(cell.text)}" for cell in wrong]
+    return output + [
+        f"- {cell.verdict} {markdown.code(cell.id)}: {markdown.text(cell.text)}" for cell in wrong
+    ]
 
 
 def tests(bundle: Bundle) -> list[tuple[Check, str, float]]:
-    """Return each check of each node and of all nodes as a test: what it says, its own verdict, its seconds.
+    """Return each check of each node and of the fleet as a test: the check, its verdict and its seconds.
 
-    A WARN passed, and its text says so. UNKNOWN is no pass. What several GPUs of a node say is several tests.
+    A WARN counts as passed, with WARN in its text. UNKNOWN does not pass. Checks of several GPUs are several
+    tests.
     """
     found = of_bundle(bundle)
     if found is None:
@@ -229,7 +232,7 @@ def _check(where: str, cell: Cell, evidence: str) -> Check:
 
 
 def _apart(made: Iterable[tuple[Check, str, float]]) -> Iterator[tuple[Check, str, float]]:
-    """Number tests of one name: a test must be found again by its name."""
+    """Number tests that have the same name, so that names are unique."""
     seen: dict[str, int] = {}
     for check, verdict, took in made:
         number = seen[check.name] = seen.get(check.name, 0) + 1
@@ -238,7 +241,7 @@ def _apart(made: Iterable[tuple[Check, str, float]]) -> Iterator[tuple[Check, st
 
 
 def as_json(bundle: Bundle, verdict: Verdict) -> str:
-    """Return the text of fleet.json: null where no acceptance tests were recorded."""
+    """Return the text of fleet.json. It is null if there are no acceptance tests."""
     del verdict
     found = of_bundle(bundle)
     return json.dumps(None if found is None else found.as_dict()) + "\n"

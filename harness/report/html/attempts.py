@@ -1,4 +1,4 @@
-"""Show what each attempt of a rank recorded, and why the next one began."""
+"""List the attempts of ranks that ran more than once: rows, times, and why each attempt began."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ HEADINGS = ("rank", "attempt", "pod", "start – last row", "rows", "why it bega
 
 @dataclass(frozen=True)
 class RankAttempt:
-    """One attempt of a rank that had more than one. Times are seconds since the epoch."""
+    """An attempt of a rank that ran more than once. Times are seconds since the epoch."""
 
     rank: int
     number: int
-    """From 1 on."""
+    """Starts at 1."""
     of: int
     pod: str
-    """Its name without the launched object's."""
+    """The pod's name without the prefix of the launched object."""
     start: float
     last: float | None
-    """When it recorded its last row. None when it recorded none."""
+    """Time of its last recorded row, or None if it recorded no row."""
     rows: int
     ended: bool
-    """Whether its end record is here. Otherwise something cut it off."""
+    """Whether its log contains an end record. If not, the attempt was cut off."""
     reason: str = ""
-    """Who started it, when and why. "" for the first one."""
+    """What restarted the rank, when and why. Empty for the first attempt."""
 
     def cells(self) -> tuple[str, ...]:
-        """Return its fields as texts, one for each of HEADINGS."""
+        """Return the cells of a table row, in the order of HEADINGS."""
         times = f"{_clock(self.start)} – {_clock(self.last)}" if self.last else f"from {_clock(self.start)}"
         rows = f"{self.rows}" if self.ended else f"{self.rows}, cut off"
         return f"{self.rank}", f"{self.number} of {self.of}", self.pod, times, rows, self.reason
 
 
 def truths(bundle: Bundle) -> tuple[Case | None, list[Truth]]:
-    """Return what each rank logged, and the case. Without a launch there is neither."""
+    """Return the judges' case and the ground truth of each rank, or (None, []) if nothing was launched."""
     manifest = bundle.manifest
     if manifest is None or manifest.expected is None or manifest.launch is None:
         return None, []
@@ -50,13 +50,13 @@ def truths(bundle: Bundle) -> tuple[Case | None, list[Truth]]:
 
 
 def restarted(verdict: Verdict) -> str:
-    """Return what the verdict says of ranks that ran more than once, or "" when every rank ran once."""
-    # Only restarts have evidence. That no rank was restarted has none.
+    """Return the explanation of the check `restarts`, or "" if every rank ran once."""
+    # The check has evidence only if a rank was restarted.
     return next((one.explanation for one in verdict.checks if one.name == "restarts" and one.evidence), "")
 
 
 def attempts(bundle: Bundle, verdict: Verdict) -> list[RankAttempt]:
-    """Return every attempt of the ranks that had more than one, by rank and time."""
+    """Return the attempts of all ranks that ran more than once, sorted by rank and time."""
     case, logged = truths(bundle) if restarted(verdict) else (None, [])
     if case is None:
         return []
@@ -71,7 +71,7 @@ def _of_rank(truth: Truth, seen: list[Restart], prefix: str) -> list[RankAttempt
     begins = [start.time_ms / 1000 for start in starts]
     reasons: dict[int, list[str]] = {}
     for restart in (each for each in seen if truth.rank in each.ranks):
-        # A restart is why the first attempt after it began. Clocks may differ: the last may seem early.
+        # A restart is the reason for the next attempt. As clocks differ, the last may seem too early.
         index = next((i for i, begin in enumerate(begins) if i and begin >= restart.at), len(begins) - 1)
         reasons.setdefault(index, []).append(restart.text)
     return [

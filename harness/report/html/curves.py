@@ -1,6 +1,4 @@
-"""Count for each rank and metric how many points were logged and how many are in the run, and draw the
-curves.
-"""
+"""Count the points that each rank logged of each metric, and those in the run, and draw their curves."""
 
 from __future__ import annotations
 
@@ -15,27 +13,28 @@ from harness.judge.points.series import Rows, extend, put
 from harness.report.html.attempts import truths
 
 MAX_DRAWN = 400
-"""Most points of a curve: more than a screen shows. Each stretch keeps its extremes."""
+"""Maximum number of points of a curve, more than a screen shows. Each interval keeps its extremes."""
 MAX_CURVES = 16
-"""Most ranks whose curve of a metric is drawn: those that miss points first."""
+"""Maximum number of curves per metric. Ranks that miss points come first."""
 Series = list[tuple[int, float]]
 
 
 @dataclass
 class Cell:
-    """One rank's points of one metric. `lost` are steps that the run lacks with this value."""
+    """One rank's points of one metric. `lost` has the steps whose logged value is not in the run."""
 
     logged: int = 0
     lost: list[int] = field(default_factory=list)
     attempts: list[int] = field(default_factory=list)
-    """Rows of each attempt, for a rank that had more than one. A step that two of them logged counts once in
-    `logged`.
+    """Rows of each attempt, for a rank that ran more than once.
+
+    A step that two attempts logged counts once in `logged`.
     """
 
 
 @dataclass
 class Metric:
-    """One metric: a cell for each rank that logged it, and what the run has."""
+    """A metric: a cell for each rank that logged it, and its points in the run."""
 
     name: str
     cells: dict[int, Cell] = field(default_factory=dict)
@@ -44,13 +43,14 @@ class Metric:
 
     @property
     def lost(self) -> int:
-        """How many points a rank logged that the run lacks."""
+        """Return the number of logged points that are not in the run."""
         return sum(len(cell.lost) for cell in self.cells.values())
 
 
 def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
-    """Return every metric that a rank logged or that the shared run has, sorted by name. Those that miss
-    points come first.
+    """Return every metric that a rank logged or that is in the shared run.
+
+    Metrics that miss points come first. Both groups are sorted by name.
     """
     shared = {run.run_id for _, run in bundle.runs() if run_id is not None and run.external_id == run_id}
     recorded: Rows = {}
@@ -78,7 +78,7 @@ def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
 
 
 def steps(lost: Sequence[int], limit: int = 6) -> str:
-    """ "3, 7–9 and 12 more" """
+    """Return steps as text, such as "3, 7–9 and 12 more"."""
     runs: list[list[int]] = []
     for step in sorted(set(lost)):
         if runs and step == runs[-1][-1] + 1:
@@ -92,7 +92,7 @@ def steps(lost: Sequence[int], limit: int = 6) -> str:
 
 @dataclass(frozen=True)
 class Plot:
-    """A metric's curves as paths in a box of `width` × `height`. `lost` is what the run lacks."""
+    """A metric's curves as SVG paths in a box of `width` × `height`. `lost` has the points not in the run."""
 
     name: str
     width: int
@@ -107,7 +107,7 @@ class Plot:
 
 
 def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
-    """Return the plot, or None when no value is finite."""
+    """Return the plot, or None if no value is finite."""
     curves = {rank: _finite(metric.truth[rank].items()) for rank in _drawn(metric)}
     recorded = _finite(metric.recorded.items())
     drawn = [rows for rows in (recorded, *curves.values()) if rows]
@@ -148,19 +148,19 @@ def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
 
 
 def _drawn(metric: Metric) -> list[int]:
-    """Return the ranks whose curves are drawn."""
+    """Return the ranks whose curves are drawn, at most MAX_CURVES of them."""
     misses = {rank for rank, cell in metric.cells.items() if cell.lost}
     first = sorted(metric.truth, key=lambda rank: (rank not in misses, rank))
     return sorted(first[:MAX_CURVES])
 
 
 def _finite(rows: Iterable[tuple[int, float]]) -> Series:
-    """Return the rows whose values are numbers, by step."""
+    """Return the rows with finite values, sorted by step."""
     return sorted((step, value) for step, value in rows if math.isfinite(value))
 
 
 def thinned(rows: Series) -> Series:
-    """Return at most MAX_DRAWN rows: the lowest and the highest of each stretch."""
+    """Return at most MAX_DRAWN rows: the lowest and the highest value of each interval."""
     if len(rows) <= MAX_DRAWN:
         return rows
     size = math.ceil(len(rows) / (MAX_DRAWN // 2))

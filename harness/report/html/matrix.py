@@ -1,4 +1,4 @@
-"""The table of points for many ranks: a row for each metric. A column for each rank fits no screen."""
+"""The table of points for many ranks: a row per metric, because a column per rank would not fit."""
 
 from __future__ import annotations
 
@@ -10,32 +10,32 @@ from harness.judge.case import names
 from harness.report.html.curves import Cell, Metric
 
 MOST_COLUMNS = 32
-"""With more ranks than these, there is no column for each."""
+"""Maximum number of ranks with a column for each rank."""
 MOST_ROWS = 300
-"""Metrics that are shown. Those that miss points come first."""
+"""Maximum number of metrics. Metrics that miss points come first."""
 MOST_MISSING = 8
-"""Ranks of one metric whose missing points are shown."""
+"""Maximum number of ranks per metric whose missing points are shown."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One metric over all ranks."""
+    """A row of the table: one metric over all ranks."""
 
     name: str
     ranks: str
-    """Who logged it: "rank 3", "ranks 0, 1, …"."""
+    """The ranks that logged it, such as "rank 3" or "ranks 0, 1, …"."""
     logged: int
     recorded: int
     lost: int
     missing: list[tuple[int, Cell]]
-    """The first ranks of whose points some are missing."""
+    """The first ranks that miss points."""
     more: int
-    """How many further ranks miss points."""
+    """The number of further ranks that miss points."""
 
 
 @dataclass(frozen=True)
 class Wide:
-    """The rows that are shown, and what the others are."""
+    """The rows of the table, and a summary of the omitted rows."""
 
     rows: list[Row]
     others: int
@@ -43,7 +43,7 @@ class Wide:
 
 
 def wide(metrics: Iterable[Metric], ranks: int) -> Wide | None:
-    """Return the table, or None where each rank can have a column."""
+    """Return the table, or None if there are few enough ranks for a column each."""
     if ranks <= MOST_COLUMNS:
         return None
     rest = iter(metrics)

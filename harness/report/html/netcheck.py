@@ -1,4 +1,4 @@
-"""The matrix of netcheck: which pod reaches which, for the terminal, the page and Markdown."""
+"""The netcheck matrix: which pod reaches which, for the terminal, the report page and Markdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.workers.netcheck.show import MOST, word
 
 @dataclass(frozen=True)
 class Square:
-    """What one pod saw of another. `kind`: good, bad, idle (not known), self."""
+    """The result from one pod to another. `kind` is good, bad, idle (not known) or self."""
 
     text: str
     kind: str
@@ -24,7 +24,7 @@ class Square:
 
 @dataclass(frozen=True)
 class Row:
-    """What one pod saw of all. `place`: its pod and node. Without squares, it was not heard."""
+    """The results from one pod to all pods. `place` is its pod and node. No squares means no result."""
 
     name: str
     place: str
@@ -33,7 +33,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Matrix:
-    """All pairs, and the steps of the diagnosis that says most."""
+    """The results of all pairs, and the steps of the most informative diagnosis."""
 
     rows: list[Row]
     steps: list[NetcheckStep]
@@ -41,9 +41,9 @@ class Matrix:
 
 
 def matrix(bundle: Bundle) -> Matrix | None:
-    """Return the matrix of a bundle, or None where no pod said anything.
+    """Return the matrix of a bundle, or None if no pod logged a diagnosis.
 
-    Where no diagnosis is about all pairs, each row is what its own pod says.
+    If no diagnosis covers all pairs, each row comes from the diagnosis of its own pod.
     """
     manifest = bundle.manifest
     if manifest is None or manifest.launch is None or manifest.expected is None:
@@ -87,7 +87,7 @@ def _square(cell: NetcheckCell | None) -> Square:
 
 
 def lines(found: Matrix) -> list[str]:
-    """Return the matrix as Markdown: a table, a row for each pod that sends."""
+    """Return the matrix as a Markdown table, with a row for each sending pod."""
     count = len(found.rows)
     head = ["from \\ to", *(row.name for row in found.rows), "pod"]
     cells = [

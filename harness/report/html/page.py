@@ -1,4 +1,4 @@
-"""Render report.html: one bundle as one self-contained page, without network and readable without scripts."""
+"""Render report.html: a bundle as a self-contained page that needs no network and no scripts."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from harness.report.html.timeline import Lane, lanes
 
 REPORT = "report.html"
 LOG_LINES = 2000
-"""Most lines of each container, the last ones. The whole log lies beside the report."""
+"""Maximum number of lines per container, from the end. The full log is in the bundle."""
 ALL_LINES = 20_000
-"""Most lines of all containers together: a browser takes a second for three times as many."""
+"""Maximum number of lines of all containers. A browser needs a second for three times as many."""
 MAX_EVENTS = 500
 MAX_PLOTS = 60
 LETTER = 0.85
-"""Percent of the timeline's width that one letter takes on a wide screen."""
+"""Width of a letter, in percent of the timeline's width on a wide screen."""
 
 
 @dataclass(frozen=True)
@@ -38,12 +38,12 @@ class Log:
     file: str
     left_out: int
     lines: list[tuple[int, str, str]]
-    """(number, time, text)"""
+    """Line number, time and text of each line."""
 
 
 def render(bundle: Bundle, verdict: Verdict) -> str:
-    """Return the page as text. Reads only the bundle."""
-    from jinja2 import Environment, PackageLoader, StrictUndefined  # for the page alone, and slow to import
+    """Return the page as text, from the bundle alone."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined  # slow to import, and only used here
 
     manifest = bundle.manifest or Manifest(nonce="", started_at="")
     run_id = manifest.expected.run_id if manifest.expected else None
@@ -88,9 +88,9 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
 
 
 def write(bundle: Bundle, verdict: Verdict, path: Path | None = None) -> Path:
-    """Write the page to a file, whole or not at all. The default is REPORT in the bundle.
+    """Write the page to a file atomically. The default is REPORT in the bundle.
 
-    The bundle is already redacted, and the page adds nothing to it.
+    The page needs no redaction, because the bundle is already redacted.
     """
     path = path or bundle.path / REPORT
     replace_file(path, render(bundle, verdict))
@@ -118,8 +118,9 @@ def _tiles(manifest: Manifest, found: dict[str, Metric]) -> list[tuple[str, str]
 
 
 def _checks(verdict: Verdict) -> list[tuple[bool, list[Check]]]:
-    """Return (open, checks): first the checks that did not pass, then the others, folded when there are
-    both.
+    """Return (open, checks) for two groups: first the checks that did not pass, then the others.
+
+    The second group is folded if both groups have checks.
     """
     passed = [check for check in verdict.checks if check.result == "PASS"]
     failed = [check for check in verdict.checks if check.result == "FAIL"]
@@ -128,7 +129,7 @@ def _checks(verdict: Verdict) -> list[tuple[bool, list[Check]]]:
 
 
 def _ticks(length: float) -> list[tuple[float, str]]:
-    """Return (percent, seconds) of about five round moments."""
+    """Return (percent, seconds) of about five ticks at round values."""
     step = next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800) if length / s <= 7), 3600)
     return [(100 * t / length, f"{t} s") for t in range(0, int(length) + 1, step)] if length > 0 else []
 

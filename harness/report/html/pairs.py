@@ -1,4 +1,4 @@
-"""Draw which pairs of nodes are slow or broken: one square for each pair, as a picture."""
+"""Draw which pairs of nodes are slow or broken: a picture with a square for each pair."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from harness.judge.acceptance.cells import ORDER, natural
 from harness.judge.acceptance.fleet import Fleet, Pair
 
 SIDE, GAP, MARGIN = 12, 2, 4
-"""Pixels: of a square, between squares, around all."""
+"""Pixels: side of a square, gap between squares, and margin."""
 SHADES = 4
-"""Kinds of green: the faster, the fuller. More of them nobody tells apart."""
+"""Number of shades of green: faster pairs are darker. More shades could not be distinguished."""
 
 
 @dataclass(frozen=True)
 class Square:
-    """One pair that did not pass: it has a title of its own."""
+    """The square of a pair that did not pass. It has its own title."""
 
     x: int
     y: int
@@ -27,21 +27,21 @@ class Square:
 
 @dataclass(frozen=True)
 class PairPicture:
-    """A square for each pair of nodes. Those that passed are one path for each shade, so it stays small."""
+    """A square for each pair of nodes. Passed pairs share one path per shade, to keep the file small."""
 
     nodes: list[str]
     size: int
     shades: dict[int, str]
-    """Shade (0 is the slowest) → path."""
+    """Maps each shade (0 is the slowest) to its path."""
     squares: list[Square]
     worst: list[Pair]
-    """What did not pass, the slowest first."""
+    """The pairs that did not pass, slowest first."""
     median: float | None
     tested: int
 
 
 def picture(found: Fleet) -> PairPicture | None:
-    """Return the picture, or None where no pair was tested."""
+    """Return the picture, or None if no pair was tested."""
     if not found.pairs:
         return None
     nodes = sorted({name for pair in found.pairs for name in (pair.a, pair.b)}, key=natural)
@@ -69,7 +69,7 @@ def picture(found: Fleet) -> PairPicture | None:
 
 
 def _shade(rate: float | None, rates: Sequence[float]) -> int:
-    """Return the shade of a rate: its place between the slowest and the fastest pair that passed."""
+    """Return the shade of a rate, by its position between the slowest and the fastest pair that passed."""
     low, high = min(rates, default=0.0), max(rates, default=0.0)
     if rate is None or high <= low:
         return SHADES - 1
@@ -82,6 +82,6 @@ def _worst(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def told(pair: Pair) -> str:
-    """Return a pair as one line."""
+    """Return a line of text for a pair."""
     rate = "no figure" if pair.busbw is None else f"{pair.busbw:.4g} GB/s"
     return f"{pair.a} ↔ {pair.b}: {rate}" + (f": {pair.text}" if pair.text else "")

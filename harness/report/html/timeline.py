@@ -1,4 +1,4 @@
-"""Return lanes of spans for the report: what each object and each stage did, and when."""
+"""Compute the report's timeline: a lane of spans for each stage and each object."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.evidence.schema.bundle import Manifest
 
 @dataclass(frozen=True)
 class Span:
-    """One span, in seconds since the epoch. `kind` is its colour: wait, work, good, bad, idle."""
+    """A span of time, in seconds since the epoch. `kind` sets its colour: wait, work, good, bad or idle."""
 
     start: float
     end: float
@@ -30,7 +30,7 @@ class Lane:
 
 
 def lanes(bundle: Bundle, manifest: Manifest) -> list[Lane]:
-    """Return the lanes: stages, JobSet, Workload, each rank's pod, and the nodes that were not Ready."""
+    """Return the lanes of stages, JobSet, Workload, the ranks' pods, and nodes that were not Ready."""
     end = _end(manifest)
     made = [Lane(name, spans, "harness") for name, spans in _stages(manifest)]
     launched = manifest.launch.kind if manifest.launch else "JobSet"
@@ -65,7 +65,7 @@ def _stages(manifest: Manifest) -> Iterator[tuple[str, list[Span]]]:
 
 
 def _phase(seen: ObjectState, kind: str) -> tuple[str, str]:
-    """Return (activity, colour) from the conditions; the most advanced one counts."""
+    """Return (activity, colour) from the most advanced condition."""
     true = {c.get("type") for c in items(seen.object, "status", "conditions") if c.get("status") == "True"}
     if kind != "workload":
         done = next((word for word in ("Complete", "Failed") if word in true), "")
@@ -90,7 +90,7 @@ def _conditions(states: list[ObjectState], end: float, kind: str) -> Iterator[Sp
 
 
 def _pod(states: list[ObjectState], end: float) -> Iterator[Span]:
-    told = []
+    states_at = []
     for seen in states:
         status = mapping(seen.object, "status")
         phase = str(status.get("phase", "unknown"))
@@ -100,23 +100,25 @@ def _pod(states: list[ObjectState], end: float) -> Iterator[Span]:
         colour = {"Pending": "wait", "Running": "work", "Succeeded": "good", "Failed": "bad"}.get(
             phase, "idle"
         )
-        told.append((seconds(seen.received_at), "being deleted" if deleting else label, colour))
-    yield from _runs(told, end)
+        states_at.append((seconds(seen.received_at), "being deleted" if deleting else label, colour))
+    yield from _runs(states_at, end)
 
 
 def _not_ready(states: list[ObjectState], end: float) -> Iterator[Span]:
-    told = []
+    states_at = []
     for seen in states:
         conditions = items(seen.object, "status", "conditions")
         ready = next((c.get("status") for c in conditions if c.get("type") == "Ready"), "Unknown")
-        told.append((seconds(seen.received_at), f"Ready is {ready}", "idle" if ready == "True" else "bad"))
-    if any(colour == "bad" for _, _, colour in told):
-        yield from _runs(told, end)
+        states_at.append(
+            (seconds(seen.received_at), f"Ready is {ready}", "idle" if ready == "True" else "bad")
+        )
+    if any(colour == "bad" for _, _, colour in states_at):
+        yield from _runs(states_at, end)
 
 
-def _runs(told: list[tuple[float | None, str, str]], end: float) -> Iterator[Span]:
-    """Return one span for each stretch of equal states. A final state is drawn to the end of the run."""
-    known = [(at, label, colour) for at, label, colour in told if at is not None]
+def _runs(states_at: list[tuple[float | None, str, str]], end: float) -> Iterator[Span]:
+    """Return a span for each run of equal states. The last state extends to the end of the launch."""
+    known = [(at, label, colour) for at, label, colour in states_at if at is not None]
     start = 0
     for position in range(1, len(known) + 1):
         if position == len(known) or known[position][1:] != known[start][1:]:

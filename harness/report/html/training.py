@@ -1,4 +1,4 @@
-"""Show a training in the report: its losses over the steps, its restarts, its checkpoints."""
+"""Prepare a training for the report page: losses by step, restarts and checkpoints."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from harness.report.html.curves import Metric, Series, thinned
 
 TRAIN_LOSS = "train/loss"
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 960, 320, 52, 26, 14
-"""Of the picture, and what the axes' words need, in its own units."""
+"""Size of the picture, and margins for the labels of the axes, in the picture's units."""
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A point, or a line at `x` or `y`, in the picture's units. `text` says what it is."""
+    """A point, or a line at `x` or `y`, in the picture's units. `text` is its label."""
 
     x: float
     y: float
@@ -28,39 +28,39 @@ class Mark:
 
 @dataclass(frozen=True)
 class Curves:
-    """The run's losses in a box of `width` × `height`."""
+    """The curves of the run's losses in a box of `width` × `height`."""
 
     width: int
     height: int
     left: int
     bottom: int
     trained: str
-    """The path of the training loss."""
+    """SVG path of the training loss."""
     evaluated: str
-    """The path of the validation loss."""
+    """SVG path of the validation loss."""
     points: list[Mark]
-    """Each evaluation."""
+    """The evaluations."""
     resumed: list[Mark]
-    """The first step of each later attempt."""
+    """The first step of each attempt after the first one."""
     floor: Mark | None
-    """The entropy of the texts, where it is known."""
+    """The entropy of the texts, if it is known."""
     rows: list[Mark]
     columns: list[Mark]
 
 
 @dataclass(frozen=True)
 class View:
-    """What the page shows of a training."""
+    """The section of the report page for a training."""
 
     curves: Curves | None
     checkpoints: list[tuple[TrainedCheckpoint, bool]]
-    """Each with whether `best` leads to it."""
+    """The checkpoints, each with whether the link `best` points to it."""
     error: str | None
-    """Why its disk was not read."""
+    """The reason why the training's disk could not be read, if it could not."""
 
 
 def view(bundle: Bundle, found: Mapping[str, Metric]) -> View | None:
-    """Return the training of a bundle, or None where there was none. `found` is that of points.metrics."""
+    """Return the section for a bundle, or None if it has no training. `found` comes from curves.metrics."""
     audit = bundle.training_audit
     if audit is None:
         return None
@@ -71,7 +71,7 @@ def view(bundle: Bundle, found: Mapping[str, Metric]) -> View | None:
 
 
 def _resumed(bundle: Bundle) -> list[int]:
-    """Return the first step that each later attempt of rank 0 logged."""
+    """Return the first step that rank 0 logged in each attempt after the first one."""
     logged = next((truth for truth in truths(bundle)[1] if truth.rank == 0), None)
     if logged is None:
         return []
@@ -114,7 +114,7 @@ def _curves(found: Mapping[str, Metric], resumed: list[int], floor: float | None
 
 
 def _finite(metric: Metric | None) -> Series:
-    """Return what the run has of a metric, by step, without what cannot be drawn."""
+    """Return the finite values of a metric in the run, by step."""
     return sorted(row for row in metric.recorded.items() if math.isfinite(row[1])) if metric else []
 
 

@@ -1,4 +1,4 @@
-"""How verdicts look in a terminal, for listings that need nothing of a single bundle."""
+"""Marks and styles of verdicts in a terminal, and a console for tables."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ PIPE_COLUMNS = 240
 
 
 def wide() -> Console:
-    """Return a console for tables. Output that is not a terminal gets unlimited width."""
+    """Return a console for tables, of unlimited width unless stdout is a terminal."""
     console = Console()
     if not console.is_terminal:
         console.width = PIPE_COLUMNS

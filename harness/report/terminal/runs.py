@@ -1,4 +1,4 @@
-"""List past bundles: a table for people, JSON for programs."""
+"""List past bundles as a table or as rows for JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from harness.report.amounts import amount
 from harness.report.terminal.console import STYLE
 
 WIDE = 130
-"""Columns that need a wide terminal."""
+"""Minimum width of a terminal for all columns."""
 
 
 class Row(BaseModel):
-    """One bundle. `verdict` is "none" where none was recorded; `state` says why."""
+    """A row for one bundle. If no verdict was recorded, `verdict` is "none" and `state` gives the reason."""
 
     bundle: str
-    """Its path, as the other commands take it."""
+    """The path of the bundle, as other commands accept it."""
     name: str
     started_at: str
     job: str
@@ -31,7 +31,7 @@ class Row(BaseModel):
     verdict: str
     cause: str | None
     seconds: float | None
-    """Seconds from start to end. None without an end."""
+    """Seconds from start to end, or None without an end."""
     bytes: int
 
 
@@ -51,22 +51,23 @@ def row(one: Past) -> Row:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Print a table in the given order, with the sum of sizes below. A narrow terminal leaves columns out; a
-    bundle's name still tells its time.
+    """Print a table in the given order, with the total size at the bottom.
+
+    On a narrow terminal some columns are omitted. The name of a bundle contains its time.
     """
     wide = console.width >= WIDE
-    made = Table(box=None, pad_edge=False, show_footer=len(rows) > 1)
-    made.add_column("bundle", f"{len(rows)} bundles", no_wrap=True)
+    table = Table(box=None, pad_edge=False, show_footer=len(rows) > 1)
+    table.add_column("bundle", f"{len(rows)} bundles", no_wrap=True)
     if wide:
-        made.add_column("when (UTC)", no_wrap=True)
-        made.add_column("job", no_wrap=True)
-    made.add_column("verdict", no_wrap=True)
-    made.add_column("cause", overflow="fold")
-    made.add_column("seconds", justify="right", no_wrap=True)
-    made.add_column("on disk", amount(sum(each.bytes for each in rows)), justify="right", no_wrap=True)
+        table.add_column("when (UTC)", no_wrap=True)
+        table.add_column("job", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("cause", overflow="fold")
+    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("on disk", amount(sum(each.bytes for each in rows)), justify="right", no_wrap=True)
     for each in rows:
         word = each.verdict if each.verdict in STYLE else each.state
-        made.add_row(
+        table.add_row(
             each.name,
             *((each.started_at[:19].replace("T", " "), each.job) if wide else ()),
             Text(word, style=STYLE.get(word, "dim")),
@@ -74,4 +75,4 @@ def show(rows: Sequence[Row], console: Console) -> None:
             "" if each.seconds is None else f"{each.seconds:.0f}",
             amount(each.bytes),
         )
-    console.print(made)
+    console.print(table)

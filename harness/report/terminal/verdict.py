@@ -1,6 +1,6 @@
-"""Print a verdict: first each check, then the verdict, its cause and reason, and what to do next.
+"""Print a verdict: first the checks, then the verdict with its cause, explanation and next steps.
 
-The verdict comes last, because a terminal shows the end.
+The verdict comes last, because a terminal shows the end of the output.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def render(
     netcheck: Matrix | None = None,
     accepted: Fleet | None = None,
 ) -> None:
-    """Print the verdict of one bundle. `attempts` are those of ranks that had more than one."""
+    """Print the verdict of a bundle. `attempts` has the attempts of ranks that ran more than once."""
     style = STYLE[verdict.verdict]
     body = Text()
     body.append(verdict.explanation)
@@ -56,11 +56,13 @@ def render(
         console.print(Text(times, style="dim"))
     console.print(Panel(body, title=title, title_align="left", border_style=style, style="", padding=(1, 2)))
     for label, text in _after(verdict, bundle):
-        console.print(Text(f"{label:8}  {text}"), soft_wrap=True)  # to be copied: a command stays one line
+        console.print(
+            Text(f"{label:8}  {text}"), soft_wrap=True
+        )  # a command stays on one line, so that it can be copied
 
 
 def _after(verdict: Verdict, bundle: Path) -> Iterator[tuple[str, str]]:
-    """Return what to look at, to type and to consider, with the bundle's path as the user wrote it."""
+    """Return the evidence, next steps and hints as (label, text), with the user's path of the bundle."""
     for line in verdict.evidence:
         yield "evidence", str(bundle / line)
     for line in verdict.next:
@@ -81,22 +83,24 @@ def _checks(verdict: Verdict) -> Table:
         if check.result == "UNKNOWN" and check.cause is None:
             alike.setdefault(check.explanation, []).append(check.name)
     for check in verdict.checks:
-        name, said = check.name, check.explanation
-        # One row for all checks that were not made for the same reason, where the first of them stands.
-        names = alike.get(said, [])
+        name, explanation = check.name, check.explanation
+        # Checks that were skipped for the same reason share one row, at the position of the first.
+        names = alike.get(explanation, [])
         if len(names) > 1 and name in names:
             if name != names[0]:
                 continue
-            name, said = f"{len(names)} checks", f"{said}: {', '.join(names)}"
-        if verdict.cause is not None and said == verdict.explanation:
-            said = "see below"
+            name, explanation = f"{len(names)} checks", f"{explanation}: {', '.join(names)}"
+        if verdict.cause is not None and explanation == verdict.explanation:
+            explanation = "see below"
         style = "dim" if check.result == "PASS" else ""
-        table.add_row(Text(MARK[check.result], style=STYLE[check.result]), name, Text(said, style=style))
+        table.add_row(
+            Text(MARK[check.result], style=STYLE[check.result]), name, Text(explanation, style=style)
+        )
     return table
 
 
 def _attempts(attempts: Sequence[RankAttempt]) -> Table:
-    """Return one row for each attempt. Why it began is said by the check `restarts`."""
+    """Return a table with a row for each attempt. The check `restarts` shows why each attempt began."""
     table = Table(box=None, pad_edge=False, header_style="dim")
     for heading in HEADINGS[:-1]:
         table.add_column(heading, overflow="fold")
@@ -106,7 +110,7 @@ def _attempts(attempts: Sequence[RankAttempt]) -> Table:
 
 
 def _matrix(found: Matrix) -> Table:
-    """Return netcheck's matrix: a row for each pod that sends, a column for each that is to receive."""
+    """Return netcheck's matrix: a row for each sending pod, a column for each receiving pod."""
     styles = {"good": "green", "bad": "bold red", "idle": "yellow", "self": "dim"}
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("from \\ to", justify="right")
@@ -121,7 +125,7 @@ def _matrix(found: Matrix) -> Table:
 
 
 def accepted_table(found: Fleet) -> Table:
-    """Return a row for each node that did not pass, worst first, with what failed first; then the fleet's."""
+    """Return a table of the nodes that did not pass, worst first, and of the fleet's checks and verdict."""
     table = Table(box=None, pad_edge=False, header_style="dim", title=None)
     for heading in ("", "node", "verdict", "cause", "what failed first"):
         table.add_column(heading, overflow="fold", no_wrap=heading in ("", "node", "verdict"))
@@ -145,7 +149,7 @@ def _accepted_row(table: Table, verdict: str, node: str, cause: str | None, text
 
 
 def render_short(verdict: Verdict, bundle: Path) -> None:
-    """Return three lines for the captured output of a test."""
+    """Print a verdict in three lines, for the captured output of a test."""
     ranks = f" ranks {ranges(verdict.ranks)}" if verdict.ranks else ""
     print(f"{MARK[verdict.verdict]} {verdict.verdict} {verdict.cause or ''}{ranks}")
     print(f"  {verdict.explanation}\n  bundle {bundle}")

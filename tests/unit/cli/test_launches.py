@@ -108,7 +108,7 @@ def test_what_kueue_says() -> None:
     queued = launched("Job", None, suspend=True)
     assert seen(queued).queue is None
     queued["metadata"]["labels"] = {QUEUE_LABEL: "q"}
-    assert seen(queued).queue == "Kueue says nothing"
+    assert seen(queued).queue == "Kueue reports no condition"
     workload = {
         "status": {"conditions": [{"type": "QuotaReserved", "status": "False", "message": "no quota"}]}
     }

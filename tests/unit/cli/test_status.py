@@ -24,7 +24,7 @@ NONE = Status(
 def test_status_without_a_cluster_suggests_harness_up() -> None:
     """Contract: what to do, the room on the disk and other clusters; nothing that could not be asked."""
     lines = NONE.text().splitlines()
-    assert lines[0] == "cluster      c: none (`harness up` makes one)"
+    assert lines[0] == "cluster      c: none (`harness up` creates one)"
     assert lines[-1] == "others       d (--cluster-name)"
     assert "free; cache" in lines[-2]
     assert not {"nodes", "controllers", "queues", "launches"} & set(NONE.document())
@@ -61,4 +61,4 @@ def test_a_cluster_that_is_of_no_use() -> None:
     ours = NONE.model_copy(update={"created_by_harness": True, "phase": "ready", "trouble": "no answer"})
     assert "not healthy, ready: no answer" in ours.text()
     assert "paused" in ours.model_copy(update={"paused": True}).text()
-    assert "not made by the harness" in NONE.model_copy(update={"containers": ["x"]}).text()
+    assert "not created by the harness" in NONE.model_copy(update={"containers": ["x"]}).text()

@@ -116,6 +116,6 @@ def test_no_fault_is_injected_into_a_users_cluster(tmp_path: Path) -> None:
     there = ExistingCluster(load(kubeconfig=kubeconfig(tmp_path, "a", "a")))
     image = ImageRef("worker:1", "sha256:0")
     use = take(tmp_path / "use")
-    with pytest.raises(UsageError, match="this needs a kind cluster of the harness's own"):
+    with pytest.raises(UsageError, match="this needs a kind cluster that the harness created"):
         of_cluster(Ready(there, there.kube(), image, 1, {}, use), tmp_path)
     use.release()

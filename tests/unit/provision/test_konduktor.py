@@ -77,7 +77,7 @@ def test_one_that_was_cut_off_is_made_again(settings: Settings, monkeypatch: pyt
 
     monkeypatch.setattr(konduktor, "_install", install)
     failing = True
-    with pytest.raises(HarnessError, match="brought no bin/konduktor"):
+    with pytest.raises(HarnessError, match="has no bin/konduktor"):
         konduktor.konduktor_bin(RunContext(settings=settings, progress=lambda _: None))
     (home / "half").touch()
     failing = False
