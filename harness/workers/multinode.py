@@ -180,7 +180,7 @@ def _state(process: Path) -> str:
 
 
 def main(log: Log = plain_log) -> int:
-    """Train, and log each step with `log`. faulty.py passes other functions as `log`. Return the exit code."""
+    """Train, log each step with `log`, and return the exit code. faulty.py passes other log functions."""
     faulthandler.enable(file=STDERR)
     at_most(math.inf)
     stacks_on_sigterm()

@@ -103,7 +103,7 @@ class Leaf:
 
 
 def leaves(name: Any, value: Any, read: Callable[[Any], Any]) -> list[Leaf]:
-    """Return the leaves of one value. `read` returns the number that the client reads from a leaf, or None."""
+    """Return the leaves of one value. `read` returns the number that the client reads from it, or None."""
     found: list[Leaf] = []
     text = name if isinstance(name, str) else repr(name)[:80]
     if isinstance(value, list):

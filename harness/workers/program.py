@@ -223,7 +223,7 @@ class Program:
 
         In a world of several ranks, `finish` itself does not wait.
         """
-        if self.spec["patient"]:  # `finish` sends SIGTERM, which kills an upload process that has just started.
+        if self.spec["patient"]:  # `finish` sends SIGTERM, which kills an upload process that just started.
             self.wait_until(lambda: all(map(_handles_sigterm, self.uploads())))
         if self.spec["finish"]:
             self.run.finish()
