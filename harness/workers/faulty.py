@@ -57,7 +57,7 @@ def at_victims_metric(change: Callable[[str, dict[str, float]], dict[str, float]
     return int(multinode.main(log=log))
 
 
-# -- what is logged ------------------------------------------------------------------------------------
+# -- faults of the logged data -------------------------------------------------------------------------
 @fault
 def other_run() -> int:
     os.environ["PLUTO_RUN_ID"] += "-other"
@@ -80,7 +80,7 @@ def wrong_value() -> int:
     return at_victims_metric(lambda own, metrics: {**metrics, own: metrics[own] + 0.5})
 
 
-# -- how the process ends ------------------------------------------------------------------------------
+# -- faults at the end of the process ------------------------------------------------------------------
 @fault
 def exit3() -> int:
     """Exit without clean-up, so that the output which the client has captured is lost."""
@@ -172,7 +172,7 @@ def oom() -> int:
     return at_step(STEP, hoard)
 
 
-# -- how it goes on ------------------------------------------------------------------------------------
+# -- hangs and floods ----------------------------------------------------------------------------------
 def _wait_for_ever() -> None:
     threading.Event().wait()
 

@@ -214,7 +214,7 @@ def _before_exec(original: Callable[..., Any]) -> Callable[..., Any]:
     return execute
 
 
-# -- what other modules do, wrapped when they are imported ---------------------------------------------------
+# -- wrappers for the functions of other modules, applied at their import ------------------------------------
 def wrap_group(module: ModuleType) -> None:
     """Record rank and world size when torch.distributed is initialised (`distributed_c10d`)."""
     distributed: Any = module

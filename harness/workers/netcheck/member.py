@@ -137,7 +137,7 @@ class Member:
             pause = min(0.25, pause * 1.3)
 
     def _place(self) -> int:
-        """Return this rank's index among the peers: the peer that responds with its instance, else its rank."""
+        """Return the index of this rank among the peers: of the peer with its instance, else its rank."""
         for place, probe in list(self._probes.items()):
             if probe.cell.instance == self._hello.instance:
                 return place

@@ -38,7 +38,7 @@ class Configuration:
 
     @classmethod
     def read(cls, path: str = RESOLV_CONF) -> Configuration:
-        """Read the file according to resolv.conf(5): at most three servers, and the last search line counts."""
+        """Read the file as in resolv.conf(5): at most three servers, and the last search line counts."""
         servers: list[str] = []
         search: tuple[str, ...] = ()
         ndots = 1
