@@ -1,8 +1,8 @@
-"""What Pluto's client (pluto-ml 0.0.29) makes of what it is given: another name, another value, or nothing.
+"""The rules by which Pluto's client (pluto-ml 0.0.29) renames metrics, and changes or drops values.
 
-From its code: `get_char` (util.py), `_log_via_sync` and `_process_log_item_sync` (op.py),
-`upload_metrics_batch` (sync/process.py). It samples nothing, and shortens no name of a metric. A test
-compares these rules with the installed client, so other rules fail it. Standard library only.
+They are derived from its code: `get_char` (util.py), `_log_via_sync` and `_process_log_item_sync` (op.py),
+`upload_metrics_batch` (sync/process.py). The client does not sample, and does not shorten metric names. A
+test compares these rules with the installed client. Standard library only.
 """
 
 from __future__ import annotations
@@ -15,40 +15,40 @@ from typing import Any
 _PLAIN = re.compile(r"^[ -~]+$")
 _OTHER = re.compile(r"[^ -~]")
 LONGEST_TEXT = 200
-"""Characters of a string that the client still sends. Longer ones it leaves out."""
+"""Maximum length in characters of a string that the client sends. It drops longer strings."""
 MAX_STEP = (1 << 63) - 1
 EXACT = 1 << 53
-"""Doubles hold every integer up to this one."""
+"""Doubles represent every integer up to this one exactly."""
 
 
 @dataclass(frozen=True)
 class Sent:
-    """What the client sends of one value."""
+    """What the client sends for one logged value."""
 
     values: tuple[float, ...] = ()
-    """The values that the caller logged, as doubles, in order. The run keeps the last."""
+    """The numbers in the logged value, as doubles, in order. The run keeps the last one."""
     kept: bool = True
-    """Whether the last of `values` comes into the run. False: the client or Pluto leaves it out."""
+    """Whether the run gets the last of `values`. False if the client or Pluto drops it."""
     why: str = ""
-    """What is changed or left out, and for what reason. "" when nothing is."""
+    """Which change or loss the value suffers, and why. "" if the client sends it unchanged."""
 
 
 def sent_name(name: str) -> str:
-    """Return the name that the client sends. Each character outside of printable ASCII becomes `-`."""
+    """Return the name that the client sends: it replaces each character outside printable ASCII by `-`."""
     return name if _PLAIN.match(name) else _OTHER.sub("-", name)
 
 
 def whole(step: Any) -> int | None:
-    """Return the whole number of a step of any type (NumPy's, a tensor, text), or None if it has none.
+    """Return a step of any type (NumPy number, tensor, text) as an integer, or None if that is impossible.
 
     The recorder, its frames and the comparison with the client's queue all use this one function.
     """
     if not isinstance(step, (int, float, str)) and callable(getattr(step, "item", None)):
         try:
             step = step.item()
-        except Exception:  # more than one number
+        except Exception:  # The step has more than one number.
             return None
-    if isinstance(step, bytes):  # A step of NumPy's, as the client's queue keeps it.
+    if isinstance(step, bytes):  # The client's queue stores NumPy steps as bytes.
         return int.from_bytes(step, "little", signed=True)
     try:
         return int(step) if isinstance(step, (int, float, str)) else None
@@ -57,7 +57,7 @@ def whole(step: Any) -> int | None:
 
 
 def sent(value: Any, step: Any = 0) -> Sent:
-    """Return what comes into the run of a value that is handed to `run.log({name: value}, step=step)`."""
+    """Return what the client sends for `run.log({name: value}, step=step)`."""
     why = refused(step)
     one = _list(value) if isinstance(value, list) else _scalar(value)
     if not why:
@@ -66,7 +66,7 @@ def sent(value: Any, step: Any = 0) -> Sent:
 
 
 def _list(items: list[Any]) -> Sent:
-    """Return what the client makes of a list: it takes one item after another, and the last number stays."""
+    """Return what the client sends for a list: it logs the items in order, so the last number remains."""
     values: list[float] = []
     reasons = [] if items else ["the list is empty, so the client sends nothing"]
     for item in items:
@@ -75,7 +75,7 @@ def _list(items: list[Any]) -> Sent:
         if one.kept:
             values += one.values
         elif one.values and hasattr(item, "item"):
-            values = []  # It takes the place of those before, and is left out when it is uploaded.
+            values = []  # It replaces the numbers before it, and the uploader drops it.
     if len(values) > 1:
         reasons.append(f"of the {len(values)} numbers in a list the client keeps the last")
     return Sent(tuple(values), kept=bool(values) or not reasons, why="; ".join(dict.fromkeys(reasons)))
@@ -106,11 +106,11 @@ def _scalar(value: Any) -> Sent:
 
 def _no_number(value: Any) -> Sent:
     if type(value).__module__.partition(".")[0] == "pluto":
-        return Sent()  # A file or a table, …: no metric.
+        return Sent()  # Files, tables and Pluto's other objects are not metrics.
     kind = type(value).__name__
     try:
         values = () if value is None else (float(value),)
-    except Exception:  # whatever the value's own __float__ raises
+    except Exception:  # The value's own __float__ may raise any exception.
         values = ()
     return Sent(values, kept=False, why=f"the client leaves out what is no int or float ({kind})")
 
@@ -126,8 +126,8 @@ def _number(number: float) -> Sent:
 
 
 def refused(step: Any) -> str:
-    """Return why a step, and the whole request that it comes in, does not reach the run, or ""."""
-    if isinstance(step, str):  # The client's queue turns digits into a number.
+    """Return why a step and all values sent with it do not reach the run, or "" for a valid step."""
+    if isinstance(step, str):  # The client's queue converts a string of digits to a number.
         number = whole(step)
         return refused(number) if number is not None else f"Pluto refuses step {step[:40]!r}"
     if not isinstance(step, (int, float)):

@@ -1,7 +1,6 @@
-"""Read what Pluto's client itself recorded: which points it queued, and which of them the tracker
-acknowledged.
+"""Read from the queue of Pluto's client which points it queued, and which of them the tracker acknowledged.
 
-The source is the client's own queue, the sync.db below PLUTO_DIR (pluto-ml 0.0.29). Standard library only.
+The queue is the database sync.db below PLUTO_DIR (pluto-ml 0.0.29). Standard library only.
 """
 
 from __future__ import annotations
@@ -19,16 +18,15 @@ else:
 
 METRIC = 0
 SENT = 2
-"""pluto.sync.store: RecordType.METRIC, SyncStatus.COMPLETED."""
+"""RecordType.METRIC and SyncStatus.COMPLETED of pluto.sync.store."""
 Ranges = list[list[int]]
 
 
 def read(pluto_dir: str) -> dict[str, Any] | None:
-    """Return {"whole": …, "sent": {metric: ranges of steps}, "unsent": {…}, "error": text}, or None without
-    a queue.
+    """Return {"whole": …, "sent": {metric: ranges of steps}, "unsent": {…}, "error": text}.
 
-    `whole` is false when the client has removed sent points, as it does after five minutes. Then a point
-    that is in neither list may have been sent.
+    Returns None if there is no queue that can be read. `whole` is false if the client has already deleted
+    points that it sent, which it does after five minutes. A point in neither list may then have been sent.
     """
     databases = list(Path(pluto_dir).glob("**/sync.db"))
     if len(databases) != 1:
@@ -60,7 +58,7 @@ def read(pluto_dir: str) -> dict[str, Any] | None:
 
 
 def ranges(steps: Iterable[int]) -> Ranges:
-    """Return [[first, last], …] of consecutive steps."""
+    """Return the steps as [[first, last], …], one pair for each range of consecutive steps."""
     found: Ranges = []
     for step in sorted(steps):
         if found and step == found[-1][1] + 1:

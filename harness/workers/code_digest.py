@@ -1,20 +1,19 @@
-"""Say which code a process runs: the files of the folders that the harness filled, the image, torch and
-Pluto's client.
+"""Report which code a process runs: the files that the harness provides, the image, torch and Pluto's client.
 
-    code_digest.facts()            # at the start: every file there, and what was imported of them
-    code_digest.facts(last=True)   # at the end: what was imported, and whether it changed meanwhile
+    code_digest.facts()            # at the start: all files, and which of them were imported
+    code_digest.facts(last=True)   # at the end: the imported files, and whether they changed since
 
-Import this module as early as possible, because it looks at the files as it is imported: what changes later
-is told. Standard library only.
+Import this module as early as possible. It reads the files at import, and detects only later changes.
+Standard library only.
 
 A fact is [what, name, value]:
-    ["file", path, sha256]      a file as it was when this module was imported ("": it could not be read)
-    ["ran", path, sha256]       a file that was imported, or is the program, as it is now
-    ["touched", path, ""]       … and it was written to or replaced since this module was imported
-    ["stale", path, ""]         … and its bytecode is of another source, so what ran is not what lies there
+    ["file", path, sha256]      a file at the time when this module was imported ("": it could not be read)
+    ["ran", path, sha256]       a file that was imported or is the program, with its present digest
+    ["touched", path, ""]       … and was written or replaced since this module was imported
+    ["stale", path, ""]         … and whose bytecode is of another source, so other code ran than the file's
     ["stack", name, value]      image, python, packages, torch, pluto: versions and digests
-    ["client", path, ""]        a file of Pluto's client that is not as it was installed
-    ["whole", "", ""]           all files there were told
+    ["client", path, ""]        a file of Pluto's client that differs from the installed package
+    ["whole", "", ""]           the facts list every file
 """
 
 from __future__ import annotations
@@ -33,19 +32,19 @@ from typing import Any
 
 Fact = list[str]
 PLACES = tuple(dict.fromkeys(["/workspace", os.path.dirname(os.path.abspath(__file__))]))
-"""The folder that the harness fills in its worker image, and the one that this module itself came in."""
+"""The folder with the harness's files in its worker image, and the folder of this module."""
 IMAGE = "/etc/pluto-e2e-harness.image"
-"""The worker image's own tag, written into it when it is built (Dockerfile)."""
+"""The file with the worker image's own tag, written when the image is built (Dockerfile)."""
 CLIENT = "pluto-ml"
 MOST_FILES, MOST_BYTES = 500, 32 << 20
-"""Files below the places that are looked at, and their size in all. Those that are imported always are."""
+"""Maximum number and total size of the files below PLACES that are read. Imported files are always read."""
 LONGEST = 400
-"""Characters of a name or value, so that a fact fits into a frame however it is escaped."""
+"""Maximum length of a name or value in characters, so that a fact fits into a frame even when escaped."""
 _PYC_HEADER = 16
 
 
 class Files:
-    """The files of some folders, as they were when this object was made."""
+    """The files of some folders, and their state at the time when this object was created."""
 
     def __init__(self, places: tuple[str, ...] = PLACES) -> None:
         self.places = tuple(os.path.abspath(place) for place in places)
@@ -53,7 +52,7 @@ class Files:
         self._first = {path: (_state(path), _sha256(path)) for path in self._listed()}
 
     def facts(self, last: bool = False) -> Iterator[Fact]:
-        """Yield what is to be told of them. `last`: not of those that never ran."""
+        """Yield the facts about the files. With `last`, omit files that never ran."""
         ran = dict(self._ran())
         now = {path: _sha256(path) for path in ran}
         for path, (state, digest) in self._first.items():
@@ -82,7 +81,7 @@ class Files:
                     yield path
 
     def _ran(self) -> Iterator[tuple[str, str]]:
-        """Yield each imported file of the places, and the file of its bytecode or ""."""
+        """Yield each imported file below the places, with the path of its bytecode or ""."""
         inside = tuple(real + os.sep for place in self.places for real in (place, os.path.realpath(place)))
         for said in _modules().values():
             path = said.get("__file__")
@@ -91,20 +90,20 @@ class Files:
 
 
 def facts(last: bool = False) -> list[Fact]:
-    """Return the facts of this process. It takes some 30 ms the first time. `last`: see Files.facts."""
+    """Return the facts of this process. The first call takes about 30 ms. For `last`, see Files.facts."""
     found = [*_FILES.facts(last), *_stack(), *_client()]
-    if not last:  # what a program imports may add to the paths
+    if not last:  # A program's imports may extend sys.path, which would change this digest.
         found.append(["stack", "packages", _packages()])
     return [[what, name[:LONGEST], value[:LONGEST]] for what, name, value in found]
 
 
 def _modules() -> dict[str, dict[str, Any]]:
-    """Map each imported module to its own variables. To ask a lazy module for one would load it."""
+    """Return the `__dict__` of each imported module by name. Attribute access would load a lazy module."""
     return {name: getattr(module, "__dict__", {}) for name, module in list(sys.modules.items())}
 
 
 def _state(path: str) -> tuple[int, int, int] | None:
-    """Return what changes whenever a file is written or replaced, its size last."""
+    """Return (mtime, ctime, size) of a file, which change whenever it is written or replaced, or None."""
     try:
         found = os.stat(path)
     except OSError:
@@ -122,7 +121,7 @@ def _sha256(path: str) -> str:
 
 @cache
 def _stale(path: str, cached: str) -> bool:
-    """Whether the bytecode that Python takes for a source is of another source.
+    """Return whether the bytecode that Python uses for a source was compiled from another source.
 
     Python compares time and size, or a hash of the source, or nothing (PEP 552).
     """
@@ -136,12 +135,13 @@ def _stale(path: str, cached: str) -> bool:
         code = marshal.loads(body)  # noqa: S302 - Python itself has just run it
         return bool(code != compile(source, path, "exec", dont_inherit=True))
     except (OSError, ValueError, EOFError, TypeError, SyntaxError):
-        return False  # there is none, or Python could not have taken it either
+        return False  # There is no bytecode, or Python could not have used it either.
 
 
 def _taken(head: bytes, path: str, source: bytes) -> bool:
-    """Whether Python takes bytecode with this header for a source: where it may not be written to, old
-    bytecode stays beside a new source.
+    """Return whether Python uses bytecode with this header for a source.
+
+    Where bytecode cannot be written, old bytecode stays beside a new source.
     """
     by_hash, checked = head[4] & 1, head[4] & 2
     if by_hash:
@@ -179,7 +179,7 @@ def _version(name: str) -> str:
 
 
 def _packages() -> str:
-    """Return one digest of the names and versions of everything that is installed."""
+    """Return one digest of the names and versions of all installed packages."""
     found: set[str] = set()
     for folder in sys.path:
         try:
@@ -191,7 +191,7 @@ def _packages() -> str:
 
 
 def _client() -> Iterator[Fact]:
-    """Yield one digest of the client's files, and each that is not as its RECORD says or is not its."""
+    """Yield one digest of the client's files, and each file that its RECORD lacks or lists differently."""
     try:
         installed = importlib.metadata.distribution(CLIENT)
     except importlib.metadata.PackageNotFoundError:
@@ -205,7 +205,7 @@ def _client() -> Iterator[Fact]:
         path = os.path.abspath(str(installed.locate_file(name)))
         digests[path] = _sha256(path)
         wanted = base64.urlsafe_b64decode(expected.removeprefix("sha256=") + "==").hex()
-        # A .pth file is run by Python, and may be removed so that it is not.
+        # Python runs a .pth file at startup. Removing it to prevent that is allowed.
         if digests[path] != wanted and (digests[path] or not name.endswith(".pth")):
             yield ["client", path, ""]
     if not digests:
@@ -218,7 +218,7 @@ def _client() -> Iterator[Fact]:
             and os.path.abspath(path) not in digests
         ):
             yield ["client", os.path.abspath(path), ""]
-    # Not of the paths: they may differ between two images whose client is the same.
+    # The digest excludes the paths, which may differ between two images with the same client.
     yield ["stack", "pluto_files", hashlib.sha256("".join(digests.values()).encode()).hexdigest()]
 
 

@@ -1,8 +1,8 @@
-"""Run the main job's worker with one fault on one rank. Tests of faults launch it to see a FAIL.
+"""Run the main job's worker with one fault on one rank. Tests of faults launch it and expect a FAIL.
 
     torchrun … /workspace/faulty.py FAULT RANK
 
-FAULT is the name of a function below. The ground truth is untouched: it says what the rank meant to log.
+FAULT is the name of a function below. The ground truth is unaffected: it has what the rank meant to log.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ FAULTS: dict[str, Callable[[], int]] = {}
 
 
 def fault(run: Callable[[], int]) -> Callable[[], int]:
-    """Register a worker with a fault. The one rank runs it in place of multinode.main."""
+    """Register a worker with a fault. The chosen rank runs it instead of multinode.main."""
     FAULTS[run.__name__] = run
     return run
 
 
 def strike(name: str, victim: int) -> int:
-    """Run the worker, with the fault `name` on rank `victim`. Returns its exit code."""
+    """Run the worker, with the fault `name` on rank `victim`. Return its exit code."""
     if int(os.environ["RANK"]) != victim:
         return int(multinode.main())
     return FAULTS[name]()
 
 
 def at_step(step: int, do: Callable[[], object]) -> int:
-    """Run the worker, and call this at a step before it logs that step."""
+    """Run the worker, and call `do` just before it logs step `step`."""
 
     def log(run: Any, metrics: dict[str, float], now: int) -> None:
         if now == step:
@@ -47,7 +47,7 @@ def at_step(step: int, do: Callable[[], object]) -> int:
 
 
 def at_victims_metric(change: Callable[[str, dict[str, float]], dict[str, float]]) -> int:
-    """Run the worker, and change the rank's own metric on its way to the tracker at STEP."""
+    """Run the worker, and let `change` alter the rank's own metric before STEP reaches the tracker."""
 
     def log(run: Any, metrics: dict[str, float], step: int) -> None:
         if step == STEP:
@@ -57,7 +57,7 @@ def at_victims_metric(change: Callable[[str, dict[str, float]], dict[str, float]
     return int(multinode.main(log=log))
 
 
-# -- what is logged ------------------------------------------------------------------------------------
+# -- faults of the logged data -------------------------------------------------------------------------
 @fault
 def other_run() -> int:
     os.environ["PLUTO_RUN_ID"] += "-other"
@@ -80,10 +80,10 @@ def wrong_value() -> int:
     return at_victims_metric(lambda own, metrics: {**metrics, own: metrics[own] + 0.5})
 
 
-# -- how the process ends ------------------------------------------------------------------------------
+# -- faults at the end of the process ------------------------------------------------------------------
 @fault
 def exit3() -> int:
-    """Exit at once, without clean-up: the client's captured output of this process is lost."""
+    """Exit without clean-up, so that the output which the client has captured is lost."""
 
     def leave() -> None:
         os.write(ground_truth.STDOUT, f"about to leave at step {STEP} with exit code 3\n".encode())
@@ -93,7 +93,7 @@ def exit3() -> int:
 
 
 def _attach_apart(*options: str) -> int:
-    """Run the worker, and at STEP attach another program to the run, which has a clean environment."""
+    """Run the worker, and at STEP attach another program with a clean environment to the run."""
     program = (
         "import os, sys\n"
         f"sys.path += {sys.path!r}\n"
@@ -112,13 +112,13 @@ def clean_environment() -> int:
 
 @fault
 def without_site() -> int:
-    """Attach a program that Python starts without site-packages, and so without any recorder."""
+    """Attach a program that Python starts without site-packages, and therefore without the recorder."""
     return _attach_apart("-S")
 
 
 @fault
 def os_exit() -> int:
-    """Exit with code 0 in the middle, without clean-up."""
+    """Exit with code 0 at STEP, without clean-up."""
     return at_step(STEP, lambda: os._exit(0))
 
 
@@ -147,7 +147,7 @@ def raise_during() -> int:
 
 @fault
 def raise_once() -> int:
-    """Fails in its first life only: torchrun may start it again."""
+    """Raise an exception in the first attempt only, so that torchrun may restart the rank."""
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         return int(multinode.main())
     return raise_during()
@@ -162,7 +162,7 @@ def raise_after() -> int:
 
 @fault
 def oom() -> int:
-    """Take memory until the kernel kills it."""
+    """Allocate memory until the kernel kills the process."""
 
     def hoard() -> None:
         held = []
@@ -172,7 +172,7 @@ def oom() -> int:
     return at_step(STEP, hoard)
 
 
-# -- how it goes on ------------------------------------------------------------------------------------
+# -- hangs and floods ----------------------------------------------------------------------------------
 def _wait_for_ever() -> None:
     threading.Event().wait()
 
@@ -191,7 +191,7 @@ def hang_at_step() -> int:
 
 @fault
 def hang_at_exit() -> int:
-    """Log everything; then a thread that never ends keeps the process alive."""
+    """Log everything, then stay alive because of a thread that never ends."""
     code = int(multinode.main())
     threading.Thread(target=_wait_for_ever).start()
     return code

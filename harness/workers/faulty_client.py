@@ -2,7 +2,7 @@
 
     torchrun … /workspace/faulty_client.py FAULT RANK|all
 
-FAULT is the name of a function below. The ground truth says what the rank meant to log.
+FAULT is the name of a function below. The ground truth has what the rank meant to log.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ case $status in *" 200 "*) ;; *) echo "refused: $status"; exit 1 ;; esac
 
 
 def before_init(do: Callable[[], None]) -> None:
-    """Call this just before the client starts."""
+    """Call `do` just before the client starts."""
     import pluto
 
     init = pluto.init
@@ -54,7 +54,7 @@ def before_init(do: Callable[[], None]) -> None:
 
 
 def _made_with(**settings: Any) -> int:
-    """Make the client with these settings."""
+    """Run the worker with these settings of the client."""
     import pluto
 
     pluto.init = functools.partial(pluto.init, settings=settings)
@@ -62,12 +62,12 @@ def _made_with(**settings: Any) -> int:
 
 
 def noop_mode() -> int:
-    """Log in a mode in which the client sends nothing."""
+    """Log in the mode noop, in which the client sends nothing."""
     return _made_with(mode="noop")
 
 
 def without_uploads() -> int:
-    """Log into the client's queue on the disk, without a process that uploads it."""
+    """Log into the client's queue on disk, without an upload process."""
     return _made_with(sync_process_enabled=False)
 
 
@@ -77,7 +77,7 @@ def bash() -> int:
 
 
 def sync_killed() -> int:
-    """Kill the client's upload process in the middle. The client neither notices nor starts another."""
+    """Kill the client's upload process at STEP. The client neither notices nor starts another."""
 
     def kill() -> None:
         for process in multinode.uploaders():
@@ -87,9 +87,9 @@ def sync_killed() -> int:
 
 
 def shared_dir() -> int:
-    """Use the PLUTO_DIR of rank 0 on the same node: one queue, which rank 0's upload process empties.
+    """Use the PLUTO_DIR of rank 0 on the same node, and so the queue that rank 0's upload process empties.
 
-    When rank 0 finishes, that process ends. Rows that this rank logs later stay in the queue.
+    That process ends when rank 0 finishes. Rows that this rank logs later stay in the queue.
     """
 
     def share() -> None:
@@ -107,7 +107,7 @@ def shared_dir() -> int:
 
 
 def no_wait() -> int:
-    """End right after finish(), as most programs do. The container ends while the client still uploads."""
+    """End right after finish(), as most programs do, so that the container ends during the upload."""
     multinode.wait_for_sync = lambda *_: None
     return int(multinode.main())
 
@@ -118,7 +118,7 @@ def other_project() -> int:
 
 
 def resume_id() -> int:
-    """Use a run id that Pluto's client reads as the id of an existing run."""
+    """Use a run id that Pluto's client interprets as the id of an existing run."""
     os.environ["PLUTO_RUN_ID"] = "ABC-1"
     return int(multinode.main())
 
@@ -135,7 +135,7 @@ def collision() -> int:
 
 
 def visitor() -> int:
-    """Write into the run from another program, as if it was given the same run id by mistake."""
+    """Write to the run from another program, as if it had got the same run id by mistake."""
 
     def visit() -> None:
         alone = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
@@ -146,7 +146,7 @@ def visitor() -> int:
 
 
 def _logging(change: Callable[[str, Any], tuple[str, Any]]) -> int:
-    """Run the worker, and change each name and value before they are recorded and logged."""
+    """Run the worker, and apply `change` to each name and value before they are recorded and logged."""
     record = multinode.Recorder.record
 
     def recorded(self: Any, metric: str, step: int, value: float) -> None:
@@ -161,12 +161,12 @@ def _logging(change: Callable[[str, Any], tuple[str, Any]]) -> int:
 
 
 def renamed() -> int:
-    """Use a letter in the own loss's name that is not ASCII."""
+    """Use a non-ASCII letter in the name of the rank's own loss."""
     return _logging(lambda name, value: (name.replace("loss/node", "loss/né"), value))
 
 
 def merged_names() -> int:
-    """Use two names that differ in letters that the client replaces by the same."""
+    """Use two names that differ only in letters which the client replaces by the same character."""
     new = {f"loss/node{os.environ['RANK']}": f"xé{os.environ['RANK']}"}
     new |= {f"nonce/node{os.environ['RANK']}": f"xè{os.environ['RANK']}"}
     return _logging(lambda name, value: (new.get(name, name), value))
@@ -178,7 +178,7 @@ def boolean() -> int:
 
 
 def _beside(more: Callable[[int], dict[str, Any]]) -> int:
-    """Hand more to `run.log` than the numbers that the worker records."""
+    """Run the worker, and pass more values to `run.log` than it records."""
     return int(
         multinode.main(
             log=lambda run, metrics, step: multinode.plain_log(run, {**metrics, **more(step)}, step)
@@ -187,7 +187,7 @@ def _beside(more: Callable[[int], dict[str, Any]]) -> int:
 
 
 def nested() -> int:
-    """Log a mapping in a mapping, as some trackers flatten it."""
+    """Log a nested mapping, which some other trackers flatten."""
     return _beside(lambda step: {"grad": {"norm": 0.5, "layers": [1.0, float(step)]}})
 
 
@@ -197,12 +197,12 @@ def fraction() -> int:
 
 
 def only_none() -> int:
-    """Log a key for which there never is a value."""
+    """Log a key whose value is always None."""
     return _beside(lambda _: {"val_loss": None})
 
 
 def numpy_step() -> int:
-    """Log with steps of NumPy, as a counter in an array gives them."""
+    """Log with NumPy integers as steps, as a counter in an array yields them."""
     import numpy
 
     return int(
@@ -211,7 +211,7 @@ def numpy_step() -> int:
 
 
 def _again(log_again: Callable[[Any, str, Callable[..., None]], None]) -> int:
-    """In the middle, log points again that were logged before. The worker's own record has them too."""
+    """Run the worker, and at STEP log further points of a metric. The worker records these as well."""
     record = multinode.Recorder.record
     recorders: list[Any] = []
 
@@ -230,7 +230,7 @@ def _again(log_again: Callable[[Any, str, Callable[..., None]], None]) -> int:
 
 
 def accumulation() -> int:
-    """Log another value for the same steps, as gradient accumulation without a step of its own does."""
+    """Log further values for the same step, as gradient accumulation does if it does not count steps."""
 
     def log_again(run: Any, metric: str, record: Callable[..., None]) -> None:
         for value in (8.0, 9.0):
@@ -241,7 +241,7 @@ def accumulation() -> int:
 
 
 def second_init() -> int:
-    """Start the run a second time in the same process, and count the steps from the first one again."""
+    """Initialise the run a second time in the same process, so that the steps start from the first again."""
 
     def log_again(_: Any, metric: str, record: Callable[..., None]) -> None:
         import pluto
@@ -253,7 +253,7 @@ def second_init() -> int:
 
 
 def clock_back() -> int:
-    """Correct a value after the clock of the client went back by an hour."""
+    """Log a corrected value after the client's clock went back by an hour."""
 
     def log_again(run: Any, metric: str, record: Callable[..., None]) -> None:
         earlier = time.time() - 3600

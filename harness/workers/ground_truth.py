@@ -1,12 +1,13 @@
-"""Record what a rank logs, apart from the tracker and its client.
+"""Record what a rank logs, independently of the tracker and its client.
 
     truth = Recorder.from_env(rank)
     truth.record("loss/node0", step, value)      # beside every run.log()
-    truth.end()                                  # last: the digest goes into the termination message
+    truth.end()                                  # at the end: the digest goes into the termination message
 
-Import this module before the client is initialised. Frames go to the process's first stdout. A client that
-captures the console replaces stdout by a pipe into itself, and what is in that pipe is lost when the process
-dies abruptly. The wire format is in harness/workers/truth_frames.py. Standard library only.
+Import this module before the client is initialised. Frames go to the stdout that the process has at import.
+A client that captures the console replaces stdout by a pipe into itself, and the content of that pipe is
+lost if the process dies abruptly. The wire format is in harness/workers/truth_frames.py. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -33,22 +34,22 @@ else:
 ROWS_PER_FRAME = 20
 BLOCK_ROWS = 1000
 AT_ONCE_PER_SECOND, AT_ONCE_IN_A_ROW = 1000.0, 200.0
-"""Rows that are written out as they are recorded, so that a process that is killed has told what it logged.
-A rank that logs faster writes frames of several rows."""
+"""Rows per second, and in one burst, that get a frame each as they are recorded, so that they survive if the
+process is killed. A rank that logs faster writes frames of several rows."""
 MOST_TOLD = 200
-"""Metrics and reasons of which the recorder warns."""
+"""Maximum number of warnings. There is at most one for each metric and reason."""
 STDOUT, STDERR = os.dup(1), os.dup(2)
-"""The container's own streams, whatever captures them later. Child processes do not inherit them."""
+"""Duplicates of the container's own streams, which stay valid under redirection and are not inherited."""
 
 
 class Recorder:
-    """Records rows (metric, step, value) of one rank in order. Not for several threads."""
+    """Records the rows (metric, step, value) of one rank in order. Not thread-safe."""
 
     mark: ClassVar[dict[str, str]] = {}
-    """What each frame and the digest say besides. Empty, but for the recorder in outside_client.py."""
+    """Fields added to each frame and to the digest. Empty except in outside_client.py."""
 
     def __init__(self, nonce: str, rank: int, *, row_limit: int = 200_000, fd: int = STDOUT) -> None:
-        """Rows past `row_limit` are recorded as digests, of blocks of up to 1000 rows of one metric."""
+        """Write the start frame. Rows past `row_limit` are recorded as digests of blocks of rows."""
         self.nonce = nonce
         self.rank = rank
         self.row_limit = row_limit
@@ -66,37 +67,37 @@ class Recorder:
         self._in_blocks: set[str] = set()
         self._tells_code = False
         self._told: set[tuple[str, str]] = set()
-        """(metric, what the client does to it) of which the log and the harness were told."""
+        """Pairs (metric, reason) for which a warning was written."""
         self._write({"k": "start", "t": int(time.time() * 1000), **self._life()})
 
     @classmethod
     def from_env(cls, rank: int) -> Recorder:
-        """Return a recorder with the launch's nonce, HARNESS_NONCE. Raises RuntimeError without one."""
+        """Return a recorder with the launch's nonce, HARNESS_NONCE. Raises RuntimeError if it is not set."""
         nonce = os.environ.get("HARNESS_NONCE", "")
         if not nonce:
             raise RuntimeError(
-                "HARNESS_NONCE is not set: not launched by the harness, so nothing can be proved"
+                "HARNESS_NONCE is not set, so no ground truth can be recorded. Launch this with harness run."
             )
         recorder = cls(nonce, rank, row_limit=int(os.environ.get("HARNESS_TRUTH_ROWS", "200000")))
         recorder.code()
         return recorder
 
     def code(self, last: bool = False) -> None:
-        """Record which code this process runs (code_digest.py). `end` records it again, as it is then."""
+        """Record which code this process runs (code_digest.py). `end` records it once more, with `last`."""
         self.flush()
         try:
             facts = code_digest.facts(last)
-        except Exception as error:  # the training goes on, and the judge reads why nothing is known
+        except Exception as error:  # The training continues, and the judge reads why the code is unknown.
             facts = [["error", type(error).__name__, str(error)[:300]]]
         self._tells_code = True
         self._write_in_parts(facts, lambda part: {"k": "code", "facts": part})
 
     def record(self, metric: str, step: int, value: Any, time_ms: int | None = None) -> None:
-        """Record what this rank is about to log as `run.log({metric: value}, step=step)`. `time_ms`: its
-        time, if that is not now.
+        """Record what this rank is about to log with `run.log({metric: value}, step=step)`.
 
-        A value that is no number has no row. What the client is going to change or leave out is told in the
-        log, once for each metric, and to the harness.
+        `time_ms` is the time of the point, by default now. A value that is not a number has no row. If the
+        client is going to change or drop the value, this warns in the log and writes a frame for the
+        harness, once for each metric and reason.
         """
         sent = client_rules.sent(value, step)
         if sent.why:
@@ -135,7 +136,7 @@ class Recorder:
         )
 
     def client(self, state: dict[str, Any] | None) -> None:
-        """Record what the tracker's client queued and sent (client_state.py), or the part of it that fits."""
+        """Record what the tracker's client queued and sent (client_state.py), as far as it fits a frame."""
         if state is None:
             return
         self.flush()
@@ -147,9 +148,7 @@ class Recorder:
                 continue
 
     def end(self, output_dir: str | None = None) -> dict[str, Any]:
-        """Write the last frame, and this rank's digest into $KONDUKTOR_OUTPUT_DIR/result.json. Returns the
-        digest.
-        """
+        """Write the last frame, and this rank's digest into $KONDUKTOR_OUTPUT_DIR/result.json. Return it."""
         blocks = self._write_blocks, self._write_kept
         for write in (self.flush, *blocks, self._write_last_code, self._write_metrics):
             self.guarded(write)
@@ -161,7 +160,7 @@ class Recorder:
         return summary
 
     def guarded(self, write: Callable[[], None]) -> None:
-        """Write a part of the record. If that fails, the record has the fault, and goes on."""
+        """Call `write`, which writes a part of the record. If it raises, record a fault and continue."""
         while True:
             try:
                 return write()
@@ -169,7 +168,7 @@ class Recorder:
                 self.fault(f"{type(error).__name__}: {error}")
                 if not isinstance(error, ValueError) or not self._pending:
                     return None
-                # A row that fits no frame has been left out; the rows behind it have not been written yet.
+                # The row that exceeds a frame was dropped. The rows after it are still to be written.
 
     def fault(self, text: str) -> None:
         """Record that rows may be missing, and why."""
@@ -189,7 +188,7 @@ class Recorder:
             self._write_in_parts(metrics, lambda part: {"k": "metrics", "metrics": part})
 
     def _tell(self, metric: str, step: int, value: Any, sent: client_rules.Sent) -> None:
-        """Say in the log and to the harness what becomes of a value. Its own text may be long."""
+        """Report in the log and to the harness how the client changes or drops a value, shortened."""
         reason = sent.why.partition(":")[0]
         if not self._warn(metric, reason, f"{metric!r} = {repr(value)[:80]} at step {step}: {sent.why}"):
             return
@@ -198,7 +197,7 @@ class Recorder:
         self._write({"k": "rewrite", **was, "kept": sent.kept, "why": sent.why[:300]})
 
     def _warn(self, metric: str, reason: str, text: str) -> bool:
-        """Write a warning into the log, once for each metric and reason. Return whether it was the first."""
+        """Write a warning to the log, once for each metric and reason. Return whether it was written."""
         if (metric, reason) in self._told or len(self._told) >= MOST_TOLD:
             return False
         self._told.add((metric, reason))
@@ -220,7 +219,7 @@ class Recorder:
         self._write({"k": "block", "metric": metric, **span, "sha256": frames.digest(rows), **ordered})
 
     def _write_kept(self) -> None:
-        """Write what Pluto keeps of each metric in blocks whose steps fell or came again."""
+        """Write the rows that Pluto keeps of each metric in blocks whose steps fell or repeated."""
         for metric in self._in_blocks:
             rows = self._kept[metric]
             if rows.ascending or not rows.known:
@@ -242,9 +241,9 @@ class Recorder:
         self._write({**head, "kept": True, "ordered": True, **again})
 
     def _may_write_at_once(self) -> bool:
-        """Whether this row gets a frame of its own, by a budget that fills up again with time.
+        """Return whether this row gets a frame of its own, by a budget that refills over time.
 
-        The first row that has to wait is announced, because a kill may hide it.
+        The first row that has to wait is announced, because rows that wait are lost if the process is killed.
         """
         now = time.monotonic()
         filled = self._credit + (now - self._credited) * AT_ONCE_PER_SECOND
@@ -258,8 +257,9 @@ class Recorder:
         return True
 
     def _write_in_parts(self, items: list[Any], payload: Callable[[list[Any]], dict[str, Any]]) -> None:
-        """Write the items as frames, and take each from the list when it is written. A frame that is too long
-        for one pipe write is split.
+        """Write the items as frames, and remove each from the list once it is written.
+
+        A frame that is too long for one pipe write is split.
         """
         take = len(items)
         while items:
@@ -268,19 +268,19 @@ class Recorder:
                 del items[:take]
             except ValueError:
                 if take == 1:
-                    del items[:1]  # otherwise it would hold up all that come after it
+                    del items[:1]  # Otherwise this item would block all items after it.
                     raise
                 take //= 2
 
     def _write(self, payload: dict[str, Any]) -> None:
-        """One frame. Raises ValueError, and writes nothing, when it would be too long."""
+        """Write one frame. Raises ValueError, and writes nothing, if the frame would be too long."""
         head = {"k": payload["k"], "r": self.rank, "a": self.attempt, "q": self._seq}
         line = frames.encode(self.nonce, {**head, **self.mark, **payload})
         os.write(self.fd, (line + "\n").encode())
         self._seq += 1
 
     def _life(self) -> dict[str, Any]:
-        """Where this attempt runs, and how often torchrun has started its ranks again before it."""
+        """Return where this attempt runs, torchrun's restart count and limit, and the world size."""
         counts = {"restart": "TORCHELASTIC_RESTART_COUNT", "max_restarts": "TORCHELASTIC_MAX_RESTARTS"}
         counts["world"] = "WORLD_SIZE"
         found = {name: os.environ.get(variable, "") for name, variable in counts.items()}
@@ -289,9 +289,9 @@ class Recorder:
 
 
 def _merge_result(path: Path, rank: int, summary: dict[str, Any]) -> None:
-    """Write into the result file that local ranks share: {"truth": {"<rank>": {"count": …, "sha256": …}}}.
+    """Merge into the result file that local ranks share: {"truth": {"<rank>": {"count": …, "sha256": …}}}.
 
-    A recorder with a mark does not replace what the worker's own wrote.
+    A recorder with a mark does not overwrite the entry of the worker's own recorder.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with open(path.with_suffix(".lock"), "w") as lock:

@@ -1,7 +1,7 @@
-"""The rows of one metric as Pluto keeps them: of each step the one with the latest time, else the last.
+"""The rows of one metric that Pluto keeps: for each step the row with the latest time, or the last of these.
 
-A rank whose steps fall or repeat logs rows that replace others. Past the row limit of the ground truth, only
-the rows that stay can be compared with the run. Standard library only, Python 3.9 and later.
+If the steps of a rank fall or repeat, later rows replace earlier ones. Past the row limit of the ground
+truth, only the rows that remain can be compared with the run. Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ from collections.abc import Iterator
 
 
 class KeptRows:
-    """Every row of one metric, in the order in which it was logged. 24 bytes for each row."""
+    """All rows of one metric, in the order in which they were logged. Each takes 24 bytes."""
 
     def __init__(self) -> None:
         self._steps, self._values, self._times = array("q"), array("d"), array("q")
         self.ascending = True
-        """Whether each step was higher than the one before."""
+        """Whether each step was higher than the step before it."""
         self.known = True
-        """False after a row that an array cannot hold."""
+        """False after a row whose step does not fit into the array."""
 
     def put(self, step: int, value: float, time_ms: int) -> None:
-        """Take one row."""
+        """Add one row."""
         try:
             if self._steps and step <= self._steps[-1]:
                 self.ascending = False
@@ -33,7 +33,7 @@ class KeptRows:
         self._times.append(time_ms)
 
     def kept(self) -> Iterator[tuple[int, float, bool, bool]]:
-        """Yield (step, value, whether another value came for it, whether an older value stays), by step."""
+        """Yield (step, value, whether its values differed, whether an older value remains), by step."""
         order = range(len(self._steps))
         by_time = sorted(order, key=self._times.__getitem__)
         by_step = sorted(by_time, key=self._steps.__getitem__)
@@ -47,7 +47,7 @@ class KeptRows:
             yield self._row(group)
 
     def _row(self, group: list[int]) -> tuple[int, float, bool, bool]:
-        """Return what stays of rows of one step, which are in the order of their times."""
+        """Return the row that Pluto keeps of the rows of one step, which are sorted by time."""
         last, value = max(group), self._values[group[-1]]
         again = len({repr(self._values[place]) for place in group}) > 1
         return self._steps[last], value, again, repr(self._values[last]) != repr(value)

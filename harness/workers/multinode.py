@@ -1,9 +1,9 @@
-"""Run a small, real DistributedDataParallel training: what every rank of the main job does.
+"""Run a small, real DistributedDataParallel training. This is the worker of every rank of the main job.
 
-It proves that the ranks met (an all-reduce with a known sum). It trains, and logs per-rank and shared
-metrics to one Pluto run with the unmodified pluto-ml client. Beside every run.log() it records what it
-logged. torchrun launches it, with gloo on CPU and nccl where CUDA is. It exits non-zero when anything it
-proves does not hold.
+It proves that the ranks form one process group, by an all-reduce with a known sum. It trains, and logs
+per-rank and shared metrics to one Pluto run with the unmodified pluto-ml client. It records each value as
+ground truth before run.log(). torchrun launches it, with gloo on CPUs and nccl on GPUs. It exits non-zero if
+one of its checks fails.
 """
 
 from __future__ import annotations
@@ -27,33 +27,35 @@ from own_processes import PROC, OwnProcesses
 
 STEPS = int(os.environ.get("E2E_STEPS", "20"))
 STEP_SECONDS = float(os.environ.get("E2E_STEP_SECONDS", "0"))
-"""A pause after each step. A longer pause gives time to look at the job or to disturb it."""
+"""Seconds to pause after each step. A longer pause leaves time to inspect or disturb the job."""
 MORE_METRICS = int(os.environ.get("E2E_MORE_METRICS", "0"))
-"""How many metrics a rank logs in each step besides its three: for jobs with many points."""
+"""How many metrics a rank logs in each step in addition to its three, for jobs with many points."""
 DEVICE = os.environ.get("E2E_DEVICE", "auto")
-"""`cuda`: a rank without a GPU fails. `auto`: it trains on what there is."""
+"""With `cuda`, a rank without a GPU fails. With `auto`, it then trains on the CPU."""
 STALL_SECONDS = float(os.environ.get("HARNESS_STALL_SECONDS", "60")) + STEP_SECONDS
-"""How long a rank may go without progress. A rank that waits for others has half as long again, so that the
-stalled rank ends first and explains itself.
+"""Seconds that a rank may spend without progress. A rank that waits for others has half as long again, so
+that the stalled rank ends first and writes its stacks to the log.
 """
 _ENDS = time.monotonic() + float(os.environ.get("HARNESS_RANK_SECONDS", "500"))
 Log = Callable[[Any, dict[str, float], int], None]
-"""How a step reaches the tracker: (run, metrics, step)."""
+"""A function that sends a step to the tracker: (run, metrics, step)."""
 
 
 def plain_log(run: Any, metrics: dict[str, float], step: int) -> None:
-    """Log as users do."""
+    """Log the metrics of a step as users do."""
     run.log(metrics, step=step)
 
 
 def say(rank: int, text: str) -> None:
-    """Write a line to this rank's log at once, so that it is there when the process dies."""
+    """Write a line to this rank's log without buffering, so that it is not lost if the process dies."""
     os.write(STDOUT, f"[rank {rank}] {text}\n".encode())
 
 
 def at_most(seconds: float) -> None:
-    """Give this process so many seconds until the next call. After them it writes every thread's stack to
-    the log and exits with 1. The limit also holds while the interpreter shuts down.
+    """Limit this process to `seconds` until the next call of this function.
+
+    After that, faulthandler writes every thread's stack to the log and exits with 1. The limit also applies
+    while the interpreter shuts down.
     """
     left = max(0.1, min(seconds, _ENDS - time.monotonic()))
     faulthandler.dump_traceback_later(left, exit=True, file=STDERR)
@@ -65,14 +67,17 @@ def stacks_on_sigterm() -> None:
 
 
 def init_distributed() -> tuple[int, int, Any]:
-    """Return (rank, world size, device). Raises RuntimeError when the all-reduce gives a wrong sum."""
+    """Initialise the process group, and return (rank, world size, device).
+
+    Raises RuntimeError if the all-reduce returns a wrong sum, or if CUDA is required and missing.
+    """
     import torch
     import torch.distributed as dist
 
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     cuda = torch.cuda.is_available()
     if DEVICE == "cuda" and not cuda:
-        raise RuntimeError("E2E_DEVICE=cuda, and torch sees no CUDA device: nothing of nccl can be proved")
+        raise RuntimeError("E2E_DEVICE=cuda, but torch finds no CUDA device, so nccl cannot be tested")
     device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0"))) if cuda else torch.device("cpu")
     if cuda:
         torch.cuda.set_device(device)
@@ -94,7 +99,7 @@ def init_distributed() -> tuple[int, int, Any]:
 
 
 def train(rank: int, device: Any, on_step: Callable[[int, float, float], None]) -> None:
-    """Train linear regression under DDP; call on_step(step, own loss, mean loss over ranks) at each step."""
+    """Train a linear regression with DDP. Call on_step(step, own loss, mean loss of all ranks) each step."""
     import torch
     import torch.distributed as dist
     from torch.nn.parallel import DistributedDataParallel
@@ -119,8 +124,8 @@ def train(rank: int, device: Any, on_step: Callable[[int, float, float], None]) 
 def wait_for_uploader(rank: int, seconds: float) -> None:
     """Wait until Pluto's upload process of this rank, if there is one, handles SIGTERM.
 
-    finish() sends it SIGTERM, on which it sends what is left. On a busy machine it takes seconds to start,
-    and SIGTERM kills a process that has not installed its handler yet: all rows would be lost.
+    finish() sends it SIGTERM, on which it sends the remaining rows. On a busy machine it takes seconds to
+    start. If SIGTERM arrives before it has installed its handler, it is killed and all rows are lost.
     """
     deadline = time.monotonic() + seconds
     while not all(map(_handles_sigterm, uploaders())):
@@ -133,8 +138,8 @@ def wait_for_uploader(rank: int, seconds: float) -> None:
 def wait_for_sync(rank: int, seconds: float) -> None:
     """Keep the container alive until Pluto's upload process of this rank has ended.
 
-    With WORLD_SIZE > 1 the client's finish() does not wait for it. A container that ends then loses the last
-    rows.
+    With WORLD_SIZE > 1, the client's finish() does not wait for that process. If the container ended then,
+    the last rows would be lost.
     """
     deadline = time.monotonic() + seconds
     while uploaders():
@@ -157,7 +162,7 @@ def uploaders() -> list[Path]:
 def _handles_sigterm(process: Path) -> bool:
     try:
         (caught,) = (line for line in (process / "status").read_text().splitlines() if "SigCgt" in line)
-    except OSError:  # It has ended.
+    except OSError:  # The process has ended.
         return True
     return bool(int(caught.split()[1], 16) >> (signal.SIGTERM - 1) & 1)
 
@@ -175,15 +180,15 @@ def _state(process: Path) -> str:
 
 
 def main(log: Log = plain_log) -> int:
-    """Train and log. harness/workers/faulty.py replaces `log`."""
+    """Train, log each step with `log`, and return the exit code. faulty.py passes other log functions."""
     faulthandler.enable(file=STDERR)
     at_most(math.inf)
     stacks_on_sigterm()
-    # Imports make a million objects that stay. The collector would look through them again and again, and
-    # once more when the interpreter ends: that took a sixth of the processor time of a rank.
+    # Imports create a million objects that stay alive. Garbage collection of them, repeatedly and once more
+    # at the end of the interpreter, took a sixth of a rank's CPU time.
     gc.disable()
     rank, world, device = init_distributed()
-    # Of this process alone: two clients of one queue lose points, also those of two attempts of a rank.
+    # Each process has its own queue. Two clients that share one lose points, even two attempts of one rank.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
     os.environ["PLUTO_DIR"] = f"/tmp/pluto/rank{rank}-{attempt}"  # noqa: S108
     Path(os.environ["PLUTO_DIR"]).mkdir(parents=True, exist_ok=True)
@@ -202,7 +207,7 @@ def main(log: Log = plain_log) -> int:
 
     def on_step(step: int, own: float, mean: float) -> None:
         at_most(STALL_SECONDS)
-        if step == 0:  # now everything is imported
+        if step == 0:  # All imports are done.
             gc.freeze()
             gc.enable()
         metrics = {
@@ -226,7 +231,7 @@ def main(log: Log = plain_log) -> int:
     truth.client(client_state.read(os.environ["PLUTO_DIR"]))
     digest = truth.end()
     say(rank, f"done: {digest['count']} points")
-    dist.barrier(device_ids=None if device.index is None else [device.index])  # or NCCL guesses the GPU
+    dist.barrier(device_ids=None if device.index is None else [device.index])  # NCCL would guess the GPU.
     dist.destroy_process_group()
     at_most(STALL_SECONDS)
     gc.freeze()

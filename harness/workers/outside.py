@@ -1,8 +1,8 @@
-"""Put a recorder around the public calls of Pluto's client, from outside: no worker imports this.
+"""Wrap the public calls of Pluto's client in a recorder, without a change to the workers.
 
 `outside_sitecustomize.py` calls `install` in every Python process of a rank's container. When a process
-imports the client, its calls are wrapped (outside_client.py). What the process is, and how it ends, is
-recorded too (outside_process.py). Standard library only, Python 3.9 and later.
+imports the client, the recorder wraps the client's calls (outside_client.py). It also records which process
+this is and how it ends (outside_process.py). Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -19,35 +19,34 @@ from types import ModuleType
 from typing import Any
 
 CLIENT = "pluto.op"
-"""The module of the client that has the class of a run."""
+"""The module of the client that defines the class of a run."""
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
 LAUNCH = ("HARNESS_NONCE", "HARNESS_LOG", "HARNESS_TRUTH_ROWS")
-"""Variables that a process with a clean environment takes from its ancestors."""
+"""Variables that a process with a clean environment copies from its ancestors."""
 _MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
     "accelerate.commands.launch": "accelerate launch",
     "deepspeed.launcher.runner": "deepspeed",
 }
-"""Module of a launcher of ranks → its name."""
-"""Modules that are torchrun."""
+"""Modules that launch ranks, with the launcher's name."""
 MAX_ANCESTORS = 64
 RECORDED_BY = "HARNESS_RECORDED_BY"
-"""The process that records for a rank, and the rank: "<process>:<rank>". Its children inherit it."""
+"""A variable with the process that records for a rank: "<pid>:<rank>". Child processes inherit it."""
 
 
 _inherited: dict[str, str] = {}
-"""What the nearest ancestor with the launch's variables had, where this process was started without them."""
+"""The environment of the nearest ancestor with the launch's variables, if this process lacks them."""
 _given: dict[str, str] = {}
-"""The launch's variables as they were at the start. A program may clear its environment afterwards."""
+"""The launch's variables at the start of this process. A program may clear its environment later."""
 _installed = False
 
 
 def install() -> None:
-    """Wrap the client as soon as this process imports it. Does nothing outside a launch of the harness.
+    """Wrap the client as soon as this process imports it. Do nothing outside a launch of the harness.
 
-    Python calls this twice where both the .pth file and PYTHONPATH lead here. A process whose HARNESS_NONCE
-    is empty is not recorded.
+    Python calls this twice if both the .pth file and PYTHONPATH lead here. A process whose HARNESS_NONCE is
+    empty is not recorded.
     """
     global _installed  # noqa: PLW0603
     nonce = os.environ.get("HARNESS_NONCE")
@@ -56,7 +55,8 @@ def install() -> None:
     _installed = True
     _given.update({name: os.environ[name] for name in (*LAUNCH, *RANKS) if name in os.environ})
     is_rank = started_by_torchrun(os.environ)
-    # As early as possible: what is registered later runs before it, and the parent may be gone at the end.
+    # Handlers run in reverse order, so this one is registered early to run late. `is_rank` is computed now,
+    # because the parent process may be gone at exit.
     atexit.register(_at_exit, os.getpid(), is_rank)
     for name in _WRAPPED:
         if name in sys.modules:
@@ -72,9 +72,9 @@ def install() -> None:
 
 
 def _inherit() -> bool:
-    """Take the launch's variables from an ancestor, where this process has a clean environment.
+    """Copy the launch's variables from an ancestor, for a process with a clean environment.
 
-    Returns whether there was one. The variables that say which rank it is stay out of the environment.
+    Returns whether an ancestor has them. The variables of the rank are not copied into the environment.
     """
     pid = os.getppid()
     for _ in range(MAX_ANCESTORS):
@@ -94,18 +94,18 @@ def _inherit() -> bool:
     for name in LAUNCH:
         if name in found:
             os.environ.setdefault(name, found[name])
-    # The init sets this one after it was started, so its own environment does not show it.
+    # The init sets HARNESS_LOG after its start, so its /proc/<pid>/environ lacks it.
     os.environ.setdefault("HARNESS_LOG", f"/proc/{pid}/fd/1")
     return True
 
 
 class _Finder:
-    """Finds no module itself. It wraps some modules when another finder has found them."""
+    """A finder that finds no module itself, but wraps some modules that another finder finds."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec that the other finders give. Its loader wraps what it has loaded."""
+        """Return the spec of another finder, with a loader that wraps the module once it is loaded."""
         if name not in _WRAPPED:
             return None
         for finder in [finder for finder in sys.meta_path if finder is not self]:
@@ -132,7 +132,7 @@ def _after_loading(spec: ModuleSpec) -> None:
 
 
 def _wrap(module: ModuleType) -> None:
-    """Wrap a module's calls. A module that is not as expected stays as it is, and the log says so."""
+    """Wrap a module's calls. An unexpected module stays unchanged, with a message in the log."""
     for ours, function in _WRAPPED[module.__name__]:
         try:
             getattr(import_module(f".{ours}", __package__), function)(module)
@@ -147,13 +147,13 @@ _WRAPPED = {
     "torch.distributed.distributed_c10d": (("outside_process", "wrap_group"),),
     "torch.distributed.elastic.agent.server.local_elastic_agent": (("outside_process", "wrap_agent"),),
 }
-"""Module → which function of which of our modules wraps it. Ours is imported only where it is needed."""
+"""Module → (module of this package, function) that wrap it. Modules are imported only when needed."""
 
 
 def _at_exit(process: int, is_rank: bool) -> None:
-    """End what was recorded. A rank that made no run tells that it logged nothing.
+    """End the record of this process. A rank that created no run records that it logged nothing.
 
-    A child that was forked from it, and ends as a program does, ends what it recorded itself.
+    A forked child that runs its exit handlers ends its own record.
     """
     is_rank = is_rank and os.getpid() == process
     try:
@@ -168,9 +168,9 @@ def _at_exit(process: int, is_rank: bool) -> None:
 
 
 def ended_at_once(complete: bool) -> None:
-    """Write what is pending before this process ends without its exit handlers.
+    """Write pending records before this process ends without its exit handlers.
 
-    The record of what was logged has an end only where nothing can be lost by that.
+    The ground truth gets an end frame only if `complete`, when no point can be lost.
     """
     client = sys.modules.get(f"{__package__}.outside_client")
     recording = getattr(client, "_recording", None)
@@ -186,7 +186,7 @@ def ended_at_once(complete: bool) -> None:
 
 
 def finished_in_a_child() -> None:
-    """Account for what a child of the rank logged, when it has finished its runs. Never raises."""
+    """Account for the points of a child of the rank after it has finished its runs. Never raises."""
     client = sys.modules.get(f"{__package__}.outside_client")
     recording = getattr(client, "_recording", None)
     if recording is None or not recording.here or recording.stream.parent is None:
@@ -198,13 +198,13 @@ def finished_in_a_child() -> None:
 
 
 def rank_of(environment: Mapping[str, str]) -> int | None:
-    """Return the rank that a launcher gave this process, or None for a process that is no rank."""
+    """Return the rank that a launcher assigned to this process, or None if it is not a rank."""
     given = [environment[name] for name in RANKS if environment.get(name, "").isdecimal()]
     return int(given[0]) if given else None
 
 
 def rank_here() -> int | None:
-    """Return the rank of this process: as torch.distributed, its environment or its ancestors say."""
+    """Return the rank of this process, from torch.distributed, its environment or its ancestors."""
     process = sys.modules.get(f"{__package__}.outside_process")
     of_group: int | None = process.group_rank() if process is not None else None
     if of_group is not None:
@@ -214,12 +214,12 @@ def rank_here() -> int | None:
 
 
 def variable(name: str) -> str:
-    """Return a variable of the launch, also where the program has cleared its environment. "" without it."""
+    """Return a variable of the launch, even if the program has cleared its environment, or ""."""
     return os.environ.get(name) or _given.get(name, "")
 
 
 def recorded_by(environment: Mapping[str, str], rank: int) -> int | None:
-    """Return the process of the same rank whose child this process is, or None for a rank of its own."""
+    """Return the pid of the rank that started this process as a child, or None if this is a rank itself."""
     process, _, of_rank = environment.get(RECORDED_BY, "").partition(":")
     if not process.isdecimal() or int(process) == os.getpid() or of_rank != str(rank):
         return None
@@ -227,7 +227,7 @@ def recorded_by(environment: Mapping[str, str], rank: int) -> int | None:
 
 
 def started_by_torchrun(environment: Mapping[str, str]) -> bool:
-    """Return whether torchrun started this process as a rank, and not a rank as a helper of its own."""
+    """Return whether torchrun started this process as a rank. False for a helper that a rank started."""
     if rank_of(environment) is None or "LOCAL_RANK" not in environment:
         return False
     try:
@@ -237,9 +237,9 @@ def started_by_torchrun(environment: Mapping[str, str]) -> bool:
 
 
 def launcher(words: Sequence[str]) -> str:
-    """Return the launcher of ranks that a command line runs, as a script or a module, or "".
+    """Return the name of the launcher of ranks that a command line runs, as a script or a module, or "".
 
-    It is recorded from its first moment: its options may be wrong, and it may be ended before it knows them.
+    A launcher is recorded from its start, because it may fail on its options or end before it reads them.
     """
     left = iter(words[1:])
     for word in left:
@@ -258,7 +258,7 @@ def launcher(words: Sequence[str]) -> str:
 
 
 def command_line() -> list[str]:
-    """Return the command line of this process, the interpreter's options included."""
+    """Return the command line of this process, including the interpreter's options."""
     try:
         return Path("/proc/self/cmdline").read_bytes().decode(errors="replace").split("\0")[:-1]
     except OSError:
@@ -266,10 +266,10 @@ def command_line() -> list[str]:
 
 
 def log_of_the_container() -> int:
-    """Return the container's own stdout, also when the program's is redirected into a file or a pipe.
+    """Return a file descriptor of the container's own stdout, even if the program's stdout is redirected.
 
-    It is opened once in a process, and not inherited by programs that the process starts. A program that
-    closes all files, as daemons do, may have opened another one under the same number.
+    Each process opens it once, and the programs that it starts do not inherit it. If the program has closed
+    it, as daemons do, and reused its number, it is opened again.
     """
     global _log  # noqa: PLW0603
     if _log is None or _file(_log[0]) != _log[1]:
@@ -294,6 +294,6 @@ _log: tuple[int, tuple[int, int] | None] | None = None
 
 
 def say(text: str) -> None:
-    """Write one line to the log. It is never an error when that fails."""
+    """Write one line to the log. Errors of the write are ignored."""
     with contextlib.suppress(OSError):
         os.write(2, f"[harness] the recorder around Pluto's client {text}\n".encode())

@@ -1,8 +1,8 @@
-"""Account for every value that a program hands to `run.log`: queued by Pluto's client, or left out, and why.
+"""Account for every value that a program passes to `run.log`: whether Pluto's client queued it, or why not.
 
-The recorder stands at both ends of the client's `log`. `leaves` lists what came in, a `Queue` notes what the
-client put into its own queue meanwhile, and `Account.close_call` compares the two. Nothing is predicted: the
-client's rules (client_rules.py) only word the reason. Standard library only, Python 3.9 and later.
+`leaves` lists the values of a call, a `Queue` records what the client adds to its own queue during the call,
+and `Account.close_call` compares the two. Nothing is predicted: the client's rules (client_rules.py) only
+provide the wording of the reason. Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Callable  # noqa: UP035 - Python 3.9
 from . import client_rules
 
 MAX_DEPTH, MAX_LEAVES = 20, 10_000
-"""Of one nested value. Deeper and further leaves count as one."""
+"""Limits for one nested value. Leaves beyond them count as one."""
 MAX_ENTRIES = 1000
-"""Keys and reasons with an entry of their own. Values of further ones share one entry."""
+"""Maximum number of entries, one for each key and reason. All further values share one entry."""
 METRIC = 0
-"""pluto.sync.store: RecordType.METRIC."""
+"""RecordType.METRIC of pluto.sync.store."""
 NOTHING_QUEUED = "the client queued nothing of it"
 
 
@@ -34,13 +34,13 @@ class Queued:
 
 
 class Queue:
-    """Notes what one run of the client puts into its queue (pluto.sync.store.SyncStore)."""
+    """Records what one run of the client adds to its queue (pluto.sync.store.SyncStore)."""
 
     def __init__(self, store: Any, past: Callable[[Mapping[str, Any], Any, Any], None]) -> None:
-        """Wrap the methods of `store`. Raises AttributeError if it is not the queue of a known client.
+        """Wrap the methods of `store`. Raises AttributeError if it is not the queue of a supported client.
 
-        `past` is called with the numbers, the step and the time (ms) of each record that comes into the
-        queue outside of a call of `log`.
+        `past` is called with the numbers, the step and the time (ms) of each record that is queued outside
+        a call of `log`.
         """
         self._calls = threading.local()
         enqueue, batch, file = store.enqueue, store.enqueue_batch, store.enqueue_file
@@ -73,7 +73,7 @@ class Queue:
         return getattr(self._calls, "now", None)
 
     def begin(self) -> Queued:
-        """Note what this thread queues from now on."""
+        """Start to collect what this thread queues, and return the collection."""
         self._calls.now = queued = Queued()
         return queued
 
@@ -92,7 +92,7 @@ class Queue:
 
 
 class Leaf:
-    """One value of a call: the key under which it came, and the number that it is, if it is one."""
+    """One value of a call, with its key, and its number if it is one."""
 
     __slots__ = ("depth", "kind", "last", "name", "number", "path", "value")
 
@@ -103,7 +103,7 @@ class Leaf:
 
 
 def leaves(name: Any, value: Any, read: Callable[[Any], Any]) -> list[Leaf]:
-    """Return the leaves of one value. `read` returns the number that the client takes it for, or None."""
+    """Return the leaves of one value. `read` returns the number that the client reads from it, or None."""
     found: list[Leaf] = []
     text = name if isinstance(name, str) else repr(name)[:80]
     if isinstance(value, list):
@@ -136,7 +136,7 @@ def _nested(
 
 
 def _inner(value: Any) -> Iterator[tuple[Any, Any]] | None:
-    """Return the entries of a container, or None for a leaf. It calls nothing that may use a value up."""
+    """Return the entries of a container, or None for a leaf. Call nothing that may consume the value."""
     if isinstance(value, (str, bytes, int, float)) or value is None:
         return None
     kind = type(value)
@@ -152,21 +152,21 @@ def _inner(value: Any) -> Iterator[tuple[Any, Any]] | None:
 
 
 class Account:
-    """How many values one process handed to the client, and what became of each. Not for several threads."""
+    """Counts the values that one process passed to the client, by outcome. Not thread-safe."""
 
     def __init__(self, tell: Callable[[list[Any]], None]) -> None:
-        """`tell` is called with the entry of each key and reason when it comes first."""
+        """`tell` is called with the entry of each key and reason when it first occurs."""
         self.handed = self.logged = self.past = 0
         self.unseen = ""
         """Why the client's queue could not be watched, or ""."""
         self._tell = tell
         self._left: dict[tuple[str, str, str], list[Any]] = {}
-        """(key, type, reason) → [key, type, reason, how many, first step, last step]."""
+        """(key, type, reason) → [key, type, reason, count, first step, last step]."""
         self._queued = False
-        """Whether the client was seen to queue anything at all."""
+        """Whether the client has queued anything at all."""
 
     def same(self, data: Mapping[str, Any], queued: Queued, step: Any) -> bool:
-        """Take a call of plain numbers whose record in the queue equals it. Return False for another one."""
+        """Count a call of plain numbers that equals its record in the queue. Return False for other calls."""
         if queued.metrics != data or len(queued.steps) != 1 or type(step) is not int or step < 0:
             return False
         if queued.steps[0] != step or step > client_rules.MAX_STEP:
@@ -179,7 +179,7 @@ class Account:
     def close_call(
         self, came: list[Leaf], queued: Queued | None, step: Any, otherwise: str, asked_by: Exception | None
     ) -> None:
-        """Compare what came in with what was queued. `otherwise`: why this run queues nothing, or ""."""
+        """Compare a call's values with the queued ones. `otherwise` is why this run queues nothing, or ""."""
         self._queued |= queued is not None and bool(queued.metrics or queued.others)
         refused = client_rules.refused(step)
         moved = self._moved(queued, step)
@@ -197,12 +197,12 @@ class Account:
                 self.logged += 1
 
     def came_past(self, count: int) -> None:
-        """Take numbers that came into the queue past `run.log`."""
+        """Count numbers that were queued without `run.log`."""
         self.past += count
         self._queued = True
 
     def frames(self) -> tuple[list[list[Any]], dict[str, Any]]:
-        """Return what was left out, by key and reason, and the totals."""
+        """Return the entries of dropped values, by key and reason, and the totals."""
         entries = list(self._left.values())
         unseen = self.unseen
         silent = [e for e in entries if e[2] == NOTHING_QUEUED]
@@ -262,7 +262,7 @@ class Account:
 
 
 def _equal(queued: Any, number: Any) -> bool:
-    """Return whether the client will send this number. It leaves out a bool when it uploads."""
+    """Return whether the client will send this number. It drops a bool at the upload."""
     if isinstance(queued, bool) or not isinstance(queued, (int, float)):
         return False
     return queued is number or queued == number or (queued != queued and number != number)  # noqa: PLR0124

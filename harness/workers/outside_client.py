@@ -1,8 +1,8 @@
-"""Record what a program hands to Pluto's client, around the client's own calls. The client does what it did.
+"""Record what a program passes to Pluto's client, with wrappers that do not change the client's behaviour.
 
-A point is recorded before the client has it, as the caller gave it: its own name, the value that the client
-would send, and the step that the client uses where the caller gives none (pluto-ml 0.0.29, op.py). Files,
-tables, histograms and text are no points. When the client returns, every value of the call is accounted for
+A point is recorded before the client receives it: with the caller's name, the value that the client would
+send, and the step that the client assigns if the caller passes none (pluto-ml 0.0.29, op.py). Files, tables,
+histograms and text are not points. When the client returns, every value of the call is accounted for
 (outside_account.py). Standard library only, Python 3.9 and later.
 """
 
@@ -26,21 +26,21 @@ from .outside_account import Account, Leaf, Queue, Queued
 
 
 class Stream(Recorder):
-    """The frames of the recorder around the client. Rows of one call share a frame."""
+    """Writes the frames of the recorder around the client. Rows of one call share a frame."""
 
     mark: ClassVar[dict[str, str]] = {"s": "outside"}
     _in_call = False
     _run = 0
 
     def __init__(self, nonce: str, rank: int, parent: int | None = None, **named: Any) -> None:
-        """`parent` is the process of the rank whose child this one is."""
+        """`parent` is the pid of the rank, if this process is a child of it."""
         self.parent = parent
         super().__init__(nonce, rank, **named)
         self._names: set[str] = set()
 
     @property
     def fd(self) -> int:
-        """The container's own stdout, which may have to be opened again."""
+        """The container's own stdout, which is opened again if the program has closed it."""
         return outside.log_of_the_container()
 
     @fd.setter
@@ -48,14 +48,14 @@ class Stream(Recorder):
         pass
 
     def _life(self) -> dict[str, Any]:
-        # torchrun does not start these children again, so its count says nothing of them.
+        # torchrun does not restart these children, so its restart count does not apply to them.
         own = {} if self.parent is None else {"parent": self.parent, "restart": None, "max_restarts": None}
         return {**super()._life(), **own}
 
     def call(
         self, rows: list[tuple[str, int, float]], time_ms: int, run: int = 0, same_run: bool = True
     ) -> None:
-        """Record the points of one call. `run` is the number of the run object, by its `init`."""
+        """Record the points of one call. `run` numbers the run objects in the order of their `init`."""
         if run != self._run:
             self.flush()
             self._write({"k": "init", "number": run, "same_run": same_run})
@@ -72,7 +72,7 @@ class Stream(Recorder):
             self.flush()
 
     def settings(self, mode: str, uploads: bool, queue: str) -> None:
-        """Record how the client was made: its mode, whether it uploads, and the file of its queue."""
+        """Record the client's settings: its mode, whether it uploads, and the file of its queue."""
         self._write({"k": "settings", "mode": mode[:100], "uploads": uploads, "queue": queue[:500]})
 
     def _named(self, metric: str) -> None:
@@ -82,11 +82,11 @@ class Stream(Recorder):
             self._warn(metric, "name", f"Pluto's client renames {metric!r} to {name!r}")
 
     def rounded(self, metric: str, step: int, value: Any, sent: client_rules.Sent) -> None:
-        """Say in the log and record that the run will hold another number."""
+        """Report in the log and record that the run will contain a different number."""
         self._tell(metric, step, value, sent)
 
     def left_out(self, entry: list[Any]) -> None:
-        """Say in the log and record at once that the client left out a value, for a reason that is new."""
+        """Report in the log and record at once that the client dropped a value for a new reason."""
         key, kind, why, _, step, _ = entry
         if kind != "NoneType":
             self._warn(key, why, f"{key!r} ({kind}) at step {step} was not logged: {why}")
@@ -94,7 +94,7 @@ class Stream(Recorder):
         self._write({"k": "left", "left": [entry]})
 
     def account(self, entries: list[list[Any]], totals: dict[str, Any]) -> None:
-        """Record what became of every value that was handed to the client."""
+        """Record the outcome of every value that was passed to the client."""
         self._write_in_parts(entries, lambda part: {"k": "left", "left": part})
         self._write({"k": "account", **totals})
 
@@ -103,23 +103,23 @@ class Stream(Recorder):
 
 
 class Handed(dict):  # type: ignore[type-arg]
-    """What the client gets in place of the caller's data: the same entries, each tensor read once."""
+    """The data for the client in place of the caller's: the same entries, with each tensor read once."""
 
     def __init__(self, entries: list[tuple[Any, Any]]) -> None:
         super().__init__(entries)
         self._entries = entries
 
     def items(self) -> Any:
-        return self._entries  # also where a key comes twice
+        return self._entries  # These include duplicate keys.
 
 
 class Call:
-    """One call of `log`: the data and the step as the client is to get them, and what came in."""
+    """One call of `log`: the data and step to pass to the client, and the values from the caller."""
 
     def __init__(self, data: Any, step: Any, otherwise: str) -> None:
         self.data, self.step, self.otherwise = data, step, otherwise
         self.came: list[Leaf] | None = None
-        """None for a dictionary of plain numbers, which needs no look at each."""
+        """None for a dictionary of plain numbers, whose values need no individual check."""
         self.queued: Queued | None = None
 
 
@@ -127,34 +127,34 @@ MAX_NAMES = 100_000
 
 
 class Outside:
-    """What one process records. For several threads. A forked child makes its own."""
+    """The recording of one process. Thread-safe. A forked child creates its own."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.queue: str | None = None
-        """The client's own queue, a database."""
+        """The path of the client's own queue, a database."""
         self.counting = threading.RLock()
-        """Held during a call of `log` that gives no step."""
+        """Locked during a call of `log` without a step."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._account = Account(stream.left_out)
         self._steps: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        """By run object: the step of its last call."""
+        """Run object → the step of its last call."""
         self._runs: weakref.WeakKeyDictionary[Any, tuple[int, bool, Queue | None]] = (
             weakref.WeakKeyDictionary()
         )
-        """By run object: its number, whether it is attached to the run of the first, its queue."""
+        """Run object → its number, whether it logs to the same run as the first one, its queue."""
         self._first_run: list[Any] = []
         self._failed = False
         self._ended = False
 
     @property
     def here(self) -> bool:
-        """Return whether this is the process that records, and not a child that was forked from it."""
+        """Return whether this process itself records, and is not a fork of the process that does."""
         return self._pid == os.getpid()
 
     def known(self, op: Any) -> tuple[int, bool, Queue | None]:
-        """Return the number of a run object, and watch its queue from now on."""
+        """Return the entry of a run object in `_runs`. The first call starts to watch its queue."""
         with self._lock:
             if op in self._runs:
                 return self._runs[op]
@@ -172,10 +172,10 @@ class Outside:
             return self._runs[op]
 
     def take(self, op: Any, data: Any, step: Any, timestamp: Any) -> Call:
-        """Record one call of `log` before the client has it.
+        """Record one call of `log` before the client receives it.
 
-        The data stay the caller's own, but for tensors: their value is read once, here, and the client gets
-        the number that it would have read. A second reading would make the device wait twice.
+        The client receives the caller's data, with each tensor replaced by the number that the client would
+        read. Tensors are read only once, here, because each read waits for the device.
         """
         number, same_run, queue = self.known(op)
         manager, mode = op._sync_manager, op.settings.mode
@@ -212,7 +212,7 @@ class Outside:
         return call
 
     def close(self, op: Any, call: Call, raised: Exception | None) -> None:
-        """Account for the values of a call when the client has returned from it. Never raises."""
+        """Account for the values of a call after the client has returned from it. Never raises."""
         try:
             queue = self._runs[op][2]
             if queue is not None:
@@ -227,7 +227,7 @@ class Outside:
             self.failed(error)
 
     def past(self, op: Any, metrics: Mapping[str, Any], step: Any, time_ms: Any) -> None:
-        """Record numbers that come into the client's queue without `run.log`. Never raises."""
+        """Record numbers that the client queues without `run.log`. Never raises."""
         if not self.here:
             return
         try:
@@ -245,14 +245,14 @@ class Outside:
             self.failed(error)
 
     def made(self, op: Any) -> None:
-        """Record the settings of a run object by which its client uploads or not."""
+        """Record the settings of a run object that decide whether its client uploads."""
         mode, uploads = str(op.settings.mode), bool(op.settings.sync_process_enabled)
         queue = "" if op._sync_manager is None else str(op._sync_manager.db_path)
         with self._lock:
             self.stream.settings(mode, uploads, queue)
 
     def failed(self, error: Exception) -> None:
-        """Tell the log and the evidence, once, that rows may be missing. Never raises."""
+        """Report once, in the log and in the evidence, that rows may be missing. Never raises."""
         if self._failed:
             return
         self._failed = True
@@ -265,7 +265,7 @@ class Outside:
             outside.say(f"could not even record that: {another!r}")
 
     def end(self) -> None:
-        """End the record, but for a program that an exception ended: it may have had more to log."""
+        """End the record. Omit the end frame after an uncaught exception, because points may be missing."""
         with self._lock:
             if self._ended:
                 return
@@ -278,7 +278,7 @@ class Outside:
             self.stream.end()
 
     def pause(self) -> None:
-        """Account for everything so far, in a child of the rank: a pool may kill it without a word."""
+        """Account for everything so far, in a child of the rank, which a pool may kill at any time."""
         with self._lock:
             if not self._ended:
                 self.stream.guarded(self.stream.flush)
@@ -294,13 +294,13 @@ _recording: Outside | None = None
 
 
 def wrap(module: ModuleType) -> None:
-    """Wrap the class of a run in the client's module `pluto.op`. Raises AttributeError if it is not there."""
+    """Wrap the class of a run in the client's module `pluto.op`. Raises AttributeError if it is missing."""
     run: Any = module.Op
     run.__init__, run.log = _around_init(run.__init__), _around_log(run.log)
 
 
 def at_exit(is_rank: bool) -> None:
-    """End the record of this process. One that surely is a rank also tells that it logged nothing."""
+    """End the record of this process. A rank that created no run records that it logged nothing."""
     if is_rank and not crashed() and _recording is None:
         begin()
     if _recording is not None and _recording.here:
@@ -308,12 +308,12 @@ def at_exit(is_rank: bool) -> None:
 
 
 def crashed() -> bool:
-    """Return whether an exception that nobody caught ends this process."""
+    """Return whether an uncaught exception ends this process."""
     return (getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)) is not None
 
 
 def begin() -> None:
-    """Start to record, if this process is a rank, or a child of a rank that logs too."""
+    """Start recording if this process is a rank, or a child of a rank that logs too."""
     global _recording  # noqa: PLW0603
     if _recording is not None and _recording.here:
         return
@@ -332,7 +332,7 @@ def begin() -> None:
 
 
 def _recording_here() -> Outside | None:
-    """Return what records in this process. A child that was forked from it begins to record. Never raises."""
+    """Return the recording of this process, or None. A forked child starts its own. Never raises."""
     if _recording is not None and not _recording.here:
         try:
             begin()
@@ -365,8 +365,9 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
     def log(op: Any, data: Any, step: Any = None, *rest: Any, **options: Any) -> Any:
         recording = _recording_here()
         if recording is not None:
-            # The client keeps the step in its run until it queues the point, so that a call of another
-            # thread could change a step that nobody chose. Where the caller chose it, that must be seen.
+            # The client stores the step in the run object until it queues the point, so another thread could
+            # change it meanwhile. The lock prevents that for steps that the client assigns. A change of a
+            # step that the caller passed must be detected, not prevented.
             with recording.counting if step is None else nullcontext():
                 try:
                     timestamp = options.get("timestamp", rest[1] if len(rest) > 1 else None)
@@ -397,7 +398,7 @@ def _unsent(mode: str, finished: bool) -> str:
 
 
 def _plain(data: dict[Any, Any]) -> bool:
-    """Return whether all keys are strings, and all values numbers that a double holds."""
+    """Return whether all keys are strings and all values are numbers that a double represents exactly."""
     for name, value in data.items():
         kind = type(value)
         if type(name) is not str or not (
@@ -408,23 +409,26 @@ def _plain(data: dict[Any, Any]) -> bool:
 
 
 def _entries(data: Any) -> list[tuple[Any, Any]] | None:
-    """Return what the client will iterate over, or None for data that it refuses. `items` is called once."""
+    """Return the entries that the client will iterate over, or None for data that it rejects.
+
+    `items` is called only once.
+    """
     items = getattr(data, "items", None)
     return [(name, value) for name, value in items()] if callable(items) else None
 
 
 def _number(read: dict[int, Any], value: Any) -> Any:
-    """Return the number in a value as the client reads it, or None. `read` keeps what was read, by id."""
+    """Return the number that the client reads from a value, or None. `read` caches the numbers by id."""
     if isinstance(value, (int, float)):
         return value
     if id(value) in read:
         return read[id(value)]
     try:
         number = value.item()
-    except Exception:  # No tensor, or one of several numbers: the client too leaves it out.
+    except Exception:  # Not a tensor, or a tensor of several numbers. The client drops it too.
         return None
     if isinstance(number, (int, float)):
-        if not isinstance(number, bool):  # The client queues it, but would not queue a plain bool.
+        if not isinstance(number, bool):  # The client queues a tensor of a bool, but not a bool.
             read[id(value)] = number
         return number
     return None
@@ -435,14 +439,14 @@ def _no_number(_: Any) -> None:
 
 
 def _read(value: Any, read: dict[int, Any]) -> Any:
-    """Return a value as the client is to get it: the number in place of the tensor."""
+    """Return a value with each tensor replaced by the number in `read`."""
     if isinstance(value, list):
         return [read.get(id(item), item) for item in value]
     return read.get(id(value), value)
 
 
 def _milliseconds(timestamp: Any) -> int:
-    """Return the time that the client gives the points: the caller's, if it is a time, or now."""
+    """Return the time (ms) that the client assigns to the points: the caller's if it is valid, else now."""
     given = isinstance(timestamp, (int, float)) and not isinstance(timestamp, bool)
     seconds = timestamp if given and 0 < timestamp < float("inf") else time.time()
     return int(seconds * 1000)

@@ -1,9 +1,9 @@
-"""Find the exit code with which this interpreter shuts down: Python tells it to no exit handler.
+"""Determine the exit code with which this interpreter shuts down. Python does not pass it to exit handlers.
 
-From Python 3.12 on, the interpreter reports each exception that leaves a frame, so the SystemExit that leaves
-the program's own module is known. Before that, `sys.exit`, `exit` and `quit` raise one of ours, which
-notices that the interpreter's shutdown reads its code. One that the program raises by itself goes unnoticed
-there, so the code is unknown where the program's source does so.
+From Python 3.12 on, the interpreter reports each exception that leaves a frame, and therefore the SystemExit
+that leaves the program's main module. Before that, `sys.exit`, `exit` and `quit` are replaced by functions
+that raise a subclass of SystemExit, which detects that the shutdown reads its code. A SystemExit that the
+program raises itself is not detected there, so the code is unknown if the program's source raises one.
 Standard library only, Python 3.9 and later.
 """
 
@@ -19,9 +19,9 @@ from types import CodeType
 from typing import Any, NoReturn
 
 MAX_MODULES, MAX_SOURCE = 500, 2_000_000
-"""Modules of a program that are searched, and bytes of each."""
+"""Maximum number of a program's modules that are searched, and maximum number of bytes of each."""
 _TOOLS = (4, 3)
-"""Numbers of tools that Python gives to nobody in particular."""
+"""Tool ids of sys.monitoring that Python does not reserve."""
 _RAISED = re.compile(rb"^(?!\s*except\b).*\bSystemExit\b", re.MULTILINE)
 """A line that names SystemExit, other than to catch it."""
 _asked: object = None
@@ -30,7 +30,7 @@ _watched = _watching = False
 
 
 def watch() -> None:
-    """Find the exit code from now on. Call it early, in the main thread's program."""
+    """Start to watch for the exit code. Call this early, in the main thread."""
     global _watched, _watching  # noqa: PLW0603
     if not _watched:
         _watched = True
@@ -40,7 +40,7 @@ def watch() -> None:
 
 
 def code() -> int | None:
-    """Return the code with which the interpreter shuts down, if no exception ends it. None: it is unknown."""
+    """Return the exit code of the interpreter if no exception ends it, or None if the code is unknown."""
     if _asked is None and not _watching and _raises_by_itself():
         return None
     return exit_code(_asked)
@@ -55,7 +55,7 @@ def exit_code(asked: object) -> int:
 
 # -- Python 3.12 and later -----------------------------------------------------------------------------------
 def _watch_frames() -> bool:
-    """Ask for each exception that leaves a frame. Returns whether this Python can tell."""
+    """Register a callback for each exception that leaves a frame. Return whether this was possible."""
     monitoring: Any = getattr(sys, "monitoring", None)
     free = [tool for tool in _TOOLS if monitoring is not None and monitoring.get_tool(tool) is None]
     if not free:
@@ -81,7 +81,7 @@ def _left(left: CodeType, _: int, error: BaseException) -> None:
 
 # -- Python 3.9 to 3.11 --------------------------------------------------------------------------------------
 class _Leaving(SystemExit):
-    """A SystemExit that notes when the interpreter reads its code: it then shuts down."""
+    """A SystemExit that detects when the interpreter reads its code, which happens at shutdown."""
 
     @property
     def code(self) -> Any:  # type: ignore[override]
@@ -89,7 +89,7 @@ class _Leaving(SystemExit):
         asked = self.args[0] if self.args else None
         try:
             sys._getframe(1)
-        except ValueError:  # no Python frame called this
+        except ValueError:  # No Python frame is the caller, so the interpreter is.
             _asked = asked
         return asked
 
@@ -117,7 +117,7 @@ def _watch_calls() -> None:
 
 
 def _raises_by_itself() -> bool:
-    """Return whether a module of the program, and of no package that is installed, raises SystemExit."""
+    """Return whether a module of the program itself, not of an installed package, raises SystemExit."""
     main = sys.modules.get("__main__")
     if getattr(main, "__file__", None) is None and _command_raises_it():
         return True
@@ -136,6 +136,9 @@ def _raises_by_itself() -> bool:
 
 
 def _command_raises_it() -> bool:
-    """Return whether the program of `python -c` raises SystemExit. One from stdin cannot be read again."""
+    """Return whether the program of `python -c` raises SystemExit.
+
+    Returns True for a program from stdin, which cannot be read again.
+    """
     words = Path("/proc/self/cmdline").read_bytes().split(b"\0")
     return b"-c" not in words or _RAISED.search(b"\n".join(words)) is not None

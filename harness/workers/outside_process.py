@@ -1,18 +1,19 @@
-"""Record which process this is, the world it believes in, and how it ends. torchrun's agent is recorded too.
+"""Record the identity of a process, its view of the world of ranks, and its end. Record torchrun's agent too.
 
-Each event is one line on the container's own stdout, whatever the script does with its output:
+Each event is one line on the container's own stdout, even if the script redirects its output:
 
     @process1 <base64 of compact JSON> <MAC>        (framed as in truth_frames.py)
 
 The JSON has "k" (kind) and "id" ("<pod uid>/<pid>/<start time in ticks>"), and by its kind
     {"k":"start","pid":n,"ppid":n,"host":h,"role":"agent"|"rank"|"python","argv":[...],"env":{...},"t":ms}
-                               and under a `timeout N` of the script "limit":"timeout N","limit_since_ms":ms
+                               and, if it runs under `timeout N`, "limit":"timeout N","limit_since_ms":ms
     {"k":"group","rank":n,"world":n,"t":ms}                torch.distributed was initialised
     {"k":"workers","restart":n,"max_restarts":n,"group_rank":n,"nodes":n,"run_id":text,
      "workers":[[pid, local rank, global rank, world size], ...],"t":ms}       the agent started its ranks
     {"k":"failed","failures":[[pid, local rank, global rank, exit code, message], ...],"oom_kills":n,"t":ms}
     {"k":"result","state":text,"error":text,"t":ms}        the agent's own result
-    {"k":"end","how":"exit"|"exception"|"os._exit"|"exec","code":n|null,"error":text,"open":runs_not_finished,"t":ms}
+    {"k":"end","how":"exit"|"exception"|"os._exit"|"exec","code":n|null,"error":text,
+     "open":runs_not_finished,"t":ms}
 Standard library only, Python 3.9 and later.
 """
 
@@ -32,31 +33,31 @@ from typing import Any
 from . import outside, outside_exit
 
 MAX_COMMAND, MAX_ARGUMENT = 1200, 200
-"""Characters of a command line, and of one word of it, that fit a frame."""
+"""Maximum length in characters of a command line and of each of its words, so that they fit a frame."""
 WORLD = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
     *("TORCHELASTIC_RUN_ID", "PET_NNODES", "PET_STANDALONE", "PET_NPROC_PER_NODE"),
 )
-"""Variables of a process's environment that say which world it believes in."""
+"""Environment variables that define a process's view of the world of ranks."""
 HEADER = "X-Harness-Process"
-"""The request header that names the process: harness/tracker/api/http.py."""
+"""The request header with the identity of the process (harness/tracker/api/http.py)."""
 MAX_ANCESTORS = 8
 _MEMORY_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-"""Of the container, for cgroups of version 2 and 1."""
+"""Files of the container's cgroup, of version 2 and of version 1."""
 _DURATION = re.compile(r"\d+(\.\d+)?[smhd]?$")
 _POD = re.compile(r"/pods/([0-9a-f]{8}-[0-9a-f-]{27})/")
 _PROCESS_EXIT = os._exit
 
 
 class _State:
-    """What this process has recorded of itself. A forked child begins anew."""
+    """What this process has recorded about itself. A forked child starts with a new state."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
         self.started = self.ended = False
         self.open: set[int] = set()
-        """The runs of Pluto's client that began here and were not finished."""
+        """The ids of Pluto's run objects that this process created and has not finished."""
         self.group: tuple[int, int] | None = None
         """The rank and world size of torch.distributed."""
 
@@ -74,7 +75,7 @@ def _here() -> _State:
 
 @functools.lru_cache(maxsize=1)
 def identity() -> str:
-    """Return "<pod uid>/<pid>/<start time in ticks>". The pod uid is "" where no mount shows it."""
+    """Return "<pod uid>/<pid>/<start time in ticks>". The pod uid is "" if no mount shows it."""
     return _identity_of(str(os.getpid()))
 
 
@@ -87,10 +88,10 @@ def _identity_of(pid: str) -> str:
 
 
 def start(role: str = "python") -> None:
-    """Record once that this process runs, and from now on how it ends. Never raises.
+    """Record once that this process runs, and arrange that its end is recorded. Never raises.
 
     `role` is "rank" for a process that torchrun started as a rank, and "agent" for torchrun or another
-    launcher. Another process matters when it initialises torch.distributed or starts Pluto's client.
+    launcher. Any other process is recorded when it initialises torch.distributed or starts Pluto's client.
     """
     state = _here()
     if state.started:
@@ -106,16 +107,16 @@ def start(role: str = "python") -> None:
 
 
 def end(how: str, code: int | None, error: str = "") -> None:
-    """Record how this process ends. A process that never mattered writes nothing. Never raises."""
+    """Record how this process ends, if its start was recorded. Never raises."""
     state = _here()
     if not state.started or state.ended:
         return
-    state.ended = how != "exec"  # An exec that fails leaves the process as it was.
+    state.ended = how != "exec"  # The process continues if the exec fails.
     write({"k": "end", "how": how, "code": code, "error": error[:300], "open": len(state.open)})
 
 
 def at_exit() -> None:
-    """Record the end of an interpreter that shuts down: by an exception, `sys.exit` or its last line."""
+    """Record the end of an interpreter that shuts down after an exception, `sys.exit` or its last line."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if error is not None:
         end("exception", 1, f"{type(error).__name__}: {error}")
@@ -124,18 +125,18 @@ def at_exit() -> None:
 
 
 def group_rank() -> int | None:
-    """Return the rank that torch.distributed gave this process, or None before it is initialised."""
+    """Return the rank of this process in torch.distributed, or None before it is initialised."""
     group = _here().group
     return group[0] if group else None
 
 
 def finished_all() -> bool:
-    """Return whether every run of Pluto's client that began in this process was finished."""
+    """Return whether this process has finished every run of Pluto's client that it started."""
     return not _here().open
 
 
 def write(event: dict[str, Any]) -> None:
-    """Write one event. It is never an error when that fails."""
+    """Write one event. If this fails, write a message to the log. Never raises."""
     try:
         from . import truth_frames
 
@@ -147,7 +148,7 @@ def write(event: dict[str, Any]) -> None:
 
 
 def _arguments() -> list[str]:
-    """Return the command line of this process, or as much of it as fits a frame."""
+    """Return the command line of this process, cut to fit a frame."""
     room, kept = MAX_COMMAND, []
     for word in outside.command_line():
         if room <= 0:
@@ -158,7 +159,7 @@ def _arguments() -> list[str]:
 
 
 def _limit() -> dict[str, Any]:
-    """Return the `timeout N` of the run script above this process, and when it began, or {}."""
+    """Return the `timeout N` command among the ancestors of this process and its start time, or {}."""
     pid = os.getppid()
     for _ in range(MAX_ANCESTORS):
         try:
@@ -182,12 +183,12 @@ def _limit() -> dict[str, Any]:
 
 
 def _is_option(words: list[str], at: int) -> bool:
-    """Return whether a word is the value of an option of `timeout`: -k 5, -s 9."""
+    """Return whether a word is the value of an option of `timeout`, as in -k 5 or -s 9."""
     return words[at - 1] in {"-k", "-s", "--kill-after", "--signal"}
 
 
 def _oom_kills() -> int:
-    """Return how many processes of this container the kernel killed for lack of memory, if known."""
+    """Return how many processes of this container the kernel killed for lack of memory, or 0 if unknown."""
     for path in _MEMORY_EVENTS:
         with contextlib.suppress(OSError, ValueError, KeyError):
             counts = dict(line.split() for line in Path(path).read_text().splitlines())
@@ -197,7 +198,7 @@ def _oom_kills() -> int:
 
 def _exit_at_once(status: int) -> None:
     if _state.pid == os.getpid() and _state.started:
-        # What the client has not finished may be lost, so only a finished record ends here.
+        # Points of an unfinished run may be lost, so its record gets no end frame.
         outside.ended_at_once(complete=status == 0 and finished_all())
         end("os._exit", outside_exit.exit_code(status))
     _PROCESS_EXIT(status)
@@ -213,7 +214,7 @@ def _before_exec(original: Callable[..., Any]) -> Callable[..., Any]:
     return execute
 
 
-# -- what other modules do, wrapped when they are imported ---------------------------------------------------
+# -- wrappers for the functions of other modules, applied at their import ------------------------------------
 def wrap_group(module: ModuleType) -> None:
     """Record rank and world size when torch.distributed is initialised (`distributed_c10d`)."""
     distributed: Any = module
@@ -258,7 +259,7 @@ def wrap_run(module: ModuleType) -> None:
 
 
 def wrap_interface(module: ModuleType) -> None:
-    """Name this process in each request of the client (`pluto.iface`)."""
+    """Add this process's identity to each request of the client (`pluto.iface`)."""
     interface: Any = module.ServerInterface
     original = interface.__init__
 
@@ -272,7 +273,7 @@ def wrap_interface(module: ModuleType) -> None:
 
 
 def wrap_uploader(module: ModuleType) -> None:
-    """Name the process whose points an upload process of the client sends (`pluto.sync.process`)."""
+    """Add the identity of the process whose points are uploaded to each upload (`pluto.sync.process`)."""
     uploader: Any = module._SyncUploader
     original = uploader._get_headers
 
@@ -285,7 +286,7 @@ def wrap_uploader(module: ModuleType) -> None:
 
 @functools.lru_cache(maxsize=1)
 def uploads_for() -> str:
-    """Return the process that started this upload process of the client, or "" in another process."""
+    """Return the identity of the process that started this upload process, or "" in any other process."""
     words = outside.command_line()
     if "pluto.sync" not in words or "--parent-pid" not in words[:-1]:
         return ""
@@ -295,7 +296,7 @@ def uploads_for() -> str:
 def wrap_agent(module: ModuleType) -> None:
     """Record what torchrun's agent does (`torch.distributed.elastic.agent.server.local_elastic_agent`).
 
-    The methods are the same in PyTorch 2.0 to 2.12. A method that is not there is not recorded.
+    The methods are the same in PyTorch 2.0 to 2.12. Calls of a method that is missing are not recorded.
     """
     agent: Any = module.LocalElasticAgent
     for name, told in (("_start_workers", _workers), ("_monitor_workers", _failed)):
@@ -336,7 +337,7 @@ def _tell_after(owner: Any, name: str, told: Callable[[Any, Any], None]) -> None
 
 
 def _workers(agent: Any, pids: dict[int, int]) -> None:
-    """Record the ranks that an agent started, with what its rendezvous gave them."""
+    """Record the ranks that an agent started, with the numbers that its rendezvous assigned."""
     start("agent")
     group = agent.get_worker_group()
     spec = group.spec
@@ -350,7 +351,7 @@ def _workers(agent: Any, pids: dict[int, int]) -> None:
 
 
 def _failed(agent: Any, result: Any) -> None:
-    """Record the ranks that an agent saw fail."""
+    """Record the ranks whose failure an agent detected."""
     if not result.is_failed():
         return
     del agent
@@ -362,7 +363,7 @@ def _failed(agent: Any, result: Any) -> None:
 
 
 def _message(failure: Any) -> str:
-    """Return what the error file of a failed rank says, or what torchrun made of its exit code."""
+    """Return the message in a failed rank's error file, or torchrun's description of its exit code."""
     given = failure.message
     while isinstance(given, dict) and "message" in given:
         given = given["message"]

@@ -1,7 +1,8 @@
-"""The container's own processes: those in the cgroup of this process, or in one below it.
+"""Find the container's own processes: those in the cgroup of this process or in a cgroup below it.
 
-With hostPID or shareProcessNamespace, /proc has other people's processes too: none of them is signalled,
-waited for or looked at. own_processes.sh has the same rule for shells. Standard library only, Python 3.9.
+With hostPID or shareProcessNamespace, /proc also lists processes of other containers, which the harness must
+not signal, wait for or inspect. own_processes.sh has the same rule for shells. Standard library only, Python
+3.9.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ PROC = Path("/proc")
 
 
 class OwnProcesses:
-    """The container that this process runs in. `proc` is the folder of the kernel's files.
+    """The container in which this process runs. `proc` is the mount point of the proc filesystem.
 
-    Its cgroups are read at each look: they change when a hierarchy is mounted, or the container is moved.
+    The cgroups are read at each call, because they change when a hierarchy is mounted or the container moves.
     """
 
     def __init__(self, proc: Path = PROC) -> None:
         self._proc, self._told_apart = proc, True
         at_root = all(line.endswith(":/") for line in self._lines("self"))
         if at_root and os.getpid() != 1 and self.has(1) and not self._same_mounts(1):
-            self._told_apart = False  # no cgroups that tell containers apart
+            self._told_apart = False  # The cgroups do not distinguish the containers.
 
     def has(self, pid: int) -> bool:
-        """Return whether a process is the container's; False for one that has ended."""
+        """Return whether a process belongs to the container. False for a process that has ended."""
         return self._has(self._own(), pid)
 
     def pids(self) -> list[int]:
-        """Return the container's processes, this one included, in ascending order."""
+        """Return the pids of the container's processes in ascending order, including this process."""
         own = self._own()
         found = (int(name) for name in os.listdir(self._proc) if name.isdigit())
         return sorted(pid for pid in found if self._has(own, pid))
@@ -57,8 +58,8 @@ class OwnProcesses:
 
 
 def _is_below(line: str, own: str) -> bool:
-    """Return whether a line of /proc/PID/cgroup names a cgroup, or one below it.
+    """Return whether a line of /proc/PID/cgroup names the cgroup `own` or a cgroup below it.
 
-    Seen from a cgroup namespace, paths outside it begin with "/..".
+    Inside a cgroup namespace, the paths of cgroups outside it begin with "/..".
     """
     return ":/.." not in line and (line == own or line.startswith(own.rstrip("/") + "/"))

@@ -1,9 +1,9 @@
 """Run one generated training program, and keep a journal of it: python3 program.py PROGRAM.
 
-PROGRAM is base64 of the JSON that harness/faults/program.py draws. Each process has a journal below FOLDER,
-on a disk that outlives the container. A line is synced before its event happens: the start of a process, each
-call of `run.log` with every value in it, and the end with its exit code. Only the oracle reads the journals
-(harness/faults/program_oracle.py). A process without a line "end" was ended by something else.
+PROGRAM is base64 of the JSON that harness/faults/program.py generates. Each process writes a journal below
+FOLDER, on a disk that outlives the container. Each line is synced before its event: the start of a process,
+each call of `run.log` with all its values, and the end with the exit code. Only the oracle reads the journals
+(harness/faults/program_oracle.py). A process without a line "end" was ended from outside.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ FOLDER = os.environ.get("PROGRAM_JOURNALS", "/witness")
 UPLOAD_SECONDS = 60.0
 CODES = {"os._exit 3": 3, "sys.exit 3": 3, "SystemExit 3": 3, "sys.exit text": 1, "exception": 1}
 CODES |= {"SIGKILL": 137, "SIGTERM": 143, "SIGABRT": 134, "interrupt": 130, "SIGINT": 130}
-"""The exit codes of ends that are not good."""
+"""Exit codes of the ends that are failures."""
 KEPT_VARIABLES = ("PLUTO_", "PATH", "HOME", "NO_PROXY")
-"""Beginnings of the variables of a clean environment: without them the client reaches no tracker."""
+"""Prefixes of the variables that a clean environment keeps, so that the client can reach the tracker."""
 
 
 class OnlyItems:
-    """A mapping to whoever calls `items`, and to nobody else."""
+    """A mapping whose only method is `items`."""
 
     def __init__(self, held: dict[str, Any]) -> None:
         self._held = held
@@ -47,7 +47,7 @@ class OnlyItems:
 
 
 class Journal:
-    """The lines of one process."""
+    """The journal of one process."""
 
     def __init__(self, folder: str, role: str) -> None:
         os.makedirs(folder, exist_ok=True)
@@ -65,7 +65,7 @@ class Journal:
 
 
 def value_of(kind: str, number: float) -> tuple[Any, list[float | None]]:
-    """Return a value of a kind, and each number in it. None stands for a value that is no number."""
+    """Return a value of a kind, and the numbers in it. None stands for a value that is not a number."""
     import numpy
 
     plain: dict[str, Any] = {
@@ -115,9 +115,9 @@ def value_of(kind: str, number: float) -> tuple[Any, list[float | None]]:
 def entries_of(
     spec: list[Any], prefix: str, own: str, number: float
 ) -> tuple[dict[str, Any], list[list[Any]]]:
-    """Return the mapping of one call, and [name, kind, number] of each value in it.
+    """Return the mapping for one call, and [name, kind, number] of each value in it.
 
-    An entry of `spec` is [name, kind], or [name, "nested" or "items", spec of what is inside].
+    An entry of `spec` is [name, kind], or [name, "nested" or "items", spec of the inner mapping].
     """
     data: dict[str, Any] = {}
     leaves: list[list[Any]] = []
@@ -134,12 +134,12 @@ def entries_of(
 
 
 def encoded(number: float | None) -> float | str | None:
-    """Return a number as JSON can hold it."""
+    """Return a number in a form that JSON supports: non-finite numbers become strings."""
     return number if number is None or math.isfinite(number) else str(number)
 
 
 def wrapped(data: dict[str, Any], container: str) -> Any:
-    """Return the mapping of a call as the object that the program hands over."""
+    """Return the mapping of a call as an object of the given type."""
     kinds: dict[str, Any] = {
         "dict": dict,
         "ordered": collections.OrderedDict,
@@ -151,7 +151,7 @@ def wrapped(data: dict[str, Any], container: str) -> Any:
 
 
 def step_of(kind: str, step: int) -> Any:
-    """Return a step of a kind. None: the client counts."""
+    """Return a step of a kind. For None, the client counts the steps."""
     import numpy
 
     kinds: dict[str, Any] = {
@@ -177,7 +177,7 @@ class Program:
         self.calls_made = 0
 
     def open_run(self) -> None:
-        """Start the client with a queue of this process alone."""
+        """Start the client with a queue that only this process uses."""
         os.environ["PLUTO_DIR"] = f"/tmp/pluto/{self.role.replace(' ', '-')}-{os.getpid()}-{time.time_ns()}"  # noqa: S108
         Path(os.environ["PLUTO_DIR"]).mkdir(parents=True, exist_ok=True)
         import pluto
@@ -185,7 +185,7 @@ class Program:
         self.run = pluto.init(project=os.environ.get("PLUTO_PROJECT", "e2e"), name=f"program-{self.rank}")
 
     def log(self, call: dict[str, Any], own: str, offset: int = 0) -> None:
-        """Write a call into the journal, then make it."""
+        """Write a call to the journal, then make it."""
         step = call["step"] + offset
         data, leaves = entries_of(call["data"], "", own, call["number"] + self.rank / 8 + offset / 64)
         given = step_of(call["step_kind"], step)
@@ -199,7 +199,7 @@ class Program:
             self.run.log(wrapped(data, call["container"]), step=given)
 
     def calls(self, part: list[dict[str, Any]], name: str, offset: int = 0) -> None:
-        """Make calls, each of several threads with metrics of its own."""
+        """Make the calls in each of several threads, each thread with its own metrics."""
         own = f"/{name}{self.rank}"
         threads = [
             threading.Thread(target=self.one_by_one, args=(part, f"{own}.{at}", offset))
@@ -219,11 +219,11 @@ class Program:
             time.sleep(self.spec["pause"])
 
     def close_run(self) -> None:
-        """Finish, and wait until the client's upload process has ended.
+        """Finish the run, and wait until the client's upload process has ended.
 
-        In a world of several ranks `finish` itself does not wait.
+        In a world of several ranks, `finish` itself does not wait.
         """
-        if self.spec["patient"]:  # `finish` sends SIGTERM, which kills an upload process that has just begun
+        if self.spec["patient"]:  # `finish` sends SIGTERM, which kills an upload process that just started.
             self.wait_until(lambda: all(map(_handles_sigterm, self.uploads())))
         if self.spec["finish"]:
             self.run.finish()
@@ -232,8 +232,8 @@ class Program:
     def uploads(self) -> list[Path]:
         """Return the /proc folders of the upload processes of this process's queue.
 
-        With a shared /proc this reads the command lines of other containers too, and does nothing more with
-        them: the queue's folder is in the arguments of this process's own uploads alone.
+        With a shared /proc, this also reads the command lines of other containers, but does not select their
+        processes: only this process's own upload processes have the queue's folder in their arguments.
         """
         own = os.environ["PLUTO_DIR"].encode()
         return [each for each in Path("/proc").iterdir() if each.name.isdigit() and _uploads(each, own)]
@@ -245,11 +245,11 @@ class Program:
 
     # -- processes ---------------------------------------------------------------------------------------
     def words(self, role: str) -> list[str]:
-        """Return the command of another process of this program."""
+        """Return the arguments of the command for another process of this program."""
         return [os.path.abspath(__file__), sys.argv[1], role, self.folder]
 
     def child(self, kind: str) -> None:
-        """Start a process that logs too, and wait for it."""
+        """Start a child process that also logs, and wait for it."""
         clean = {name: text for name, text in os.environ.items() if name.startswith(KEPT_VARIABLES)}
         if kind == "fork":
             if (pid := os.fork()) == 0:
@@ -283,7 +283,7 @@ class Program:
             subprocess.run([sys.executable, "-c", "print('a helper that logs nothing')"], check=False)
 
     def forked(self) -> None:
-        """Log with the run of the parent, and end without the parent's exit handlers."""
+        """Log to the parent's run, and end without the parent's exit handlers."""
         self.journal, self.role = Journal(self.folder, "child"), "child"
         try:
             for call in self.spec["child_calls"]:
@@ -294,12 +294,12 @@ class Program:
 
     # -- the end -----------------------------------------------------------------------------------------
     def end(self, how: str) -> None:
-        """End as `how` says. Returns for an end that is the end of the script."""
+        """End the process as `how` specifies. Return if it is to end with the script."""
         self.journal.write("end", how=how, code=CODES.get(how, 0))
         if how.startswith("SIG"):
             os.kill(os.getpid(), getattr(signal, how))
             time.sleep(10)
-            self.journal.write("end", how="return", code=0)  # the signal was ignored
+            self.journal.write("end", how="return", code=0)  # The signal was ignored.
         if how.startswith("os._exit"):
             os._exit(CODES.get(how, 0))
         if how == "sys.exit text":
@@ -321,7 +321,7 @@ class Program:
             raise KeyboardInterrupt
 
     def main(self) -> None:
-        """Do what the program says."""
+        """Run the generated program in a rank."""
         spec = self.spec
         if spec["group"]:
             import torch.distributed as dist
@@ -353,7 +353,7 @@ class Program:
         return None
 
     def as_child(self) -> None:
-        """Log with a run of its own client."""
+        """Log with a client of its own."""
         self.open_run()
         for call in self.spec["child_calls"]:
             self.log(call, f"/child{self.rank}")
@@ -361,7 +361,7 @@ class Program:
         self.journal.write("end", how="return", code=0)
 
     def again(self) -> None:
-        """Log the second half, as the program that took the rank's place."""
+        """Log the second half of the calls, as the program that replaced the rank by exec."""
         self.open_run()
         self.calls(self.spec["calls"][len(self.spec["calls"]) // 2 :], "rank")
         self.close_run()
@@ -369,12 +369,12 @@ class Program:
 
 
 def started(spec: dict[str, Any], folder: str) -> None:
-    """Run a process of `multiprocessing`."""
+    """Run a child process of `multiprocessing`."""
     Program(spec, "child", folder).as_child()
 
 
 def _uploads(process: Path, own: bytes) -> bool:
-    """Return whether this is an upload process of the client's queue, and runs."""
+    """Return whether this is a running upload process of the client's queue."""
     try:
         command = (process / "cmdline").read_bytes()
         state = (process / "stat").read_text().rsplit(")", 1)[1].split()[0]
@@ -393,7 +393,7 @@ def _handles_sigterm(process: Path) -> bool:
 
 
 def main(words: list[str]) -> None:
-    """Run the process that the words name: PROGRAM [ROLE FOLDER]."""
+    """Run the process that the arguments specify: PROGRAM [ROLE FOLDER]."""
     spec = json.loads(base64.b64decode(words[0]))
     role = words[1] if len(words) > 1 else "rank"
     folder = words[2] if len(words) > 2 else f"{FOLDER}/{os.environ.get('HARNESS_NONCE', 'none')}"

@@ -1,6 +1,6 @@
-"""The ground-truth wire format: how a rank says on stdout, verifiably, what it logged.
+"""The ground-truth wire format: authenticated lines on a rank's stdout that record what it logged.
 
-Standard library only: ranks import it inside the pod, the harness imports it to read the logs.
+Standard library only: ranks import it inside the pod, and the harness imports it to read the logs.
 
 A frame is one line, at most MAX_LINE bytes (one atomic pipe write):
 
@@ -10,27 +10,28 @@ The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (seq), and by its kind
     {"k":"start","t":time_ms,"host":hostname,"pid":n,"restart":n,"max_restarts":n,"world":n}
     {"k":"rows","n":first_row_number,"rows":[[metric, step, value, time_ms], ...]}
     {"k":"block","metric":m,"first":step,"last":step,"count":c,"sha256":hex}
-        and "ordered": whether the metric's steps had only risen so far. With "kept": true, a block of what
-        Pluto keeps of a metric whose steps did not, by step, and "again", "older": points with other values
+        and "ordered": whether the metric's steps have only risen so far. With "kept": true, a block of the
+        rows that Pluto keeps of a metric whose steps fell or repeated, by step, and "again": how many of its
+        points had different values, "older": how many keep an older value
     {"k":"code","facts":[[what, name, value], ...]}     see code_digest.py
     {"k":"client","whole":bool,"sent":{m:[[first,last],...]},"unsent":{...},"error":text}
     {"k":"settings","mode":text,"uploads":bool,"queue":path}
     {"k":"fault","text":why_rows_may_be_missing}
     {"k":"batching","rows":n}    from here on up to n - 1 rows may wait for the next frame
-    {"k":"init","number":n,"same_run":bool}    the rows that follow came through the n-th init of the process
+    {"k":"init","number":n,"same_run":bool}    the next rows come from the n-th init of the process
     {"k":"left","left":[[key, type, why, values, first_step, last_step], ...]}
     {"k":"account","handed":n,"logged":n,"left":n,"past":n,"unseen":text}
     {"k":"rewrite","metric":m,"step":text,"was":text,"kept":bool,"why":text}
     {"k":"metrics","metrics":[[metric, rows, sha256], ...]}    of an attempt with blocks, before its end
     {"k":"end","count":rows_in_all,"sha256":root}
-A "left" frame comes with the first value that the client leaves out for a reason, and again, with all counts,
-before the "account" (outside_account.py). "init" comes with the second init, and where the rows change.
-A "fault" may have a number below 0: a child of the rank wrote it, outside the sequence.
-Frames of the recorder that the harness puts around the client (outside_client.py) have "s":"outside" as well.
-A rank may live more than once: torchrun starts it again, its pod is made again. Each life is an attempt with
-an id of its own; "restart" is torchrun's own count, null where there is no torchrun.
-`seq` counts an attempt's frames from 0 without gaps; a gap is a lost frame. Blocks stand for rows that are
-past the row limit and so not in the log. A line whose MAC does not fit the launch's nonce is not truth.
+A "left" frame is written when the client drops a value for a new reason, and once more, with all counts,
+before the "account" frame (outside_account.py). "init" is written when rows come from another init than the
+rows before them. A "fault" with a negative seq was written by a child of the rank, outside the sequence.
+Frames of the recorder around the client (outside_client.py) also have "s":"outside".
+A rank has several attempts if torchrun restarts it or its pod is created again. Each attempt has its own id;
+"restart" is torchrun's restart count, or null without torchrun.
+`seq` counts an attempt's frames from 0, so a gap is a lost frame. Blocks stand for rows past the row limit,
+which are not in the log. A line whose MAC does not match the launch's nonce is not ground truth.
 Values are finite numbers as JSON numbers, or the strings "NaN", "Infinity", "-Infinity".
 """
 
@@ -47,9 +48,9 @@ from typing import Any
 
 MARK = "@truth1 "
 PROCESS_MARK = "@process1 "
-"""Lines of outside_process.py: which process this is, and how it ends."""
+"""Mark of the lines of outside_process.py, about a process's identity and end."""
 EXIT_MARK = "@exit1 "
-"""A line of harness/launch/files/worker_init.sh: "@exit1 <nonce> <exit code of the command>"."""
+"""Mark of a line of harness/launch/files/worker_init.sh: "@exit1 <nonce> <exit code of the command>"."""
 MAX_LINE = 4000
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 _FRAMES = {
@@ -58,7 +59,7 @@ _FRAMES = {
 
 
 def encode_value(value: float) -> float | str:
-    """Return a float as JSON can hold it: non-finite values become strings."""
+    """Return a float in a form that JSON supports: non-finite values become strings."""
     value = float(value)
     if math.isnan(value):
         return "NaN"
@@ -68,7 +69,7 @@ def encode_value(value: float) -> float | str:
 
 
 def decode_value(value: float | str) -> float:
-    """Return the float that `encode_value` was given."""
+    """Return the float that `encode_value` encoded."""
     return float(value)
 
 
@@ -90,7 +91,7 @@ def _mac(nonce: str, body: str) -> str:
 
 
 def encode(nonce: str, payload: dict[str, Any], mark: str = MARK) -> str:
-    """Return one frame line without its newline. Raises ValueError when it would exceed MAX_LINE bytes."""
+    """Return one frame line without its newline. Raises ValueError if it would exceed MAX_LINE bytes."""
     body = base64.b64encode(_compact(payload).encode()).decode()
     line = f"{mark}{body} {_mac(nonce, body)}"
     if len(line) + 1 > MAX_LINE:
@@ -99,9 +100,9 @@ def encode(nonce: str, payload: dict[str, Any], mark: str = MARK) -> str:
 
 
 def decode(nonce: str, lines: Iterable[str], mark: str = MARK) -> Iterator[dict[str, Any]]:
-    """Return the payloads of every authentic frame in log lines. Anything else is skipped.
+    """Yield the payload of every authentic frame in log lines, and skip everything else.
 
-    A frame may stand behind other text on its line, because several processes share one pipe.
+    Other text may precede a frame on its line, because several processes share one pipe.
     """
     for line in lines:
         if mark not in line:

@@ -1,11 +1,11 @@
-"""Run the main job's worker with a witness: a file of its own on the node, of all that it means to log.
+"""Run the main job's worker, and write all points that it is about to log to a file on the node.
 
     torchrun … /workspace/witness.py BEHAVIOUR RANK
 
-BEHAVIOUR is `healthy`, `unaided` (no ground truth of its own, as in a worker that knows nothing of the
-harness), or a fault of faulty.py or faulty_client.py, which that rank has. The folder FOLDER is mounted from
-the node, and nothing of the harness but its oracle reads it (harness/faults/oracle.py). A row is written
-before the client gets it: rank, metric, step and value as JSON.
+BEHAVIOUR is `healthy`, `unaided` (the worker records no ground truth, like a worker that does not use the
+harness), or a fault of faulty.py or faulty_client.py on that rank. FOLDER is mounted from the node, and only
+the harness's oracle reads it (harness/faults/oracle.py). Each row is written before the client receives it:
+rank, metric, step and value as JSON.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _main = multinode.main
 
 
 class Unaided:
-    """Stands in for the ground truth's recorder, and records nothing."""
+    """A replacement for the ground truth's recorder that records nothing."""
 
     nonce = "0"
 
@@ -37,7 +37,7 @@ class Unaided:
 
 
 def witnessed(log: multinode.Log = multinode.plain_log) -> int:
-    """Run the worker. Each step is in the file before `log` has it."""
+    """Run the worker, and write each step to the file before `log` is called."""
     rank, folder = int(os.environ["RANK"]), f"{FOLDER}/{os.environ['HARNESS_NONCE']}"
     os.makedirs(folder, exist_ok=True)
     file = os.open(f"{folder}/{rank}-{os.getpid()}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -51,7 +51,7 @@ def witnessed(log: multinode.Log = multinode.plain_log) -> int:
 
 
 def main(behaviour: str, victim: int) -> int:
-    """Run the behaviour. Returns the exit code."""
+    """Run the worker with the behaviour, and return its exit code."""
     multinode.main = witnessed
     if behaviour == "unaided":
         multinode.Recorder = Unaided

@@ -1,6 +1,7 @@
-"""Name why ranks cannot meet, from inside their pods, before anybody waits: docs/networking.md.
+"""Find out from inside the pods why ranks cannot connect, before they wait for each other.
 
-Standard library alone, so it works in any image: `python -m netcheck` in each pod, or these functions.
+Run `python -m netcheck` in each pod, or call these functions (docs/networking.md). Only the standard library
+is needed, so netcheck works in any image.
 """
 
 from __future__ import annotations

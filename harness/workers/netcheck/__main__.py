@@ -1,6 +1,6 @@
-"""Check from every pod whether its ranks can meet: `python -m netcheck`, at the same time in each pod.
+"""Check whether all ranks of a job can connect. Run `python -m netcheck` in each pod at the same time.
 
-Exit code: 0 all pairs are fine, 1 something failed, 2 bad use, 3 nothing failed but something is unknown.
+Exit code: 0 all pairs work, 1 a check failed, 2 wrong usage, 3 no check failed but at least one is unknown.
 """
 
 from __future__ import annotations
@@ -17,52 +17,52 @@ EXIT = {"ok": 0, "failed": 1, "unknown": 3}
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command's parser. Bad use exits with 2."""
+    """Return the command's argument parser. Wrong usage exits with 2."""
     made = argparse.ArgumentParser(
         "python -m netcheck", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     made.add_argument(
-        "--json", action="store_true", help="one JSON document on stdout, and nothing else there"
+        "--json", action="store_true", help="print one JSON document on stdout, and nothing else"
     )
     made.add_argument(
         "--frames",
         action="store_true",
-        help="the table, and the JSON once more as lines that the harness trusts (HARNESS_NONCE)",
+        help="print the table, and the JSON as lines signed with HARNESS_NONCE, for the harness",
     )
     made.add_argument(
-        "--nodes", type=_number, metavar="N", help="pods of the job (else by NNODES, WORLD_SIZE)"
+        "--nodes", type=_number, metavar="N", help="number of pods (default: from NNODES or WORLD_SIZE)"
     )
     made.add_argument(
         "--peers",
         type=peers.parse,
         default=os.environ.get("NETCHECK_PEERS") or [],
         metavar="HOSTS",
-        help="all ranks in order: host,host or job-{0..3}.service (NETCHECK_PEERS; else by the pods' names)",
+        help="all ranks in order: host,host or job-{0..3}.service (default: NETCHECK_PEERS, or by pod names)",
     )
     made.add_argument(
         "--port",
         type=_number,
         metavar="P",
         default=os.environ.get("NETCHECK_PORT") or None,
-        help="port of the greetings on every rank (NETCHECK_PORT; else MASTER_PORT + 1)",
+        help="port of netcheck on every rank (default: NETCHECK_PORT, or MASTER_PORT + 1)",
     )
     made.add_argument(
         "--deadline",
         type=float,
         metavar="S",
         default=DEADLINE,
-        help=f"seconds for all ranks to come and be heard (default: {DEADLINE:.0f})",
+        help=f"seconds for all ranks to start and report (default: {DEADLINE:.0f})",
     )
     made.add_argument(
         "--bandwidth",
         action="store_true",
-        help="measure MB/s and latency of each pair, in 30 s more at most: in every rank, or in none",
+        help="also measure MB/s and latency of each pair, in at most 30 s. Pass it to all ranks or to none",
     )
     return made
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Check, print, and return the exit code."""
+    """Run the check, print the diagnosis, and return the exit code."""
     if sys.flags.no_site:
         surroundings.find_packages()
     made = parser()

@@ -1,4 +1,4 @@
-"""Reduce numbers that differ by rank over all ranks: the last step, and the only one that needs PyTorch."""
+"""Check an all-reduce over all ranks. This is the last step, and the only one that needs PyTorch."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from .finding import Finding, failed, ok, unknown
 
 
 def self_test(seconds: float = 60.0, elements: int = 1 << 16) -> Finding:
-    """All-reduce `elements` numbers that depend on rank and place, and compare every sum.
+    """All-reduce `elements` numbers that depend on rank and index, and return whether every sum is right.
 
-    It uses the process group that is there. Else it makes one from the variables of torchrun, with nccl where
-    CUDA is and gloo elsewhere, and ends it. The numbers are float64, so every sum is exact. Unknown without
-    PyTorch.
+    It uses the existing process group, or creates one from torchrun's variables and destroys it afterwards,
+    with nccl if CUDA is available and gloo otherwise. The numbers are float64, so every sum is exact. Without
+    PyTorch, the finding is unknown.
     """
     try:
         import torch

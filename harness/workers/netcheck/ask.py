@@ -1,6 +1,6 @@
-"""Ask once for a host and port, from where this runs: `python -m netcheck.ask HOST PORT`.
+"""Try once to connect to a host and port from this machine: `python -m netcheck.ask HOST PORT`.
 
-Prints one JSON document: `outcome` is ok or a cause, in the same words as a diagnosis, and `text` says more.
+Prints one JSON document. `outcome` is ok or a cause of netcheck, and `text` explains it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from .reach import connect
 
 
 def ask(host: str, port: int) -> dict[str, str]:
-    """Return whether a connection comes about, or the cause why none does."""
+    """Return ok or the cause why no connection is possible, as `outcome`, and an explanation, as `text`."""
     found = Names(Configuration.read()).look_up(host)
     if found.cause:
         return {"outcome": found.cause, "text": found.text}

@@ -1,8 +1,8 @@
 """Measure bytes per second and latency of each pair, a few pairs at a time, in a bounded time.
 
-Rank 0 asks for one measurement after the other. In each round a rank is in one pair at most, as in a
-round-robin tournament, so that no two measurements share a pod. The receiver of a stream ends it: it leaves
-the first part out, in which TCP still grows its window, and counts what arrives in the rest.
+Rank 0 requests the measurements round by round. In each round a rank is in at most one pair, as in a
+round-robin tournament, so that no two measurements share a pod. The receiver ends each stream. It ignores the
+first part, in which TCP still grows its window, and counts the bytes that arrive in the rest.
 """
 
 from __future__ import annotations
@@ -23,29 +23,29 @@ from .matrix import classify
 from .reach import connect
 
 BUDGET = 30.0
-"""Seconds for all pairs together, unless the network does not answer."""
+"""Seconds for all pairs together, unless the network does not respond."""
 LONGEST = 0.5
-"""Seconds of one stream at most: enough for 10 Gbit/s over a whole continent to reach its rate."""
+"""Maximum seconds of one stream, in which 10 Gbit/s across a whole continent reaches its full rate."""
 WARM_UP = 0.3
-"""The part of a stream in which nothing is counted."""
+"""The fraction of a stream at its start in which no bytes are counted."""
 PINGS = 100
 SLOW = 0.2
-"""The part of what other links carry below which a link is slow: a busy processor costs less than that."""
+"""The fraction of other links' rate below which a link is slow. A busy CPU reduces the rate by less."""
 AGAIN = 3
-"""Times that a slow pair is measured once more."""
+"""How many times a slow pair is measured again."""
 _CHUNK = 1 << 20
 
 
 Pair = tuple[int, int]
-"""The rank that sends and the one that receives."""
+"""The rank that sends and the rank that receives."""
 
 
 @dataclass(frozen=True)
 class Measured:
-    """What a pair carries from its sender to its receiver, or `error`.
+    """The measurement of a pair from its sender to its receiver, or `error`.
 
-    `rate`: bytes per second of payload in one TCP stream. `p50`, `p99`: percentiles of a round trip with 16
-    bytes each way, in seconds.
+    `rate` is the payload of one TCP stream in bytes per second. `p50` and `p99` are percentiles of a round
+    trip with 16 bytes each way, in seconds.
     """
 
     rate: float = 0.0
@@ -55,7 +55,7 @@ class Measured:
 
     @classmethod
     def of(cls, data: Any) -> Measured:
-        """Return it from JSON, or an error where it is none."""
+        """Return the measurement in JSON data, or one with an error if the data have another form."""
         try:
             return cls(**data)
         except TypeError:
@@ -66,11 +66,11 @@ class Measured:
 
 
 Ask = Callable[[Pair, float], Measured]
-"""Measures one pair, with a stream of so many seconds."""
+"""A function that measures one pair, with a stream of the given seconds."""
 
 
 def rounds(ranks: Sequence[int]) -> Iterator[list[Pair]]:
-    """Yield the rounds in which all pairs meet, each pair as (sender, receiver): n - 1 rounds, both ways."""
+    """Yield n - 1 rounds of (sender, receiver) in each direction, which together contain all pairs."""
     places: list[int | None] = [*ranks, *([None] if len(ranks) % 2 else [])]
     half = len(places) // 2
     for _ in range(max(0, len(places) - 1)):
@@ -82,16 +82,16 @@ def rounds(ranks: Sequence[int]) -> Iterator[list[Pair]]:
 
 
 def seconds_each(ranks: int, budget: float = BUDGET) -> float:
-    """Return how long each stream may take so that all pairs fit in the budget."""
+    """Return the maximum seconds of each stream so that all pairs fit into the budget."""
     number = ranks - 1 if ranks % 2 == 0 else ranks
     return min(LONGEST, budget / max(1, 2 * number) / 2)
 
 
 def all_pairs(ranks: Sequence[int], machines: Mapping[int, str], ask: Ask) -> dict[Pair, Measured]:
-    """Measure every pair, and return what each carries. `machines`: a name of each rank's node.
+    """Measure every pair, and return the measurements. `machines` has a name of each rank's node.
 
-    A pair that is slow, or that gave no answer in time, is measured again alone, up to AGAIN times, because
-    another process may have had the processor. Its fastest stream counts.
+    A pair that is slow or timed out is measured again alone, up to AGAIN times, because another process may
+    have used the CPU. Its fastest stream counts.
     """
     seconds, ends = seconds_each(len(ranks)), time.monotonic() + BUDGET
     found: dict[Pair, Measured] = {}
@@ -106,9 +106,9 @@ def all_pairs(ranks: Sequence[int], machines: Mapping[int, str], ask: Ask) -> di
 
 
 def slow(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> dict[Pair, float]:
-    """Return the pairs that carry less than SLOW of what most carry, and the rate of most of these.
+    """Return the pairs with a rate below SLOW of the usual rate, each with that usual rate.
 
-    Pairs on one node are compared with each other, and pairs of two nodes with each other.
+    Pairs within one node are compared with each other, and pairs across two nodes with each other.
     """
     groups: dict[bool, dict[Pair, float]] = {True: {}, False: {}}
     for (sender, receiver), measured in found.items():
@@ -117,14 +117,14 @@ def slow(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> dict[Pa
             groups[together][sender, receiver] = measured.rate
     bad: dict[Pair, float] = {}
     for rates in groups.values():
-        # One bad node of three is in two thirds of the pairs, so the median would be its own.
+        # One bad node of three is in two thirds of the pairs, so the median would be a rate of that node.
         usual = sorted(rates.values())[len(rates) * 3 // 4] if rates else 0.0
         bad.update({pair: usual for pair, rate in rates.items() if rate < SLOW * usual})
     return bad
 
 
 def judge(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> list[Finding]:
-    """Return which nodes and links are slow, or that none is. What could not be measured is unknown."""
+    """Return findings for the slow nodes and links, or that none is slow. Unmeasured pairs are unknown."""
     findings = [
         unknown("bandwidth", f"{sender} → {receiver} was not measured: {each.error}", [sender])
         for (sender, receiver), each in found.items()
@@ -152,12 +152,12 @@ def judge(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> list[F
 
 
 def megabytes(rate: float) -> str:
-    """Return bytes per second in words."""
+    """Return a rate in bytes per second as text in MB/s."""
     return f"{rate / 1e6:.1f} MB/s" if rate < 1e7 else f"{rate / 1e6:.0f} MB/s"
 
 
 def measure(address: str, port: int, seconds: float) -> Measured:
-    """Measure from here to a greeting server. A stream takes `seconds`; the pings take no longer."""
+    """Measure from here to a greeting server. The stream takes `seconds`, and the pings at most as long."""
     reached = connect(address, port, PATIENCE)
     if reached.connection is None:
         return Measured(error=f"{address} port {port}: {reached.text}")
@@ -168,19 +168,19 @@ def measure(address: str, port: int, seconds: float) -> Measured:
         except (OSError, ValueError) as error:
             return Measured(error=f"{address} port {port}: {error or type(error).__name__}")
         finally:
-            # What is still in the buffer of a slow link would keep the next measurement waiting.
+            # Reset the connection, or data in the buffer of a slow link would delay the next measurement.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return Measured(rate, _percentile(trips, 50), _percentile(trips, 99))
 
 
 def take(connection: socket.socket, body: bytes) -> float:
-    """Count a stream for the seconds that `body` says. Return its bytes per second after the warm-up.
+    """Receive a stream for the seconds in `body`, and return its bytes per second after the warm-up.
 
-    Raises ValueError for a time that is none, and OSError when the stream ends.
+    Raises ValueError if the seconds are out of range, and OSError if the stream ends early.
     """
     seconds = float(json.loads(body))
     if not 0 < seconds <= 2 * LONGEST:
-        raise ValueError(f"no time to measure: {seconds}")
+        raise ValueError(f"a stream takes more than 0 s and at most {2 * LONGEST:.0f} s, not {seconds} s")
     buffer, counted = bytearray(_CHUNK), 0
     began = time.monotonic()
     warm, ends = began + seconds * WARM_UP, began + seconds
@@ -213,7 +213,7 @@ def _ping(connection: socket.socket, seconds: float) -> list[float]:
 
 
 def _stream(connection: socket.socket, seconds: float) -> float:
-    """Send until the receiver says how much came. Raises TimeoutError where it does not."""
+    """Send until the receiver responds with its rate. Raises TimeoutError if it does not respond."""
     chunk, ends = memoryview(bytes(_CHUNK)), time.monotonic() + seconds + 2 * PATIENCE
     body = json.dumps(seconds).encode()
     connection.settimeout(PATIENCE)

@@ -1,7 +1,7 @@
-"""The names of ColossalAI's guide for Kubernetes, on netcheck's functions.
+"""The functions of ColossalAI's guide for Kubernetes, implemented with netcheck.
 
-COLOSSALAI_DIST_TIMEOUT and COLOSSALAI_MASTER_READY_TIMEOUT are seconds. DEBUG_DISTRIBUTED=1 prints the
-diagnosis.
+The variables COLOSSALAI_DIST_TIMEOUT and COLOSSALAI_MASTER_READY_TIMEOUT are in seconds. DEBUG_DISTRIBUTED=1
+prints the diagnosis.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ ENTRIES = {
     "dns_resolution": "dns",
     "port_availability": "tcp",
 }
-"""The guide's names of the steps that it checks."""
+"""The guide's names of checks, with netcheck's names of the steps."""
 VARIABLES = (
     *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "RDZV_ID", "JOB_ID"),
     *(
@@ -43,9 +43,9 @@ VARIABLES = (
 
 
 def validate_k8s_environment() -> dict[str, str]:
-    """Return the variables of the job that are set. Raises RuntimeError that says what is wrong.
+    """Return the variables of the job that are set. Raises RuntimeError with every variable that is wrong.
 
-    What cannot be checked, because nothing says it, is a line on stderr.
+    Prints a line on stderr for each variable that cannot be checked.
     """
     findings = validate_environment().findings
     if wrong := [finding for finding in findings if finding.status == FAILED]:
@@ -61,9 +61,9 @@ def validate_k8s_environment() -> dict[str, str]:
 
 
 def setup_k8s_networking() -> dict[str, str]:
-    """Set the interface for gloo and NCCL where none is set, and print what and why. Returns what was set.
+    """Set the interface of gloo and NCCL if it is not set, and print the reason. Return the new variables.
 
-    Unlike the original it looks the interface up, and leaves InfiniBand on.
+    Unlike the original, this determines the interface from the routes, and leaves InfiniBand on.
     """
     name = os.environ.get("MASTER_ADDR", "")
     found = Names(Configuration.read()).look_up(name) if name else None
@@ -79,28 +79,28 @@ def setup_k8s_networking() -> dict[str, str]:
 def wait_for_master_ready(
     master_addr: str | None = None, master_port: int | None = None, timeout: float | None = None
 ) -> Waited:
-    """Wait until the port of the training is open on rank 0. The result is true when it is, and says why not.
+    """Wait until the training's port is open on rank 0. The result is true if it is, else it has the cause.
 
-    `timeout`: seconds, COLOSSALAI_MASTER_READY_TIMEOUT unless given.
+    `timeout` is in seconds, by default COLOSSALAI_MASTER_READY_TIMEOUT.
     """
     seconds = _seconds(READY_TIMEOUT, 600) if timeout is None else timeout
     return wait_for_master(master_addr, master_port, deadline=seconds, greeting=False)
 
 
 class Issues(dict[str, Any]):
-    """What the guide's table prints: True for each check that is proved, and the recommendations.
+    """The entries of the guide's table: True for each check that passed, and the recommendations.
 
-    `diagnosis` is the whole, with the matrix of all pairs.
+    `diagnosis` is the complete result, with the matrix of all pairs.
     """
 
     diagnosis: Diagnosis
 
 
 def diagnose_distributed_issues() -> Issues:
-    """Diagnose together with the other ranks, and return what the guide's function returned.
+    """Run a diagnosis together with the other ranks, and return it in the form of the guide's function.
 
-    An entry is True when it is proved, and False when it failed or is unknown. `netcheck` is True when all is
-    proved. Then there are no recommendations, and else there is one at least.
+    An entry is True if its check passed, and False if it failed or is unknown. `netcheck` is True if all
+    checks passed. The recommendations are empty only then.
     """
     known = validate_environment()
     try:
@@ -117,11 +117,11 @@ def diagnose_distributed_issues() -> Issues:
 
 
 def launch_from_torch(**options: Any) -> None:
-    """Start the process group: as ColossalAI does, where it is installed, else by PyTorch alone.
+    """Start the process group with ColossalAI if it is installed, else with PyTorch alone.
 
-    Rank 0 is waited for first, for COLOSSALAI_MASTER_READY_TIMEOUT seconds. Without ColossalAI all ranks are,
-    `backend` and `verbose` count, and an all-reduce proves the process group. Raises RuntimeError that says
-    what is wrong.
+    This first waits for rank 0, at most COLOSSALAI_MASTER_READY_TIMEOUT seconds. Without ColossalAI, it waits
+    for all ranks, uses only the options `backend` and `verbose`, and checks the process group by an
+    all-reduce. Raises RuntimeError with the cause.
     """
     ready, timeout = _seconds(READY_TIMEOUT, 600), _seconds(DIST_TIMEOUT, 1800)
     theirs = _theirs()
@@ -133,7 +133,7 @@ def launch_from_torch(**options: Any) -> None:
 
 
 def _theirs() -> Any:
-    """Return ColossalAI's own function, or None: its package may be a folder with this file alone."""
+    """Return ColossalAI's own function, or None if the package `colossalai` only contains this module."""
     try:
         import colossalai  # type: ignore[import-not-found]
     except ImportError:

@@ -1,7 +1,7 @@
-"""Name the cause from what the ranks saw. Pure: reports in, findings out.
+"""Determine the cause from the reports of the ranks. All functions are pure.
 
-A report is what one rank saw: its own findings, and its row, a cell for each other rank. What no report says
-is unknown, and never ok.
+A report has the findings of one rank and its row of the matrix, with a cell for each other rank. A fact that
+is in no report is unknown, and never ok.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ from .report import Report
 from .surroundings import compare
 
 ASKER = ("dns.no_server", "dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.search_path")
-"""Causes that accuse who asked, and not who was asked for."""
+"""Causes that accuse the rank that looked up a name, not the rank that has the name."""
 PLACED = ("tcp.filtered", "tcp.no_route", "tcp.denied", "tcp.reset", "address.family", "mtu.black_hole")
-"""Causes that accuse by their place in the matrix. All others accuse who was asked for."""
+"""Causes that accuse by their place in the matrix. All others accuse the rank that was probed."""
 ABSENT = ("dns.no_record", "dns.negative_cached", "tcp.no_route", PENDING)
-"""What others see of a rank that is not there."""
+"""Outcomes that other ranks observe if a rank does not exist."""
 _ALONE = {
     "pods": "whether every pod exists and runs is known to the API server alone",
     "service": "whether the Service selects the pods is known to the API server alone",
@@ -66,10 +66,10 @@ def conclude(
     certain: bool = True,
     measured: Mapping[bandwidth.Pair, bandwidth.Measured] | None = None,
 ) -> Conclusion:
-    """Name the cause over the reports of a job of `nodes` nodes, each with `processes` processes.
+    """Determine the cause from the reports of a job of `nodes` nodes with `processes` processes each.
 
-    Unless `certain`, `nodes` is only how many came, and nobody is missing. `measured` is what each pair
-    carries, and None unless that was asked for.
+    If not `certain`, `nodes` is only the number of ranks that reported, and no rank counts as missing.
+    `measured` has the bandwidth of each pair, or is None if it was not requested.
     """
     at = {report.place: report for report in reports}
     cells = {
@@ -107,7 +107,7 @@ def conclude(
 
 
 def _aged(cell: Cell, receiver: int, at: Mapping[int, Report]) -> Cell:
-    """Return the cell, or that its name leads to an address which the rank does not have."""
+    """Return the cell, as dns.old_address if its name resolves to an address that the rank does not have."""
     known = set(at[receiver].addresses) if receiver in at else set()
     known |= {report.heard[receiver] for report in at.values() if receiver in report.heard}
     silent = cell.outcome.startswith("tcp.") or cell.outcome == "peer.silent"
@@ -118,7 +118,7 @@ def _aged(cell: Cell, receiver: int, at: Mapping[int, Report]) -> Cell:
 
 
 def _own(reports: Sequence[Report]) -> list[Finding]:
-    """Return what each rank found by itself; what several found alike is one finding of theirs."""
+    """Return the findings of each rank about itself. Equal findings of several ranks become one."""
     alike: dict[tuple[str, str, str | None, str], list[Report]] = defaultdict(list)
     for report in reports:
         for finding in report.findings:
@@ -134,7 +134,7 @@ def _own(reports: Sequence[Report]) -> list[Finding]:
 
 
 def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
-    """Return whether each rank is who its place among the peers says."""
+    """Return findings for each rank that differs from its place among the peers or exists twice."""
     said: dict[int, dict[str, str]] = defaultdict(dict)
     place: dict[str, int] = {}
     for report in reports:
@@ -160,7 +160,7 @@ def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) ->
 
 
 def _bad(cells: Mapping[tuple[int, int], Cell], missing: Iterable[int], alone: bool) -> list[Finding]:
-    """Return a finding for each cause and place in the matrix. `alone`: only one row is known."""
+    """Return a finding for each cause and place in the matrix. `alone` means that only one row is known."""
     absent, found = set(missing), []
     for cause in CAUSES:
         bad = {
@@ -186,10 +186,10 @@ def _bad(cells: Mapping[tuple[int, int], Cell], missing: Iterable[int], alone: b
 
 
 def _master(reports: Sequence[Report]) -> list[Finding]:
-    """Return what failed at MASTER_ADDR. Rank 0 is accused, or those who cannot ask.
+    """Return findings about MASTER_ADDR. They accuse rank 0, or the ranks that cannot query DNS.
 
-    A connection that fails at an address of no rank is unknown: a Service may have an address of its own, and
-    carry the port of the training alone.
+    A connection that fails at an address of no rank is unknown, because it may be the address of a Service
+    that exposes only the training's port.
     """
     known = {address for report in reports for address in report.addresses}
     found, seen = [], {report.place: report.master for report in reports if report.master}
@@ -207,7 +207,7 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
 def _placed(
     cause: str, pattern: Pattern, bad: Mapping[tuple[int, int], Cell], missing: Collection[int], alone: bool
 ) -> Finding:
-    """Accuse by the pattern, as far as rows prove it: no rank whose side of the matrix was not heard."""
+    """Return a finding that accuses ranks by the pattern, as far as the known rows prove it."""
     kind, accused = pattern.kind, pattern.accused
     if alone:
         kind, accused = "row", ()
@@ -228,17 +228,17 @@ def _placed(
 
 
 def _by_service(reports: Sequence[Report]) -> bool:
-    """Whether all that is known is what one rank saw of rank 0, at a name that is not known as a pod's.
+    """Return whether the only report is of one rank about rank 0, at a name that need not be a pod's.
 
-    Such a name leads nowhere when rank 0 is not there, and as well when its Service does not select it.
+    Such a name has no address if rank 0 does not exist, and also if the Service does not select it.
     """
     return len(reports) == 1 and reports[0].place != 0 and set(reports[0].row) == {0}
 
 
 def _unrecorded(reports: Sequence[Report], missing: Sequence[int], certain: bool) -> Finding | None:
-    """Return that no name of the job has a record, not even that of a rank which is there and asks.
+    """Return a finding if no name of the job has a DNS record, not even the name of a rank that reports.
 
-    That others have none then says nothing of whether they came.
+    The missing records of other ranks then do not prove that these ranks are missing.
     """
     own = [report.row.get(report.place) for report in reports]
     if (certain and not missing) or not all(cell and cell.outcome == "dns.no_record" for cell in own):
@@ -249,7 +249,7 @@ def _unrecorded(reports: Sequence[Report], missing: Sequence[int], certain: bool
 
 
 def _never(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
-    """Return what others saw of a rank that did not speak, or "" when that has a cause of its own."""
+    """Return what others observed of a rank that sent nothing, or "" if another cause explains it."""
     seen = [cell for (_, receiver), cell in cells.items() if receiver == rank]
     if any(cell.outcome not in ABSENT for cell in seen):
         return ""
@@ -260,7 +260,7 @@ def _never(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
 def _proved(
     cells: Mapping[tuple[int, int], Cell], reports: Sequence[Report], nodes: int, found: Sequence[Finding]
 ) -> list[Finding]:
-    """Return for each step without a finding whether all pairs prove it."""
+    """Return a finding for each step that is proved by all pairs, or that has no finding yet."""
     there = {finding.step for finding in found}
     pairs = nodes * (nodes - 1)
     proved = []
@@ -272,14 +272,14 @@ def _proved(
             past = sum(_past(cell, step) for cell in cells.values())
             if step == "greeting" and past == pairs and not all(report.named for report in reports):
                 proved.append(
-                    unknown(step, "no run id is set (NETCHECK_RUN_ID, RDZV_ID): another job looks the same")
+                    unknown(step, "no run id is set (NETCHECK_RUN_ID, RDZV_ID): ranks may be of another job")
                 )
             elif past == pairs:
                 proved.append(ok(step, _said(step, cells, pairs)))
             elif step not in there:
                 proved.append(unknown(step, f"{past} of {pairs} pairs"))
         elif step not in there:
-            proved.append(unknown(step, "no rank said anything of it"))
+            proved.append(unknown(step, "no rank reported on this step"))
     return proved
 
 
@@ -292,7 +292,7 @@ def _said(step: str, cells: Mapping[tuple[int, int], Cell], pairs: int) -> str:
 
 
 def _past(cell: Cell, step: str) -> bool:
-    """Whether the cell proves this step: it is ok, or it failed at a later one."""
+    """Return whether the cell proves this step, because it is ok or failed at a later step."""
     if cell.outcome in (OK, PENDING):
         return cell.outcome == OK
     return STEPS.index(CAUSES[cell.outcome]) > STEPS.index(step)

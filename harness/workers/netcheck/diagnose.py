@@ -1,4 +1,4 @@
-"""Take part in the check of all pairs, on one rank: from its variables to its diagnosis."""
+"""Run the check of all pairs on one rank, from its variables to its diagnosis."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .peers import Peer
 from .variables import Environment, port_after, validate_environment
 
 DEADLINE = 60.0
-"""Seconds that all ranks have to come and be heard, unless told otherwise."""
+"""Default number of seconds in which all ranks must start and report."""
 
 
 def diagnose(
@@ -25,18 +25,18 @@ def diagnose(
     deadline: float = DEADLINE,
     bandwidth: bool = False,
 ) -> Diagnosis:
-    """Check everything that a pod can check, together with the other ranks, which do the same.
+    """Run all checks that are possible in a pod, together with the other ranks, and return the diagnosis.
 
-    `others`: all ranks in their order, this one too; found from the names of the pods where empty. `port`: of
-    the greetings, MASTER_PORT + 1 unless given; each further process of a pod has the next one. `deadline`:
-    seconds. `bandwidth`: also measure what each pair carries, in 30 s more at most. Raises ValueError when
-    neither a number of ranks nor WORLD_SIZE is known.
+    `others` lists all ranks in order, including this one. If it is empty, the addresses follow from the names
+    of the pods. `port` is the port of the greeting servers, by default MASTER_PORT + 1; each further process
+    of a pod uses the next port. `deadline` is in seconds. `bandwidth` also measures the bandwidth of each
+    pair, in at most 30 s more. Raises ValueError if neither the number of ranks nor WORLD_SIZE is known.
     """
     known = validate_environment(variables, nodes=nodes or len(others) or None)
     if known.nodes is None and not known.ok:
         return alone(known)
     if known.nodes is None and known.world_size is None:
-        raise ValueError("nothing says how many ranks there are: set NNODES, or pass --nodes or --peers")
+        raise ValueError("the number of ranks is unknown: set NNODES, or pass --nodes or --peers")
     listed = (
         list(others)
         or peers.derive(known.master_addr, known.node_rank, known.nodes)
@@ -49,7 +49,7 @@ def diagnose(
 
 
 def alone(known: Environment) -> Diagnosis:
-    """Return the diagnosis of the variables alone."""
+    """Return a diagnosis from the variables alone."""
     findings = tuple(in_order(known.findings))
     cause, ranks = findings[0].cause, (known.node_rank or 0,)
     return Diagnosis(verdict(findings), cause, ranks, (), findings, {}, 0, known.node_rank or 0, False, 0.0)

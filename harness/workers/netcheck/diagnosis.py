@@ -12,9 +12,9 @@ from .probe import Cell
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result on one rank. `whole`: it is about all pairs; else about this rank's row alone.
+    """The result on one rank. If `whole`, it is about all pairs, else only about this rank's row.
 
-    `rows` maps each rank that was heard to its cells by rank.
+    `rows` maps each rank that reported to its cells by rank.
     """
 
     verdict: str
@@ -30,18 +30,18 @@ class Diagnosis:
 
     @property
     def recommendations(self) -> list[str]:
-        """What to do, the first cause first. Empty when the verdict is ok, and never else."""
+        """The advice, in the order of the causes. Empty if and only if the verdict is ok."""
         if self.verdict == "ok":
             return []
         causes = [f"{f.cause}: {f.advice}" for f in self.findings if f.status == "failed"]
-        # A step that was not asked for needs no advice. A bandwidth that was asked for has ranks it lacks.
+        # A step that was not requested needs no advice. A requested bandwidth has ranks in its finding.
         asked = [f for f in self.findings if f.step not in OUTSIDE or (f.step == "bandwidth" and f.ranks)]
         unknown = [f for f in asked if f.status == "unknown"]
         doubts = [f"{f.step}: {f.text}" for f in unknown if f.step == "variables" or not causes]
         return list(dict.fromkeys([*causes, *doubts])) or ["Start netcheck in every pod at the same time."]
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON knows it."""
+        """Return the diagnosis as JSON-compatible data."""
         return {
             **vars(self),
             "ranks": list(self.ranks),
@@ -55,7 +55,7 @@ class Diagnosis:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Diagnosis:
-        """Return it from `as_dict`, by way of JSON."""
+        """Return the diagnosis from the data of `as_dict` after a round trip through JSON."""
         rows = {int(s): {int(r): Cell(**cell) for r, cell in row.items()} for s, row in data["rows"].items()}
         fields = {name: data[name] for name in cls.__dataclass_fields__}
         tuples = {name: tuple(data[name]) for name in ("ranks", "missing")}

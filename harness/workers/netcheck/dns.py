@@ -1,7 +1,7 @@
-"""Ask a DNS server directly, over UDP and TCP (RFC 1035, 2308, 6891): addresses, TTL, negative answers.
+"""Query a DNS server directly, over UDP and TCP (RFC 1035, 2308, 6891): addresses, TTL, negative answers.
 
-The system's resolver hides what is needed here: how long an answer is kept, whether a "no such name" is
-fresh or out of a cache, and that a server does not answer at all.
+The system's resolver hides details that are needed here: the TTL of an answer, whether a "no such name" comes
+from a cache, and whether a server does not respond at all.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from dataclasses import dataclass
 
 A, AAAA = 1, 28
 UNASSIGNED = range(4096, 32768)
-"""Record types that nobody was given (RFC 6895). The answer only tells whether the name exists."""
+"""Unassigned record types (RFC 6895). Their answer only shows whether the name exists."""
 _CNAME, _SOA = 5, 6
 _RD, _TC = 0x0100, 0x0200
 
 
 @dataclass(frozen=True)
 class Answer:
-    """What one server said of one name and type.
+    """The answer of one server for one name and type.
 
-    `kind`: answer, nodata (the name exists, without this type), nxdomain, failed (an error code), silent,
-    refused (nothing listens), no_route. `ttl`: seconds that the answer may be kept, or None; of a negative
-    one the lower of the SOA record's own TTL and its minimum.
+    `kind` is answer, nodata (the name exists, without this type), nxdomain, failed (an error code), silent,
+    refused (nothing listens) or no_route. `ttl` is the number of seconds for which the answer may be cached,
+    or None. For a negative answer, it is the lower of the SOA record's own TTL and its minimum.
     """
 
     kind: str
@@ -48,7 +48,7 @@ def ask(
     seconds: float = 1.0,
     port: int = 53,
 ) -> Answer:
-    """Ask one server for the records of a full name. `kind` is A, AAAA or one of UNASSIGNED."""
+    """Query one server for the records of a full name. `kind` is A, AAAA or one of UNASSIGNED."""
     ends = time.monotonic() + seconds
     try:
         question = _question(int.from_bytes(os.urandom(2), "big"), name, kind)
@@ -65,7 +65,10 @@ def ask(
 
 
 def parse(reply: bytes, kind: int) -> Answer | None:
-    """Return what a message says; None: it was truncated. Raises ValueError, IndexError, struct.error."""
+    """Return the answer in a DNS message, or None if it is truncated.
+
+    Raises ValueError, IndexError or struct.error for an invalid message.
+    """
     _, flags, questions, answers, authorities, _ = struct.unpack_from("!6H", reply)
     if flags & _TC:
         return None
@@ -110,7 +113,7 @@ def _question(number: int, name: str, kind: int) -> bytes:
 def _udp(server: str, port: int, question: bytes, seconds: float) -> bytes:
     ends = time.monotonic() + seconds
     with socket.socket(socket.AF_INET6 if ":" in server else socket.AF_INET, socket.SOCK_DGRAM) as asking:
-        asking.connect((server, port))  # so that an ICMP error comes back as errno
+        asking.connect((server, port))  # Only a connected socket reports ICMP errors as errno.
         asking.send(question)
         while True:
             asking.settimeout(max(0.01, ends - time.monotonic()))

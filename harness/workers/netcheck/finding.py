@@ -1,6 +1,6 @@
-"""What netcheck finds out, as data: the steps in their order, the closed set of causes, a finding.
+"""The results of netcheck as data: the steps in their order, the closed set of causes, and findings.
 
-Standard library only, Python 3.9 and later, as every module of this package.
+Standard library only, Python 3.9 and later, like every module of this package.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ STEPS = (
     "surroundings",
     "all-reduce",
 )
-"""Each step proves one thing. The first that failed names the cause."""
+"""Each step proves one property. The first step that fails determines the cause."""
 OUTSIDE = ("pods", "service", "bandwidth", "all-reduce")
-"""Steps that netcheck does not make by itself in a pod.
+"""Steps that netcheck does not run by default in a pod.
 
 Two need the API server, one needs PyTorch, and one loads the network.
 """
@@ -101,17 +101,17 @@ _ADVICE = {
         "allreduce.failed": "Read the error of PyTorch; the steps before this one say more.",
     },
 }
-"""What to do, by step and cause. The causes are a closed set (docs/reference/networking.md)."""
+"""The advice for each cause, by step. The causes are a closed set (docs/reference/networking.md)."""
 CAUSES = {cause: step for step, advice in _ADVICE.items() for cause in advice}
 """The step that each cause belongs to."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """What one step proved, or could not.
+    """The result of one step.
 
-    `ranks` are node ranks, the ones that the cause accuses; `pattern` is where in the matrix of all pairs
-    (matrix.py), "" when it has no place there. `seconds` is how long netcheck took to see it.
+    `ranks` are the node ranks that the cause accuses. `pattern` is the kind of its pattern in the matrix of
+    all pairs (matrix.py), or "" if it has none. `seconds` is the time until netcheck detected it.
     """
 
     step: str
@@ -124,27 +124,27 @@ class Finding:
 
     @property
     def advice(self) -> str:
-        """What to do, or ""."""
+        """The advice for the cause, or ""."""
         return advice_of(self.cause) if self.cause else ""
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it as JSON knows it."""
+        """Return the finding as JSON-compatible data."""
         return {**asdict(self), "ranks": list(self.ranks), "do": self.advice}
 
     @classmethod
     def of(cls, data: dict[str, Any]) -> Finding:
-        """Return it from `as_dict`."""
+        """Return the finding from the data of `as_dict`."""
         fields = {name: data[name] for name in cls.__dataclass_fields__}
         return cls(**{**fields, "ranks": tuple(fields["ranks"])})
 
 
 def advice_of(cause: str) -> str:
-    """Return what to do about a cause. Raises KeyError when it is none of CAUSES."""
+    """Return the advice for a cause. Raises KeyError if it is not one of CAUSES."""
     return _ADVICE[CAUSES[cause]][cause]
 
 
 def listed(ranks: Iterable[int]) -> str:
-    """Return ranks in words: "rank 2", "ranks 0, 1"."""
+    """Return ranks as text: "rank 2", "ranks 0, 1"."""
     each = sorted(ranks)
     return ("rank " if len(each) == 1 else "ranks ") + ", ".join(map(str, each))
 
@@ -152,7 +152,7 @@ def listed(ranks: Iterable[int]) -> str:
 def failed(
     cause: str, text: str, ranks: Iterable[int] = (), pattern: str = "", seconds: float = 0.0
 ) -> Finding:
-    """Return a failed finding. The cause says the step."""
+    """Return a failed finding. The cause determines the step."""
     return Finding(CAUSES[cause], FAILED, text, cause, tuple(sorted(set(ranks))), pattern, round(seconds, 3))
 
 
@@ -165,9 +165,9 @@ def unknown(step: str, text: str, ranks: Iterable[int] = ()) -> Finding:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """Return failed, unknown or ok. Only what a pod cannot ask (OUTSIDE) may stay unknown in an ok.
+    """Return failed, unknown or ok. With ok, only the steps in OUTSIDE may be unknown.
 
-    A bandwidth that was asked for accuses the ranks of which it is not known.
+    A requested bandwidth that is unknown has ranks, and makes the verdict unknown.
     """
     if any(finding.status == FAILED for finding in findings):
         return FAILED
@@ -180,6 +180,6 @@ def verdict(findings: Sequence[Finding]) -> str:
 
 
 def in_order(findings: Iterable[Finding]) -> list[Finding]:
-    """Return them by step; what failed comes first in its step."""
+    """Return the findings sorted by step. Within a step, failed findings come first."""
     rank = {FAILED: 0, UNKNOWN: 1, OK: 2}
     return sorted(findings, key=lambda finding: (STEPS.index(finding.step), rank[finding.status]))

@@ -1,13 +1,13 @@
-"""Ask who answers, and be asked: a small server and client that say run id and rank.
+"""A small server and client with which ranks exchange their run id and rank.
 
-A message is 16 bytes (a mark of 8, a kind of 4, a length of 4) and a body.
+A message is 16 bytes (a mark of 8, a kind of 4, a length of 4) and a body. The kinds:
 
-- HELO: who one is; the answer, too.
-- FILL: bytes that fill packets; the answer says how many came.
-- REPT: what a rank has seen so far; the answer is the verdict, or null.
-- TELL: a verdict, or null; the answer is what the asked rank has seen so far.
-- PING: nothing; the answer is nothing.
-- Others have a handler of the server's owner, which gives the answer.
+- HELO: the identity of the sender. The response is the identity of the server.
+- FILL: bytes that fill packets. The response is the number of bytes that arrived.
+- REPT: the report of a rank. The response is the verdict, or null.
+- TELL: a verdict, or null. The response is the report of the receiving rank.
+- PING: an empty body, with an empty response.
+- Other kinds have a handler from the owner of the server, which returns the response.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ MARK = b"netchk1\n"
 _HEADER = struct.Struct("!8s4sI")
 _MOST = 64 * 1024 * 1024
 PATIENCE = 2.0
-"""Seconds for an answer on a connection that is there."""
+"""Seconds to wait for a response on an open connection."""
 
 
 @dataclass(frozen=True)
 class Hello:
-    """Who one is. `instance` is new at each start. `clock` is the time there, in seconds since 1970."""
+    """The identity of a rank. `instance` is new at each start. `clock` is its time, in seconds since 1970."""
 
     run: str
     rank: int
@@ -45,9 +45,9 @@ class Hello:
 
 @dataclass(frozen=True)
 class Greeted:
-    """Who answered, or the cause why nobody did.
+    """The identity of the rank that responded, or the cause why none did.
 
-    `offset`: the clock there minus the clock here, in seconds, within ± `rtt` / 2 (Cristian's method).
+    `offset` is its clock minus the local clock, in seconds, within ± `rtt` / 2 (Cristian's method).
     """
 
     hello: Hello | None
@@ -58,7 +58,7 @@ class Greeted:
 
 
 def greet(connection: socket.socket, own: Hello, seconds: float = PATIENCE) -> Greeted:
-    """Say who one is, and return who answers. The connection stays open."""
+    """Send the own identity, and return that of the rank that responds. The connection stays open."""
     began, sent = time.monotonic(), time.time()
     try:
         _, body = call(connection, b"HELO", _hello(own), seconds)
@@ -76,7 +76,10 @@ def greet(connection: socket.socket, own: Hello, seconds: float = PATIENCE) -> G
 
 
 def call(connection: socket.socket, kind: bytes, body: bytes, seconds: float) -> tuple[bytes, bytes]:
-    """Send one message and return the answer. Raises OSError, and ValueError when it is no such message."""
+    """Send one message and return the response.
+
+    Raises OSError if the connection fails, and ValueError if the response has another format.
+    """
     ends = time.monotonic() + seconds
     connection.settimeout(seconds)
     connection.sendall(header(kind, len(body)) + body)
@@ -89,7 +92,7 @@ def header(kind: bytes, length: int) -> bytes:
 
 
 def receive(connection: socket.socket, ends: float) -> tuple[bytes, bytes]:
-    """Return the kind and body of one message, until `ends` by the monotonic clock. Raises as `call`."""
+    """Return the kind and body of one message, before `ends` by the monotonic clock. Raises as `call`."""
     mark, kind, length = _HEADER.unpack(_exactly(connection, _HEADER.size, ends, MARK))
     if mark != MARK or length > _MOST:
         raise ValueError(f"it says {mark!r}")
@@ -97,11 +100,11 @@ def receive(connection: socket.socket, ends: float) -> tuple[bytes, bytes]:
 
 
 class Server:
-    """Answers greetings until it is closed. `hello` is who it is; a `with` block closes it.
+    """A server that responds to greetings until it is closed. A `with` block closes it.
 
-    `reported` takes what another rank has seen, and returns the verdict or None. `report` returns what this
-    rank has seen; `told` takes a verdict. `handlers` answer the messages of other kinds, with what JSON
-    knows; they are given the connection and the body.
+    `hello` is its identity. `reported` is called with the report of another rank, and returns the verdict or
+    None. `report` returns the report of this rank. `told` is called with a verdict. `handlers` respond to
+    other kinds of messages: they are called with the connection and body, and return JSON-compatible data.
     """
 
     def __init__(
@@ -114,10 +117,10 @@ class Server:
         told: Callable[[dict[str, Any]], None] = lambda _: None,
         handlers: Mapping[bytes, Callable[[socket.socket, bytes], Any]] | None = None,
     ) -> None:
-        """Listen on all addresses of both IP families. Raises OSError when the port is taken."""
+        """Listen on all addresses of both IP families. Raises OSError if the port is in use."""
         self.hello = hello
         self.heard: dict[str, tuple[Hello, str]] = {}
-        """Who greeted, by instance, and from which address."""
+        """Instance → the identity in its greeting, and the address from which it came."""
         self._reported, self._report, self._told = reported, report, told
         self._handlers = handlers or {}
         self._lock, self._answering = threading.Lock(), 0
@@ -132,8 +135,8 @@ class Server:
         self.close()
 
     def close(self) -> None:
-        """Stop listening. Who is being answered gets the answer, if it takes no more than a few seconds."""
-        # Without it a thread that waits in accept() keeps the port.
+        """Stop listening, and wait a few seconds for pending responses."""
+        # Without the shutdown, a thread that waits in accept() keeps the port in use.
         with contextlib.suppress(OSError):
             self._listening.shutdown(socket.SHUT_RDWR)
         self._listening.close()
@@ -158,7 +161,7 @@ class Server:
                         answer = self._answer(connection, kind, body, address.replace("::ffff:", ""))
                         connection.sendall(header(kind, len(answer)) + answer)
             except (OSError, ValueError, TypeError, KeyError):
-                return  # gone, or no netcheck: nothing is owed to it
+                return  # The client is gone or is not netcheck, so it gets no response.
 
     @contextlib.contextmanager
     def _busy(self) -> Iterator[None]:
@@ -206,7 +209,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def _exactly(connection: socket.socket, length: int, ends: float, mark: bytes = b"") -> bytes:
-    """Return so many bytes. Raises ValueError as soon as they cannot begin with `mark`."""
+    """Return exactly `length` bytes. Raises ValueError as soon as they cannot begin with `mark`."""
     got = bytearray()
     while len(got) < length:
         connection.settimeout(max(0.01, ends - time.monotonic()))

@@ -1,9 +1,9 @@
-"""Take part in a check from inside a container whose job runs or hangs: `harness netcheck RUN` starts it.
+"""Run a check inside a container whose job runs or hangs. `harness netcheck RUN` starts this module there.
 
-The job says in three places who and where its ranks are, and each later one counts: the container's own
-variables (those of its first process), those of the training's first process (a script may have exported
-more), and torchrun's options. One line on stdout says what the container uses; one line on stdin says how
-to check.
+The ranks and their addresses come from three sources, of which later ones override earlier ones: the
+container's own variables (those of its first process), the variables of the training's first process (a
+script may have exported more), and torchrun's options. One line on stdout has the ports that the container
+uses, and one line on stdin has the parameters of the check.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .variables import MASTER_PORT
 
 
 def main(processes: Sequence[int]) -> int:
-    """Say which ports are in use, wait for how to check, check, and print the diagnosis.
+    """Print the ports in use, read the parameters, run the check, and print the diagnosis. Return 0.
 
-    `processes`: those of the container.
+    `processes` are the pids of the container.
     """
     variables = job_variables(sorted(processes))
     port = variables.get("MASTER_PORT", "")
@@ -43,9 +43,9 @@ def main(processes: Sequence[int]) -> int:
 
 
 def job_variables(processes: Sequence[int], proc: Path = PROC) -> dict[str, str]:
-    """Return what the job in this container says of itself: variables by name.
+    """Return the variables by which the job in this container defines its ranks.
 
-    `processes`: those of the container, the first one first.
+    `processes` are the pids of the container in ascending order.
     """
     found = dict(environment(proc, processes[0])) if processes else {}
     for pid in processes:
@@ -60,7 +60,7 @@ def job_variables(processes: Sequence[int], proc: Path = PROC) -> dict[str, str]
 
 
 def ports_in_use(proc: Path = PROC) -> list[int]:
-    """Return every local TCP port of this network, of listeners and of connections."""
+    """Return every local TCP port in this network namespace, of listeners and of connections."""
     lines = (line for name in ("tcp", "tcp6") for line in _lines(proc / "net" / name))
     found = (re.match(r"\s*\d+: [0-9A-F]+:([0-9A-F]{4}) ", line) for line in lines)
     return sorted({int(match[1], 16) for match in found if match})

@@ -1,4 +1,4 @@
-"""Find this host's address and interface on the route to another, by the kernel's own route."""
+"""Find this host's address and interface on the kernel's route to another host."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SOCKETS = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
 
 @dataclass(frozen=True)
 class Route:
-    """Where packets to `target` leave: the interface, this host's address there, its MTU in bytes."""
+    """The interface on the route to `target`, this host's address on it, and its MTU in bytes."""
 
     target: str
     interface: str
@@ -30,22 +30,22 @@ class Route:
 
 
 def addresses() -> dict[str, str]:
-    """Return every address of this host and its interface. IPv6 link-local ones are left out."""
+    """Return every address of this host with its interface, except IPv6 link-local addresses."""
     return dict([*_version_4(), *_version_6()])
 
 
 def reachable(own: Iterable[str]) -> list[str]:
-    """Return the addresses that are no loopback ones."""
+    """Return the addresses that are not loopback addresses."""
     return [address for address in own if not ipaddress.ip_address(address).is_loopback]
 
 
 def families(own: Iterable[str]) -> set[int]:
-    """Return 4, 6 or both: the IP families in which there is an address besides loopback."""
+    """Return 4, 6 or both: the IP versions in which the host has an address other than loopback."""
     return {ipaddress.ip_address(address).version for address in reachable(own)}
 
 
 def route_to(address: str) -> Route:
-    """Return the route to an IP address. Raises OSError when there is none. No packet is sent."""
+    """Return the route to an IP address, without sending a packet. Raises OSError if there is none."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as asking:
         asking.connect((address, 9))
@@ -55,7 +55,10 @@ def route_to(address: str) -> Route:
 
 
 def check(address: str, alone: bool = False) -> Finding:
-    """Return whether packets to rank 0 leave by an address that others can answer. `alone`: of one node."""
+    """Return whether packets to rank 0 leave from an address to which others can respond.
+
+    `alone` means that the job has one node, for which loopback is enough.
+    """
     own = addresses()
     there = families(own)
     if not there and not alone:
@@ -91,10 +94,10 @@ def setup_networking(
     *,
     folder: str = INFINIBAND,
 ) -> tuple[dict[str, str], list[str]]:
-    """Set gloo's and NCCL's interface to the one on the route to `address`, an IP address of rank 0.
+    """Set gloo's and NCCL's interface to the interface on the route to `address`, an IP address of rank 0.
 
-    Returns what was set, and a sentence for each variable that says what and why. A variable that is set
-    stays. InfiniBand is never turned off. Raises OSError when there is no route.
+    Returns the new variables, and a sentence with the reason for each variable. Existing variables are not
+    changed, and InfiniBand is never turned off. Raises OSError if there is no route.
     """
     into = os.environ if variables is None else variables
     done: dict[str, str] = {}
@@ -103,13 +106,14 @@ def setup_networking(
     names = set(addresses().values())
     for name in SOCKETS:
         if into.get(name):
-            said.append(f"{name}={into[name]} stays: it was set")
+            said.append(f"{name}={into[name]} stays unchanged: it was already set")
             if not _present(into[name], names):
                 said.append(
                     f"{name}={into[name]} names no interface of this host: {', '.join(sorted(names))}"
                 )
         elif route is not None and route.interface not in ("", "lo"):
-            # NCCL takes a prefix, so that eth1 is eth10 too; "=" makes it exact. gloo takes one exact name.
+            # NCCL interprets a name as a prefix, so eth1 also matches eth10; "=" makes it exact. gloo expects
+            # one exact name.
             done[name] = into[name] = f"={route.interface}" if name.startswith("NCCL") else route.interface
             said.append(f"{name}={done[name]}: {route.address} on it is on the route to {route.target}")
     devices = infiniband(folder)
@@ -121,7 +125,7 @@ def setup_networking(
 
 
 def check_names(variables: MutableMapping[str, str]) -> Iterator[Finding]:
-    """Yield a finding for each interface that is named in a variable and that this host lacks."""
+    """Yield a finding for each variable that names an interface which this host does not have."""
     names = set(addresses().values())
     for name in SOCKETS:
         given = variables.get(name, "")
@@ -133,7 +137,7 @@ def check_names(variables: MutableMapping[str, str]) -> Iterator[Finding]:
 
 
 def _present(given: str, names: set[str]) -> bool:
-    """Whether a value as NCCL takes it (prefixes; `=` exact, `^` all but) leaves an interface."""
+    """Return whether a value in NCCL's syntax (prefixes; `=` exact, `^` all except) matches an interface."""
     wanted = given.lstrip("^=").split(",")
     if given.startswith("^"):
         return any(not name.startswith(tuple(wanted)) for name in names)

@@ -1,7 +1,7 @@
-"""Start the process group of a script that torchrun runs, and name the cause when the ranks do not meet.
+"""Start the process group of a script that torchrun runs, and report the cause if the ranks cannot connect.
 
-What PyTorch alone does is wait: for a name that does not exist, for a port that nobody opens, for a rank that
-does not come. Here each of these has a limit and a cause.
+PyTorch alone waits for a name that does not exist, a port that is never opened, or a rank that never starts.
+Here each of these waits has a time limit and a cause.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from .waiting import wait_for_master
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_PORT")
 TELL = 2.0
-"""Seconds in which rank 0 keeps the store after its limit, so that the others name the cause as well."""
+"""Seconds for which rank 0 keeps the store open after its limit, so that other ranks report the cause too."""
 LEAVE = 0.5
-"""Seconds before the interpreter ends."""
+"""Seconds to wait before the interpreter ends."""
 
 
 def failure(cause: str, text: str) -> RuntimeError:
-    """Return the error of a cause: what was found, and what to do."""
+    """Return the error for a cause, with its text and advice."""
     advice = advice_of(cause) if cause in CAUSES else ""
     return RuntimeError(f"{cause}: {text.rstrip('.')}. {advice}".rstrip())
 
 
 def wait_for_rank_0(seconds: float) -> None:
-    """Wait at most `seconds` until rank 0 can be reached. Raises RuntimeError with the cause.
+    """Wait at most `seconds` until rank 0 is reachable. Raises RuntimeError with the cause.
 
-    Rank 0 itself opens the port later, unless torchrun has done so. It waits until its name leads somewhere.
+    Rank 0 itself only waits until its name resolves, because it opens the port later unless torchrun does.
     """
     known = validate_environment()
     for finding in known.findings:
@@ -57,8 +57,8 @@ def wait_for_rank_0(seconds: float) -> None:
 def launch(ready: float, timeout: float, backend: str | None = None, verbose: bool = True) -> None:
     """Start the default process group and check it by an all-reduce. Raises RuntimeError with the cause.
 
-    `ready`: seconds for rank 0, and then for all ranks, to come. `timeout`: seconds of PyTorch's own timeout.
-    `backend`: nccl where CUDA is and gloo elsewhere, unless given. The process group stays.
+    `ready` is the number of seconds in which rank 0, and then all ranks, must start. `timeout` is PyTorch's
+    own timeout in seconds. `backend` is by default nccl with CUDA and gloo without. The group stays open.
     """
     try:
         import torch
@@ -88,16 +88,16 @@ def launch(ready: float, timeout: float, backend: str | None = None, verbose: bo
 
 
 def _leave() -> None:
-    """Let gloo's threads drop the tensors of the last collective, for which they need the interpreter's lock.
+    """Give gloo's threads time to release the tensors of the last collective, which requires the GIL.
 
-    One that still waits for it aborts the process when the interpreter is gone (pytorch#179291), and hangs it
-    where the group is destroyed, before PyTorch 2.8 (pytorch#154976).
+    A thread that still waits for the GIL aborts the process when the interpreter ends (pytorch#179291).
+    Before PyTorch 2.8, it makes the process hang when the group is destroyed (pytorch#154976).
     """
     time.sleep(LEAVE)
 
 
 def _agent_listens() -> bool:
-    """Whether torchrun itself opens rank 0's port, as it does unless its rendezvous forbids that."""
+    """Return whether torchrun itself opens rank 0's port, as it does unless its rendezvous prevents it."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
@@ -114,10 +114,10 @@ def _wait_for_name(known: Environment, seconds: float) -> None:
 
 
 def _all_come(dist: Any, seconds: float) -> Any:
-    """Wait at most `seconds` until every rank has come, and return the store in which they said so.
+    """Wait at most `seconds` until every rank has registered in a store, and return that store.
 
-    Raises RuntimeError with the ranks that have not. On rank 0 the store has the port of the process group,
-    which uses it too.
+    Raises RuntimeError with the ranks that have not. On rank 0, the store listens on the port of the process
+    group, which uses the same store.
     """
     variables: Mapping[str, str] = os.environ
     rank, world = int(variables["RANK"]), int(variables["WORLD_SIZE"])

@@ -1,7 +1,7 @@
-"""Say where in the matrix of all pairs the failures are: a row, a column, a block, a pair. Pure.
+"""Classify the failures in the matrix of all pairs as rows, columns, blocks and pairs. Functions are pure.
 
-A failing row is the sender's egress; a column is the receiver's ingress; a block is a boundary between two
-groups of ranks. No rank is accused by a pattern that contradicts a pair which works.
+A failing row is the sender's egress, a column is the receiver's ingress, and a block is a boundary between
+two groups of ranks. A pattern never includes a pair that works.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from .finding import listed
 
 @dataclass(frozen=True, order=True)
 class Pattern:
-    """`kind`: everywhere, isolated, egress, ingress, boundary, pair. `one_way`: the way back works.
+    """A pattern of failing pairs. `kind` is everywhere, isolated, egress, ingress, boundary or pair.
 
-    It explains every pair from one of `senders` to one of `receivers`, and back unless `one_way`.
+    It explains every pair from one of `senders` to one of `receivers` and, unless `one_way`, the reverse.
     """
 
     kind: str
@@ -26,7 +26,7 @@ class Pattern:
 
     @property
     def accused(self) -> tuple[int, ...]:
-        """The ranks to look at."""
+        """The ranks that the pattern accuses."""
         if self.kind == "ingress":
             return self.receivers
         if self.kind in ("egress", "isolated"):
@@ -34,7 +34,7 @@ class Pattern:
         return tuple(sorted({*self.senders, *self.receivers}))
 
     def cells(self) -> set[tuple[int, int]]:
-        """The pairs that it explains."""
+        """The pairs that the pattern explains."""
         there = {(s, r) for s in self.senders for r in self.receivers if s != r}
         return there if self.one_way else there | {(r, s) for s, r in there}
 
@@ -44,9 +44,9 @@ class Pattern:
 
 
 def classify(bad: Iterable[tuple[int, int]], good: Iterable[tuple[int, int]]) -> list[Pattern]:
-    """Return patterns that together explain the bad pairs (sender, receiver), and no good one.
+    """Return patterns that together explain all bad pairs (sender, receiver) and no good pair.
 
-    A pair that is in neither set is unknown, and proves nothing.
+    A pair in neither set is unknown, and proves nothing.
     """
     bad = set(bad)
     known = bad | set(good)
@@ -83,7 +83,7 @@ def classify(bad: Iterable[tuple[int, int]], good: Iterable[tuple[int, int]]) ->
 
 
 def _isolated(rank: int, bad: Set[tuple[int, int]], known: Set[tuple[int, int]]) -> bool:
-    """Whether all that it sends and all that it receives fails, with two others or more on each side."""
+    """Return whether all pairs from and to a rank fail, with at least two other ranks in each direction."""
     lines = [{pair for pair in known if pair[side] == rank} for side in (0, 1)]
     return all(len(line) > 1 and line <= bad for line in lines)
 
@@ -93,7 +93,7 @@ def _others(rank: int, known: Set[tuple[int, int]]) -> tuple[int, ...]:
 
 
 def _blocks(rest: Set[tuple[int, int]]) -> list[Pattern]:
-    """Return the groups of senders that fail towards the same group of receivers, two or more in each."""
+    """Return the groups of two or more senders that fail towards the same group of two or more receivers."""
     towards: dict[int, frozenset[int]] = {s: frozenset(r for x, r in rest if x == s) for s, _ in rest}
     rectangles = {
         (tuple(sorted(s for s, those in towards.items() if those == group)), tuple(sorted(group)))

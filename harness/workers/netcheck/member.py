@@ -1,7 +1,8 @@
-"""One rank's part in the check of all pairs: probe the others, answer them, bring the rows together.
+"""One rank's part in the check of all pairs: it probes the other ranks, responds to them, and exchanges rows.
 
-Rank 0 collects the rows and names the cause. It also fetches rows from those that cannot send theirs, so one
-direction of TCP is enough. Every rank gets its verdict; a rank that gets none speaks for its own row alone.
+Rank 0 collects the rows and determines the cause. It also fetches the rows of ranks that cannot send them, so
+TCP in one direction is enough. Every rank gets the verdict from rank 0. A rank that does not get it returns a
+verdict about its own row alone.
 """
 
 from __future__ import annotations
@@ -28,26 +29,27 @@ from .surroundings import facts
 from .variables import Environment
 
 GRACE, NO_GRACE = 10.0, 0.5
-"""Seconds after its deadline in which a rank waits for rank 0's verdict, with and without a way to it."""
+"""Seconds after its deadline for which a rank waits for rank 0's verdict, with and without a connection."""
 SETTLE = {"dns.no_record": 5.0, "dns.negative_cached": 1e9, PENDING: 1e9}
-"""Seconds after the last rank came until a failure counts: a record may come late, and a cache empties."""
+"""Seconds after the last rank's first report until a failure counts. DNS records may appear late, and cached
+negative answers expire."""
 SETTLED = 1.6
-"""The same for all other failures: longer than a retry takes."""
+"""The same for all other failures, in seconds: longer than a retry takes."""
 FINAL = ("dns.no_server", "dns.search_path")
-"""What no wait changes: /etc/resolv.conf stays as it is while a pod lives."""
+"""Failures that waiting does not change, because /etc/resolv.conf is constant during the life of a pod."""
 INFORM = 5.0
-"""Seconds that rank 0 stays at most until each rank that reported has the verdict."""
+"""Maximum seconds for which rank 0 waits until each rank that reported has the verdict."""
 FETCH = 0.7
-"""Seconds without a report of a rank until rank 0 fetches one."""
+"""Seconds without a report from a rank after which rank 0 fetches one."""
 NOBODY_NEW = 10.0
-"""Seconds after the last rank came until no other is waited for, where nothing says how many there are."""
+"""Seconds without a new rank after which no further rank is expected, if the number of ranks is unknown."""
 
 
 class Member:
-    """One rank's part.
+    """One rank's part in the check.
 
-    `nodes` is None where nothing says how many there are. Rank 0 then takes those that come, and the verdict
-    is unknown at best. Where `listed` is rank 0 alone, the ranks learn each other's addresses from it.
+    `nodes` is None if the number of ranks is unknown. Rank 0 then accepts all ranks that report, and the
+    verdict is unknown at best. If `listed` is rank 0 alone, the ranks get each other's addresses from it.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Member:
         self._facts = facts()
         self._lock = threading.Lock()
         self._reports: dict[str, tuple[Report, float, float]] = {}
-        """By instance: the newest report, when the first came, and when this one came."""
+        """Instance → its newest report, the time of its first report, the time of its newest report."""
         self._result: Diagnosis | None = None
         self._informed: set[str] = set()
         self._stop = threading.Event()
@@ -100,7 +102,7 @@ class Member:
             names = _names(peer, self._hello)
             self._probes[place] = kind(peer, port, self._hello, names, self._stop).start()
         self._master: Probe | None = None
-        """Of MASTER_ADDR, where that is another name than the first peer's."""
+        """The probe of MASTER_ADDR, if that is a different name from the first peer's."""
         if known.master_addr and known.master_addr != listed[0].host:
             master = Peer(known.master_addr, listed[0].port)
             self._master = MasterProbe(
@@ -116,7 +118,7 @@ class Member:
             self._server.close()
 
     def run(self, deadline: float) -> Diagnosis:
-        """Take part until there is a verdict, or the deadline."""
+        """Take part in the check until there is a verdict or the deadline passes. Return the diagnosis."""
         pause = 0.02
         while True:
             place, left = self._place(), self._began + deadline - time.monotonic()
@@ -135,7 +137,7 @@ class Member:
             pause = min(0.25, pause * 1.3)
 
     def _place(self) -> int:
-        """Return which of the peers this is: the one that answers with this instance, else the rank."""
+        """Return the index of this rank among the peers: of the peer with its instance, else its rank."""
         for place, probe in list(self._probes.items()):
             if probe.cell.instance == self._hello.instance:
                 return place
@@ -163,7 +165,7 @@ class Member:
         return hello.run == self._hello.run and hello.instance != self._hello.instance
 
     def _interface(self, row: Mapping[int, Cell], place: int) -> Finding:
-        """Check the route to rank 0; on rank 0, to the first other one that has an address."""
+        """Check the route to rank 0, or on rank 0 to the first other rank that has an address."""
         there = [cell.address for other, cell in sorted(row.items()) if other != place and cell.address]
         if not there and self._nodes > 1:
             return unknown("interface", "no other rank has an address yet")
@@ -172,7 +174,7 @@ class Member:
         except OSError as error:
             return unknown("interface", f"the interfaces cannot be read: {error}")
 
-    # -- what the server is asked
+    # -- callbacks of the server
 
     def _said(self) -> dict[str, Any]:
         return self._report().as_dict()
@@ -193,7 +195,7 @@ class Member:
     # -- rank 0
 
     def _collect(self) -> None:
-        """Take the own report, and fetch those that do not come."""
+        """Add the own report, and fetch the reports of ranks that do not send them."""
         if self._learning:
             self._learn(self._addresses())
         self._reported(json.loads(json.dumps(self._said())))
@@ -207,7 +209,7 @@ class Member:
                     self._reported(data)
 
     def _settled(self) -> bool:
-        """Whether all ranks have reported, and what fails has failed for long enough."""
+        """Return whether all ranks have reported, and all failures have lasted long enough."""
         with self._lock:
             reports = [report for report, _, _ in self._reports.values()]
             since = max(first for _, first, _ in self._reports.values())
@@ -225,7 +227,7 @@ class Member:
         return all(c.outcome == OK or waited >= SETTLE.get(c.outcome, SETTLED) for c in cells)
 
     def _measured(self) -> dict[tuple[int, int], bandwidth.Measured]:
-        """Measure all pairs, where all are fine, and once more alone those that are slow."""
+        """Return the bandwidth of all pairs, or {} unless all ranks have reported and all pairs work."""
         with self._lock:
             reports = {report.place: report for report, _, _ in self._reports.values()}
         there = {place: probe.cell.address for place, probe in list(self._probes.items())}
@@ -246,7 +248,7 @@ class Member:
         return bandwidth.all_pairs(ranks, machines, ask)
 
     def _finish(self, measured: Mapping[tuple[int, int], bandwidth.Measured]) -> Diagnosis:
-        """Name the cause, and tell everybody who can be reached."""
+        """Determine the cause, send the diagnosis to all reachable ranks, and return it."""
         with self._lock:
             reports = [report for report, _, _ in self._reports.values()]
         reports = [report.with_rates(measured) for report in reports]
@@ -282,7 +284,7 @@ class Member:
     # -- the others
 
     def _send(self) -> None:
-        """Send the own report to rank 0, where it can be reached, and take the verdict."""
+        """Send the own report to rank 0 if it is reachable, and store the verdict if it responds with one."""
         first = self._probes[0]
         own = [p for p in list(self._probes.values()) if p.cell.outcome == PENDING]
         if first.cell.outcome not in (OK, "mtu.black_hole") or (own and time.monotonic() - self._began < 0.5):
@@ -294,7 +296,7 @@ class Member:
             self._told(data)
 
     def _learn(self, addresses: Mapping[str, str]) -> None:
-        """Try the ranks whose addresses are known by now."""
+        """Start to probe the ranks whose addresses have become known."""
         for place, address in ((int(rank), address) for rank, address in addresses.items()):
             if place not in self._probes and place != self._place():
                 peer = Peer(address)
@@ -302,7 +304,7 @@ class Member:
                 self._probes[place] = Probe(peer, self._port, self._hello, names, self._stop).start()
 
     def _addresses(self) -> dict[str, str]:
-        """Return an address of each rank that has reported: the one it spoke from, where that is its own."""
+        """Return an address of each rank that has reported, if possible the source of its greeting."""
         heard = list(self._server.heard.values()) if self._server else []
         spoke = {hello.instance: address for hello, address in heard}
         with self._lock:
@@ -315,7 +317,7 @@ class Member:
         }
 
     def _connected(self) -> bool:
-        """Whether rank 0 can be reached from here, or has reached this rank."""
+        """Return whether this rank can reach rank 0, or rank 0 has reached this rank."""
         heard = self._server.heard.values() if self._server else ()
         first = self._probes[0].cell.outcome in (OK, "mtu.black_hole")
         return first or any(hello.rank == 0 and self._mine(hello) for hello, _ in list(heard))
@@ -323,7 +325,7 @@ class Member:
     def _exchange(self, probe: Probe, kind: bytes, data: Any, seconds: float = PATIENCE) -> Any:
         reached = connect(
             probe.cell.address, probe.port, 1.0, segment=536
-        )  # passes where full packets do not
+        )  # Small segments pass even if full packets do not.
         if reached.connection is None:
             return None
         with reached.connection as connection:
@@ -333,7 +335,7 @@ class Member:
                 return None
 
     def _row_alone(self) -> Diagnosis:
-        """The own row, when rank 0 gave no verdict."""
+        """Return a diagnosis of the own row, for a rank without a verdict from rank 0."""
         report = self._report()
         concluded = conclude([report], self._nodes, self._known.per_node or 1, self._certain)
         return self._diagnosis(concluded, [report], whole=False)
@@ -354,5 +356,5 @@ class Member:
 
 
 def _names(peer: Peer, own: Hello) -> Names:
-    """Return what looks a peer up: for this pod's own name, whether the DNS server knows it."""
+    """Return the resolver for a peer. For this pod's own name, it ignores /etc/hosts and queries DNS."""
     return Names(Configuration.read(), written=peer.host.partition(".")[0] != own.host)

@@ -1,7 +1,7 @@
-"""Fill packets up to the interface's MTU: what passes for small ones may vanish for full ones.
+"""Send packets of the interface's full MTU, because a path that passes small packets may drop full ones.
 
-Where a link on the path carries less than both ends believe, and the ICMP message that says so is dropped,
-connections come about and greetings pass. The first large message then hangs for good (RFC 2923).
+If a link on the path has a smaller MTU than both ends, and its ICMP messages are dropped, connections and
+greetings succeed, but the first large message hangs forever (RFC 2923).
 """
 
 from __future__ import annotations
@@ -16,16 +16,19 @@ from .greeting import call
 from .reach import connect
 
 PAYLOAD = 256 * 1024
-"""Bytes of one filling: many full packets, also of jumbo frames."""
+"""Bytes of one transfer: many full packets, even with jumbo frames."""
 SECONDS = 1.5
-"""Several retransmissions (RTO 0.2 s, doubling) have gone unanswered by then."""
+"""Seconds to wait. Several retransmissions (RTO 0.2 s, doubling) have remained unanswered by then."""
 SEGMENTS = (536, 1220, 1320, 1360, 1410, 8000)
-"""Bytes of a TCP segment to try after a stall. The packet has 40 (IPv4) or 60 (IPv6) more."""
+"""Sizes of TCP segments to try after a stall, in bytes. The packet has 40 (IPv4) or 60 (IPv6) bytes more."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """The cause or None, and payload bytes per second. `segment`: the largest that passed, after a stall."""
+    """The cause or None, and the payload rate in bytes per second.
+
+    After a stall, `segment` is the size of the largest TCP segments that passed.
+    """
 
     cause: str | None
     text: str = ""
@@ -34,7 +37,7 @@ class Filled:
 
 
 def fill(address: str, port: int) -> Filled:
-    """Send full packets to a greeting server. A stall counts only when small packets pass beside it."""
+    """Send full packets to a greeting server. A stall counts only if small packets pass at the same time."""
     seconds = _seconds(address, port, None)
     took: dict[int | None, float] = {}
     if seconds is None:
@@ -52,7 +55,7 @@ def fill(address: str, port: int) -> Filled:
 
 
 def _together(address: str, port: int, segments: Sequence[int | None]) -> dict[int | None, float]:
-    """Return how long the fillings took that arrived, by the size of their segments. None is full size."""
+    """Return the seconds of the transfers that arrived, by segment size. None stands for full size."""
     took: dict[int | None, float] = {}
 
     def one(segment: int | None) -> None:
@@ -69,7 +72,7 @@ def _together(address: str, port: int, segments: Sequence[int | None]) -> dict[i
 
 
 def _seconds(address: str, port: int, segment: int | None) -> float | None:
-    """Return how long a filling took, or None when it did not arrive in time."""
+    """Return the seconds of a transfer, or None if it did not arrive in time."""
     reached = connect(address, port, SECONDS, segment)
     if reached.connection is None:
         return None

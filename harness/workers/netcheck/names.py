@@ -1,10 +1,10 @@
-"""Find a name's addresses as the system resolver would, and say why there are none.
+"""Resolve a name as the system resolver would, and determine the cause if it has no address.
 
-The questions go to the servers of /etc/resolv.conf themselves (dns.py). Whether a name exists is asked first,
-with a record type that nobody has and that is drawn anew each time. A cache that keeps answers by name and
-type, as CoreDNS does, so keeps nothing that torch, NCCL or gloo will be told: waiting does not delay the
-record for them. A cache that keeps "no such name" for all types is known by a TTL that counts down. It is
-left alone until that answer expires.
+Queries go directly to the servers of /etc/resolv.conf (dns.py). The first query only checks whether the name
+exists, with an unassigned record type that is chosen at random each time. A cache that stores answers by name
+and type, as CoreDNS does, therefore stores nothing that torch, NCCL or gloo would query, so waiting does not
+delay the record for them. A cache that stores "no such name" for all types is recognised by a TTL that counts
+down. It is not queried again until that answer expires.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from .dns import Answer
 RESOLV_CONF, HOSTS = "/etc/resolv.conf", "/etc/hosts"
 NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 LONGEST = 3600
-"""Seconds. A negative answer that is kept for longer is not of a cluster's zone."""
+"""Seconds. A negative answer with a higher TTL is not from a cluster's zone."""
 AGREE = 4
-"""Times that a name is found once more before its address is asked for."""
+"""How many more queries must confirm that a name exists before its address is queried."""
 Ask = Callable[..., Answer]
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """What /etc/resolv.conf says."""
+    """The settings in /etc/resolv.conf."""
 
     servers: tuple[str, ...]
     search: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ class Configuration:
 
     @classmethod
     def read(cls, path: str = RESOLV_CONF) -> Configuration:
-        """Read it, as resolv.conf(5) says: at most three servers; the last search line counts."""
+        """Read the file as in resolv.conf(5): at most three servers, and the last search line counts."""
         servers: list[str] = []
         search: tuple[str, ...] = ()
         ndots = 1
@@ -63,7 +63,9 @@ class Configuration:
 
 @dataclass
 class Lookup:
-    """What became of a name: its addresses, or a cause. `again` is when asking again makes sense, seconds."""
+    """The result for a name: its addresses, or a cause. `again` is the earliest time for another look-up, in
+    seconds of the clock.
+    """
 
     name: str
     addresses: tuple[str, ...] = ()
@@ -76,7 +78,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class _Absent:
-    """A name that did not exist at `at`. `kept`: the server says so out of a cache, until `until`."""
+    """A name that did not exist at `at`. If `kept`, the server's cache repeats that answer until `until`."""
 
     ttl: int
     at: float
@@ -89,10 +91,10 @@ class _Absent:
 
 @dataclass
 class Names:
-    """Looks names up. Remembers what the server said of each, and until when it will say the same.
+    """A resolver that remembers the server's negative answers and when they expire.
 
-    Not for several threads. `clock` gives seconds that only grow. Without `written`, /etc/hosts is passed
-    over: a pod's own name is always there, and only the DNS server says whether others find it.
+    Not thread-safe. `clock` returns seconds of a monotonic clock. Without `written`, /etc/hosts is ignored:
+    it always contains a pod's own name, and only the DNS server shows whether others can resolve it.
     """
 
     configuration: Configuration
@@ -105,7 +107,7 @@ class Names:
     _refused: bool = False
 
     def look_up(self, name: str) -> Lookup:
-        """Ask once. Before the record exists nothing is asked that a cache would keep for others."""
+        """Resolve a name once, without causing a cache to store a negative answer that others would get."""
         try:
             return Lookup(name, (str(ipaddress.ip_address(name.strip("[]"))),), found=name)
         except ValueError:
@@ -123,7 +125,7 @@ class Names:
         return self._nowhere(name, candidates)
 
     def _try(self, name: str, candidate: str) -> Lookup | None:  # noqa: PLR0911 - one way out for each answer
-        """Return what a full name leads to, or None when there is no such name."""
+        """Return the result for a full name, or None if the name does not exist."""
         before = self._absent.get(candidate)
         if before and before.kept and self.clock() < before.until:
             return None
@@ -157,19 +159,19 @@ class Names:
         return self._ask(candidate, random.choice(dns.UNASSIGNED))
 
     def _not_everywhere(self, candidate: str) -> Answer | None:
-        """Return the answer of a server that does not know the name yet, where there are several.
+        """Return the answer of a DNS replica that does not have the name yet, or None.
 
-        The address of a cluster's DNS stands for several servers, and each learns of a record by itself. One
-        of them knows the name; another one, asked for its address, would keep "no such name" for 30 s.
+        The address of a cluster's DNS stands for several replicas, and each gets new records independently.
+        If one has the name and another is queried for its address, the other caches "no such name" for 30 s.
         """
         again = (self._exists(candidate) for _ in range(AGREE))
         return next((answer for answer in again if answer.kind == "nxdomain"), None)
 
     def _kept(self, candidate: str, before: _Absent | None, now: Answer) -> _Absent:
-        """Tell whether "no such name" comes out of a cache that keeps it for all types.
+        """Return the absent name. `kept` is set if a cache stores its "no such name" for all record types.
 
-        Its TTL then counts down over questions of different types. Two of them may have drawn the same type,
-        so a third one decides. An answer that is kept for an hour is of no cluster's zone.
+        Its TTL then counts down over queries of different types. Two queries may have used the same random
+        type, so a third one decides. An answer with a TTL of an hour is not from a cluster's zone.
         """
         seen = [now.ttl or 0]
         if before and seen[0] < before.ttl < LONGEST:
@@ -177,7 +179,7 @@ class Names:
         return _Absent(seen[-1], self.clock(), len(seen) > 1 and seen[-1] < (before.ttl if before else 0))
 
     def _ask(self, candidate: str, kind: int) -> Answer:
-        """Return the first server's answer; a server that gives none is passed over, as the system does."""
+        """Return the answer of the first server that gives one, in the order of the system resolver."""
         answer = Answer("silent")
         for server in self.configuration.servers:
             answer = self.ask(server, candidate, kind)
@@ -186,7 +188,7 @@ class Names:
         return answer
 
     def _broken(self, name: str, answer: Answer) -> Lookup:
-        # A kernel sends but a few ICMP errors a second, so a port without a listener is silent at times.
+        # A kernel limits its rate of ICMP errors, so a port without a listener sometimes does not respond.
         self._refused |= answer.kind == "refused"
         silent = "dns.server_refused" if self._refused else "dns.server_silent"
         cause = {"silent": silent, "refused": silent, "no_route": "dns.server_silent"}
@@ -196,7 +198,7 @@ class Names:
         return Lookup(name, cause=cause.get(answer.kind, "dns.server_failed"), text=text)
 
     def _nowhere(self, name: str, candidates: Sequence[str]) -> Lookup:
-        """No name that the system would try exists. See whether another one does."""
+        """Return the cause if none of the candidates exists. This also tries other likely full names."""
         tried = f"tried {candidates[0]}" + f" and {len(candidates) - 1} more" * (len(candidates) > 1)
         for other in self._elsewhere(name, candidates):
             if (found := self._try(name, other)) is not None and found.addresses:
@@ -211,7 +213,7 @@ class Names:
         return Lookup(name, cause="dns.no_record", text=f"no such name: {tried}")
 
     def _elsewhere(self, name: str, candidates: Sequence[str]) -> Iterator[str]:
-        """Yield full names that the name may have meant: in this pod's own namespace, beside its own name."""
+        """Yield full names that may be meant: in this pod's namespace, and in the domains of its own name."""
         domains = [f"{line.strip()}.svc.cluster.local" for line in _lines(self.namespace)]
         for _, names in _hosts(self.hosts):
             for own in names:
@@ -231,7 +233,7 @@ def _hosts(path: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _lines(path: str) -> list[str]:
-    """Return the lines of a file without comments and empty ones; none when there is no such file."""
+    """Return the lines of a file without comments and empty lines, or [] if it cannot be read."""
     try:
         text = Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:

@@ -1,4 +1,4 @@
-"""Where the other ranks are: from a list, a pattern, or this pod's own name."""
+"""Determine the addresses of the other ranks from a list, a pattern, or this pod's own name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .variables import is_host
 
 @dataclass(frozen=True)
 class Peer:
-    """A host name or IP address, and the port of its greeting server, or None for everybody's."""
+    """A host name or IP address, and the port of its greeting server, or None for the common port."""
 
     host: str
     port: int | None = None
@@ -23,9 +23,10 @@ class Peer:
 
 
 def parse(text: str) -> list[Peer]:
-    """Return the peers of a list with commas. `job-{0..3}.svc` is four of them; `[fd00::1]:29501` has a port.
+    """Return the peers in a comma-separated list.
 
-    Raises ValueError for an empty list, an empty name or a port that is none.
+    `job-{0..3}.svc` stands for four peers, and `[fd00::1]:29501` has a port. Raises ValueError for an empty
+    list, an invalid name or an invalid port.
     """
     listed = [Peer(*_split(each)) for word in _words(text) for each in _expanded(word)]
     if not listed:
@@ -36,7 +37,7 @@ def parse(text: str) -> list[Peer]:
 def derive(master: str, rank: int | None, nodes: int | None, own: str | None = None) -> list[Peer]:
     """Return the peers by the names of an Indexed Job, a StatefulSet or a JobSet: `NAME-<index>.SERVICE`.
 
-    `own` is this pod's full name. Returns nothing where the names do not show the pattern.
+    `own` is this pod's full name. Returns [] if no name matches the pattern.
     """
     if rank is None or nodes is None:
         return []
@@ -49,7 +50,7 @@ def derive(master: str, rank: int | None, nodes: int | None, own: str | None = N
 
 
 def full_name(hosts: str = HOSTS) -> str:
-    """Return this host's name as the kubelet writes it into /etc/hosts: with the Service, if it has one."""
+    """Return this host's name as the kubelet writes it to /etc/hosts, with the Service if there is one."""
     own = socket.gethostname()
     try:
         words = Path(hosts).read_text(encoding="utf-8", errors="replace").split()

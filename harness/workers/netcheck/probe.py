@@ -1,4 +1,4 @@
-"""Try one pair until it works: resolve, connect, greet, fill. What was seen is a cell of the matrix."""
+"""Probe one pair until it works: resolve, connect, greet, fill. The result is a cell of the matrix."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from .reach import connect
 
 PENDING = "pending"
 AGAIN = 0.3
-"""Seconds without an answer after which a failure before is forgotten, unless it was silence as well."""
+"""Seconds without a response after which an earlier failure is discarded, unless it also was silence."""
 SILENT = ("tcp.filtered", "tcp.no_route")
-"""Failures that were silence, until a timeout or until the network gave up."""
+"""Failures without a response, until a timeout or until the network gave up."""
 UNANSWERED = 1.5
-"""Seconds without an answer to SYN, two of them at least, after which a connection counts as filtered."""
+"""Seconds without a response to at least two SYN packets, after which a connection counts as filtered."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """What one rank saw of another: ok, pending, or a cause; who answered, and from where.
+    """The result of one rank's probe of another: ok, pending or a cause, and which rank responded from where.
 
-    `rtt` and `offset` in seconds as in greeting.py, `rate` in bytes per second, `at` seconds after the start.
-    With --bandwidth, `bandwidth` in bytes per second and the percentiles of round trips in seconds.
+    `rtt` and `offset` are in seconds as in greeting.py, `rate` is in bytes per second, and `at` is in seconds
+    after the start. With --bandwidth, `bandwidth` is in bytes per second and `p50` and `p99` are in seconds.
     """
 
     outcome: str
@@ -53,12 +53,12 @@ class Cell:
 
 
 class Probe:
-    """Tries one peer in a thread of its own until it is fine, or until `stop`."""
+    """Probes one peer in a thread of its own until it works, or until `stop` is set."""
 
     fills = True
-    """Whether full packets are tried too."""
+    """Whether full packets are sent too."""
     everywhere = False
-    """Whether each address of the name has to answer, or one."""
+    """Whether every address of the name has to respond. Otherwise one is enough."""
 
     def __init__(self, peer: Peer, port: int, own: Hello, names: Names, stop: threading.Event) -> None:
         self._peer, self._own, self._names, self._stop = peer, own, names, stop
@@ -78,9 +78,9 @@ class Probe:
 
     @property
     def cell(self) -> Cell:
-        """What is known now. A connection that nobody answers is no longer pending after a while.
+        """The current result. A connection attempt without a response counts as filtered after a while.
 
-        A failure before it no longer counts: the peer may have come meanwhile, behind a filter.
+        It replaces an earlier failure, because the peer may have started meanwhile, behind a filter.
         """
         cell, calling = self._cell, self._calling
         if cell.outcome != OK and calling is not None:
@@ -103,7 +103,7 @@ class Probe:
             pause = min(1.0, pause * 1.6)
 
     def _try(self) -> float:
-        """Try once. Return when to try again, by the monotonic clock."""
+        """Probe once. Return when to try again, by the monotonic clock."""
         found = self._names.look_up(self._peer.host)
         if found.cause:
             self._cell = self._of(found.cause, found.text)
@@ -136,7 +136,7 @@ class Probe:
         cell = self._judged(self._from(greeted, there, address))
         if cell.outcome != OK or there.instance == self._own.instance or not self.fills:
             return cell
-        if self._cell.outcome != "mtu.black_hole":  # the filling is slow, and who answers is known by now
+        if self._cell.outcome != "mtu.black_hole":  # Filling is slow, and the rank is known by now.
             self._cell = replace(cell, outcome=PENDING, text="full packets are tried")
         filled = fill(address, self._port)
         return replace(
@@ -144,11 +144,11 @@ class Probe:
         )
 
     def _judged(self, cell: Cell) -> Cell:
-        """Return what to make of who answered, where a subclass wants more."""
+        """Return the cell, or a failed one if a subclass has further requirements."""
         return cell
 
     def _from(self, greeted: Greeted, there: Hello, address: str) -> Cell:
-        """Judge who answered."""
+        """Return the cell for the rank that responded."""
         said = (
             f"{there.host} ({address}) is rank {there.rank} of {there.nodes}, run {there.run or 'unnamed'!r}"
         )
@@ -173,7 +173,7 @@ class Probe:
 
 
 class FirstProbe(Probe):
-    """Wants rank 0 to answer, at each address of its name: who asks is given any of them."""
+    """A probe that requires rank 0 at every address of its name, because a client may get any of them."""
 
     everywhere = True
 
@@ -185,6 +185,6 @@ class FirstProbe(Probe):
 
 
 class MasterProbe(FirstProbe):
-    """Wants the same, and fills no packets."""
+    """A FirstProbe that does not send full packets."""
 
     fills = False

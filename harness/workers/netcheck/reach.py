@@ -1,4 +1,4 @@
-"""Open a TCP connection, and say by errno why none came about."""
+"""Open a TCP connection, or determine from errno why it failed."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 CONNECT_SECONDS = 3.5
-"""Longer than a neighbour look-up (3 × 1 s): a machine that is not there is told apart from a filter."""
+"""Longer than a neighbour look-up (3 × 1 s), so that a missing machine is distinguished from a filter."""
 
 _BY_ERRNO = {
     errno.ECONNREFUSED: "tcp.refused",
@@ -30,7 +30,7 @@ _BY_ERRNO = {
 
 @dataclass
 class Reached:
-    """A connection, or the cause why there is none. `text` is what the kernel said."""
+    """A connection, or the cause why there is none. `text` is the kernel's error."""
 
     connection: socket.socket | None
     cause: str | None
@@ -39,14 +39,14 @@ class Reached:
 
 
 def cause_of(error: OSError) -> str:
-    """Return the cause that an error of `connect`, `send` or `recv` proves."""
+    """Return the cause that corresponds to an error of `connect`, `send` or `recv`."""
     if isinstance(error, socket.timeout):  # TimeoutError only since Python 3.10
         return "tcp.filtered"
     return _BY_ERRNO.get(error.errno or 0, "tcp.reset")
 
 
 def connect(address: str, port: int, seconds: float = CONNECT_SECONDS, segment: int | None = None) -> Reached:
-    """Connect within `seconds`. `segment`: no larger TCP segment in both directions, in bytes."""
+    """Connect within `seconds`. `segment` is the maximum TCP segment size in both directions, in bytes."""
     began = time.monotonic()
     connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
     try:

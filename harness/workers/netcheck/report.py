@@ -1,4 +1,4 @@
-"""What one rank saw, as data and as JSON: the ranks send it to rank 0."""
+"""The report of one rank, which it sends to rank 0 as JSON."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .probe import Cell
 
 @dataclass(frozen=True)
 class Report:
-    """What one rank saw. `place` is its index among the peers; `row` has a cell for each place it tried."""
+    """The report of one rank. `place` is its index among the peers. `row` has a cell for each probed peer."""
 
     place: int
     rank: int
@@ -24,14 +24,14 @@ class Report:
     findings: tuple[Finding, ...] = ()
     facts: Mapping[str, Any] = field(default_factory=dict)
     heard: Mapping[int, str] = field(default_factory=dict)
-    """From which address each other rank spoke to this one."""
+    """Rank → the address from which it greeted this rank."""
     named: bool = True
-    """Whether it knows the id of its run, so that who answers is known."""
+    """Whether a run id is set, so that ranks of other jobs are recognised."""
     master: Cell | None = None
-    """What it saw at MASTER_ADDR, where that is another name than the first peer's."""
+    """The result of the probe of MASTER_ADDR, if that is a different name from the first peer's."""
 
     def with_rates(self, measured: Mapping[tuple[int, int], Measured]) -> Report:
-        """Return the report with what its pairs carry, where it was measured."""
+        """Return the report with the measured bandwidth of its pairs."""
         row = {
             place: replace(cell, bandwidth=each.rate, p50=each.p50, p99=each.p99)
             if (each := measured.get((self.place, place)))
@@ -50,7 +50,10 @@ class Report:
 
     @classmethod
     def of(cls, data: Mapping[str, Any]) -> Report:
-        """Return it from `as_dict`, by way of JSON. Raises KeyError, TypeError when it is none."""
+        """Return the report from the data of `as_dict` after a round trip through JSON.
+
+        Raises KeyError or TypeError if the data are not a report.
+        """
         parsed = {
             "row": {int(place): Cell(**cell) for place, cell in data["row"].items()},
             "findings": tuple(Finding.of(finding) for finding in data["findings"]),

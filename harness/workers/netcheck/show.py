@@ -1,4 +1,4 @@
-"""Show a diagnosis to people: the missing ranks, the cause, the matrix, the steps, what to do."""
+"""Format a diagnosis as text: the missing ranks, the cause, the matrix, the steps, and the advice."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .diagnosis import Diagnosis
 from .finding import STEPS, Finding, listed
 
 MOST = 32
-"""Ranks of which the matrix is drawn."""
+"""Maximum number of ranks for which the matrix is shown."""
 _MARKS = {"ok": "✓", "failed": "✗", "unknown": "?"}
 _CELLS = {
     "ok": "ok",
@@ -21,7 +21,7 @@ _CELLS = {
 
 
 def text(result: Diagnosis, color: bool = False) -> str:
-    """Return the whole table."""
+    """Return the complete text."""
     return "\n".join(_lines(result, color))
 
 
@@ -64,7 +64,7 @@ def _matrix(result: Diagnosis) -> Iterator[str]:
 
 
 def _rates(result: Diagnosis) -> Iterator[str]:
-    """Show what each pair carries, and under it the median and the 99th percentile of its round trips."""
+    """Yield the bandwidth of each pair, and below it the median and 99th percentile of its round trips."""
     width = 12
     yield "MB/s, ms    " + "".join(f"{rank:>{width}}" for rank in range(result.nodes))
     for sender in range(result.nodes):
@@ -84,7 +84,7 @@ def _cell(row: object, receiver: int) -> str:
 
 
 def word(outcome: str) -> str:
-    """Return an outcome as one short word for a cell."""
+    """Return the short word for an outcome in a cell of the matrix."""
     return _CELLS.get(outcome, outcome.partition(".")[0])
 
 

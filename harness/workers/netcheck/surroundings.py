@@ -1,4 +1,4 @@
-"""Compare what ranks run in: clock, versions, shared memory, locked memory."""
+"""Compare the environments of the ranks: clock, versions, shared memory, locked memory."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .finding import Finding, failed, listed, ok, unknown
 from .interfaces import infiniband
 
 CLOCK_SECONDS = 5.0
-"""A larger offset breaks tokens, time-outs and what a tracker shows."""
+"""A larger offset breaks tokens, timeouts and the time axis of a tracker."""
 SHM_PER_PROCESS = 16 * 1024 * 1024
-"""Bytes of /dev/shm for each process of a node: our rule. A container's usual 64 MiB are enough for four.
-With eight they are not (nccl #525, #290; ai-cloud-validation #643).
+"""Required bytes of /dev/shm for each process of a node, by our own rule. A container's default of 64 MiB is
+enough for four processes, but not for eight (nccl #525, #290; ai-cloud-validation #643).
 """
 _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
 
 def facts(shm: str = "/dev/shm") -> dict[str, Any]:  # noqa: S108
-    """Return what this process runs in. None where it cannot be told, "" where a package is not installed."""
+    """Return the environment of this process. None stands for an unknown value, "" for a missing package."""
     return {
         "python": ".".join(map(str, sys.version_info[:3])),
         "torch": _version("torch"),
@@ -40,10 +40,10 @@ def facts(shm: str = "/dev/shm") -> dict[str, Any]:  # noqa: S108
 
 
 def find_packages() -> None:
-    """Find installed packages under `python -S` too, without their .pth files: these may run anything.
+    """Make installed packages importable under `python -S`, without running their .pth files.
 
-    Pluto's client has one that imports all of it, 0.3 s of a processor. Packages in a folder that only a .pth
-    file names are not found.
+    These may run any code: the .pth file of Pluto's client imports the whole client, which takes 0.3 s of CPU
+    time. Packages in a folder that only a .pth file lists are not found.
     """
     site.addpackage = lambda *_: None
     site.main()
@@ -52,9 +52,10 @@ def find_packages() -> None:
 def compare(
     of: Mapping[int, Mapping[str, Any]], offsets: Mapping[int, tuple[float, float]], processes: int = 1
 ) -> list[Finding]:
-    """Return findings over the facts of ranks. `offsets`: a rank's clock minus rank 0's, and the error.
+    """Return findings about the facts of the ranks.
 
-    Both in seconds. A rank that differs from most is accused; where there are no most, all are.
+    `offsets` has each rank's clock minus rank 0's, and the error of that, in seconds. Ranks that differ from
+    the most common value are accused, or all ranks if no value is most common.
     """
     found: list[Finding] = []
     for name in ("python", "torch", "nccl"):
@@ -92,7 +93,7 @@ def compare(
 
 
 def _clocks(offsets: Mapping[int, tuple[float, float]]) -> list[Finding]:
-    """The clock in the middle is taken for right, so rank 0's may be the one that is off."""
+    """Return a finding for clocks that differ too much from the median, which may include rank 0's."""
     middle = median(offset for offset, _ in offsets.values())
     off = {
         rank: o - middle for rank, (o, error) in offsets.items() if abs(o - middle) - error > CLOCK_SECONDS

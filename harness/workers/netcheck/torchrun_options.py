@@ -1,6 +1,6 @@
-"""Read what torchrun's options say of a job: from a process's words, a script, or this container's processes.
+"""Read torchrun's options from a command line, a script, or the processes of this container.
 
-An option counts only where it is a literal value: what a shell has yet to expand says nothing.
+An option counts only if its value is literal. Values that a shell has yet to expand are ignored.
 """
 
 from __future__ import annotations
@@ -20,32 +20,32 @@ _OPTIONS = {
     "master-addr": "MASTER_ADDR",
     "master-port": "MASTER_PORT",
 }
-"""Options of torchrun, and the variables that say the same."""
+"""Options of torchrun, and the equivalent variables."""
 _FLAGS = ("standalone", "m", "module", "no-python", "run-path", "virtual-local-rank")
 """Options of torchrun that take no value."""
 _IN_SCRIPT = re.compile(r"(?:^|[\s;&|(])((?:\S*/)?torchrun|torch\.distributed\.(?:run|launch))(\s[^\n;&|]*)")
 
 
 def is_torchrun(words: Sequence[str]) -> bool:
-    """Return whether the words that a process was started with are torchrun's."""
+    """Return whether the words of a command line start torchrun."""
     return any(_LAUNCHERS.search(word) for word in words[:4])
 
 
 def environment(proc: Path, pid: int) -> Mapping[str, str]:
-    """Return the variables that a process was started with; none when it is gone or not ours to read."""
+    """Return the environment with which a process was started, or {} if it is gone or not readable."""
     pairs = (pair.partition("=") for pair in _split(proc / str(pid) / "environ"))
     return {name: value for name, mark, value in pairs if mark}
 
 
 def command_line(proc: Path, pid: int) -> list[str]:
-    """Return the words that a process was started with; none when it is gone."""
+    """Return the words of a process's command line, or [] if it is gone."""
     return _split(proc / str(pid) / "cmdline")
 
 
 def from_options(words: Sequence[str]) -> dict[str, str]:
-    """Return as variables what torchrun's options say. `--rdzv-endpoint` says where rank 0 is, too.
+    """Return torchrun's options as variables. `--rdzv-endpoint` also sets the address of rank 0.
 
-    The script's own options come after its name, and are not torchrun's.
+    Options after the name of the script belong to the script, and are ignored.
     """
     options: dict[str, str] = {}
     start = next((at for at, word in enumerate(words) if _LAUNCHERS.search(word)), len(words))
@@ -64,7 +64,7 @@ def from_options(words: Sequence[str]) -> dict[str, str]:
 
 
 def from_script(text: str) -> dict[str, str]:
-    """Return what the first torchrun command of a shell script says with literal values."""
+    """Return the literal options of the first torchrun command in a shell script, as variables."""
     joined = re.sub(r"\\\n", " ", text)
     kept = "\n".join(line for line in joined.splitlines() if not line.lstrip().startswith("#"))
     match = _IN_SCRIPT.search(kept)
@@ -72,16 +72,16 @@ def from_script(text: str) -> dict[str, str]:
         return {}
     try:
         words = shlex.split(match[1] + match[2], comments=True)
-    except ValueError:  # a quotation that the next line ends
+    except ValueError:  # A quotation continues on the next line.
         words = (match[1] + match[2]).split()
     return {name: value for name, value in from_options(words).items() if not set("$`*") & set(value)}
 
 
 def of_container(proc: Path = PROC, own: int | None = None) -> dict[str, str]:
-    """Return what the options of the torchrun that runs in this container say, as variables.
+    """Return the options of the torchrun that runs in this container, as variables.
 
-    That is the one which started this process, else the first of the container, else the one that the script
-    of its first process will start. Other processes than this one's parents are read in a pod alone.
+    This is the torchrun that started this process, else the first one in the container, else the one in the
+    script of the container's first process. Outside a pod, only the ancestors of this process are read.
     """
     for pid in _parents(proc, os.getpid() if own is None else own):
         if is_torchrun(words := command_line(proc, pid)):
@@ -110,7 +110,7 @@ def _parents(proc: Path, pid: int) -> Iterator[int]:
 
 
 def _same_container(proc: Path, own: int | None) -> Iterable[int]:
-    """Return the processes that see the same files. Those of a pod's other containers do not."""
+    """Return the pids in the same mount namespace, which excludes the other containers of the pod."""
 
     def mounts(pid: str) -> str:
         try:

@@ -1,4 +1,4 @@
-"""Validate the variables that tell a process who it is and where rank 0 is: type, range, consistency."""
+"""Validate the variables that define a process's rank and the address of rank 0: type, range, consistency."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .finding import Finding, failed, ok, unknown
 from .torchrun_options import gpus, of_container
 
 MASTER_PORT = 29500
-"""What torchrun takes when MASTER_PORT is not set."""
+"""torchrun's default for MASTER_PORT."""
 NODES = ("NNODES", "PET_NNODES", "NUM_NODES", "GROUP_WORLD_SIZE", "JOB_COMPLETIONS")
 PROCESSES = ("NPROC_PER_NODE", "PET_NPROC_PER_NODE", "LOCAL_WORLD_SIZE", "NUM_GPUS_PER_NODE")
 NODE_RANK = ("NODE_RANK", "PET_NODE_RANK", "GROUP_RANK", "JOB_COMPLETION_INDEX")
@@ -25,17 +25,17 @@ RUN_ID = (
     "HARNESS_NONCE",
     "PLUTO_RUN_ID",
 )
-"""The first that is set counts, in each of these."""
+"""In each of these tuples, the first variable that is set counts."""
 AUTOMATIC = ("auto", "gpu", "cpu")
-"""Words that torchrun takes for a number of processes."""
+"""Words that torchrun accepts instead of a number of processes."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """What the variables say. `nodes`, `per_node` and `world_size` are None when nothing says them.
+    """The values of the variables. `nodes`, `per_node` and `world_size` are None if they are unknown.
 
-    `node_rank` is the index of this pod. `local_rank` counts the processes of this pod, and is 0 outside
-    torchrun. `run_id` is "" when nothing names the job.
+    `node_rank` is the index of this pod. `local_rank` is the index of a process in this pod, and 0 outside
+    torchrun. `run_id` is "" if no variable identifies the job.
     """
 
     node_rank: int | None
@@ -50,33 +50,33 @@ class Environment:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is wrong with the variables."""
+        """Whether no variable is wrong."""
         return not any(finding.status == "failed" for finding in self.findings)
 
 
 def validate_environment(
     variables: Mapping[str, str] | None = None, *, nodes: int | None = None
 ) -> Environment:
-    """Return what the variables say, and a finding for each that is wrong.
+    """Return the values of the variables, and a finding for each variable that is wrong.
 
-    `variables`: the environment unless given, together with the options of this container's torchrun and the
-    number of its GPUs. `nodes`: how many nodes are expected, where the caller knows.
+    `variables` defaults to the environment, the options of this container's torchrun, and the number of its
+    GPUs. `nodes` is the expected number of nodes, if the caller knows it.
     """
     if variables is not None:
         return _Reader(variables).environment(nodes)
     own = dict(os.environ)
-    started = "GROUP_WORLD_SIZE" in own  # torchrun has set what its options came to
+    started = "GROUP_WORLD_SIZE" in own  # torchrun has set the variables from its options.
     options = {} if started else of_container()
     return _Reader(own, options, 0 if started else gpus()).environment(nodes)
 
 
 def port_after(port: int, more: int) -> int:
-    """Return the port `more` above this one, or below it where ports end."""
+    """Return `port + more`, or `port - more` if the sum is not a valid port."""
     return port + more if port + more < 65536 else port - more
 
 
 def is_host(name: str) -> bool:
-    """Whether this is an IP address or can be a DNS name."""
+    """Return whether this is an IP address or a possible DNS name."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -89,7 +89,7 @@ def is_host(name: str) -> bool:
 
 @dataclass(frozen=True)
 class _Numbers:
-    """What the variables say in numbers. None: nothing says it."""
+    """The numbers in the variables. None stands for an unknown number."""
 
     nodes: int | None
     per_node: int | None
@@ -103,7 +103,7 @@ class _Reader:
     def __init__(
         self, variables: Mapping[str, str], options: Mapping[str, str] | None = None, gpus: int = 0
     ) -> None:
-        """`options`: what torchrun's options say, as variables. `gpus`: of this container."""
+        """`options` are torchrun's options, as variables. `gpus` is the number of GPUs in this container."""
         self._variables = {**variables, **{n: v for n, v in (options or {}).items() if n in PROCESSES}}
         for name, value in (options or {}).items():
             self._variables.setdefault(name, value)
@@ -119,7 +119,7 @@ class _Reader:
         per_node = self._number(
             PROCESSES, "variables.nproc_per_node", 0 if self._first(PROCESSES)[0] == PROCESSES[3] else 1
         )
-        per_node = per_node or None  # konduktor says 0 GPUs for one process on CPUs
+        per_node = per_node or None  # konduktor sets 0 GPUs for one process on CPUs.
         world = self._number(("WORLD_SIZE",), "variables.world_size", 1)
         each = per_node or self._gpus
         if nodes is None and world and each and world % each == 0:
@@ -148,13 +148,13 @@ class _Reader:
         )
 
     def _formed(self, declared: int | None) -> int | None:
-        """Return the number of nodes that an elastic torchrun has formed a world of, where it has."""
+        """Return the number of nodes in the world that an elastic torchrun has formed, else `declared`."""
         _, given = self._first(NODES)
         formed = self._variables.get("GROUP_WORLD_SIZE", "")
         return int(formed) if ":" in given and formed.isdecimal() and int(formed) else declared
 
     def _contradictions(self, declared: int | None) -> None:
-        """Fail where two places say different numbers of nodes. A range contradicts nothing."""
+        """Add a failed finding if two sources have different numbers of nodes. A range contradicts none."""
         name, given = self._first(NODES)
         if declared is None or ":" in given:
             return
@@ -201,7 +201,7 @@ class _Reader:
         nodes, world, rank, local = said.nodes, said.world, said.rank, said.local
         if said.node_rank is None and not self.wrong:
             self._fail(
-                "variables.missing", f"none of {', '.join(NODE_RANK)} is set: this pod does not know its rank"
+                "variables.missing", f"none of {', '.join(NODE_RANK)} is set: this pod's rank is unknown"
             )
         if nodes is not None and said.node_rank is not None and said.node_rank >= nodes:
             self._fail(
@@ -242,7 +242,7 @@ class _Reader:
         return int(text)
 
     def _last_of_range(self, names: Sequence[str]) -> str:
-        """torchrun takes MIN:MAX for the nodes. An elastic job is expected with the most."""
+        """Return MAX of torchrun's MIN:MAX, because an elastic job is expected to use the maximum."""
         return self._first(names)[1].rpartition(":")[2]
 
     def _first(self, names: Sequence[str]) -> tuple[str, str]:

@@ -1,4 +1,4 @@
-"""Wait until rank 0 answers, and say what failed when it does not."""
+"""Wait until rank 0 responds, and return the cause if it does not."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from .variables import port_after, validate_environment
 
 @dataclass(frozen=True)
 class Waited:
-    """Whether rank 0 answered within the deadline. `cause` and `text` say what failed last.
+    """Whether rank 0 responded within the deadline. `cause` and `text` describe the last failure.
 
-    `history` is every cause on the way, each with the seconds at which it was first seen: "dns.no_record"
-    that is followed by "tcp.refused" was not yet in DNS, and is there now.
+    `history` has every cause with the seconds at which it first occurred. For example, "dns.no_record"
+    followed by "tcp.refused" means that the name was missing from DNS at first, and now resolves.
     """
 
     ready: bool
@@ -43,11 +43,11 @@ def wait_for_master(
     greeting: bool = True,
     variables: Mapping[str, str] | None = None,
 ) -> Waited:
-    """Wait until rank 0 answers at `address` (MASTER_ADDR) and `port`, at most `deadline` seconds.
+    """Wait until rank 0 responds at `address` (MASTER_ADDR) and `port`, at most `deadline` seconds.
 
-    With `greeting`, `port` is netcheck's on rank 0 (MASTER_PORT + 1 unless given), and rank 0 of this run
-    must answer. Without, `port` is that of the training (MASTER_PORT): an open port is enough, and who
-    listens there is not known. The name is asked for as names.py does. Raises ValueError without an address.
+    With `greeting`, `port` is netcheck's port on rank 0 (by default MASTER_PORT + 1), and rank 0 of this run
+    must respond. Without it, `port` is the training's port (by default MASTER_PORT), and any open port is
+    enough. The name is resolved as in names.py. Raises ValueError if no address is known.
     """
     known = validate_environment(variables)
     address = address or known.master_addr
@@ -76,7 +76,7 @@ def wait_for_master(
 
 
 class _Open(Probe):
-    """Wants an open port alone."""
+    """A probe that requires only an open port."""
 
     def _reach(self, address: str) -> Cell:
         reached = connect(address, self._port, CONNECT_SECONDS)
