@@ -93,7 +93,7 @@ class Exchanges(OneRank):
         return self._sizes[:1] + tuple(size for size in self._sizes[1:] if need(size) <= least)
 
     def _timed(self, exchange: Exchange) -> tuple[int, list[float]]:
-        """Return the number of wrong elements, and the seconds of all but the first iteration, which connects."""
+        """Return the number of wrong elements, and the seconds of all but the first iteration."""
         import torch.distributed as dist
 
         wrong, times = 0, []
@@ -106,7 +106,7 @@ class Exchanges(OneRank):
             began = time.perf_counter()
             exchange.run()
             self._wait()
-            if iteration:
+            if iteration:  # the first iteration also connects
                 times.append(time.perf_counter() - began)
             self._watch.leave()
             wrong += exchange.wrong()
