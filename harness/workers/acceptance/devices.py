@@ -153,23 +153,23 @@ def versions(smi: Smi | None) -> dict[str, str]:
     """Return the versions of python and torch, and if present of cuda, nccl, cudnn and the driver."""
     import torch
 
-    said = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    known = {"python": platform.python_version(), "torch": str(torch.__version__)}
     if torch.version.cuda:
-        said["cuda"] = str(torch.version.cuda)
+        known["cuda"] = str(torch.version.cuda)
     if torch.cuda.is_available() and torch.distributed.is_nccl_available():
-        said["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+        known["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     if torch.cuda.is_available() and torch.backends.cudnn.is_available():
-        said["cudnn"] = str(torch.backends.cudnn.version())
+        known["cudnn"] = str(torch.backends.cudnn.version())
     if smi and smi.driver:
-        said |= {"driver": smi.driver, "driver_cuda": smi.cuda}
-    return said
+        known |= {"driver": smi.driver, "driver_cuda": smi.cuda}
+    return known
 
 
-def version_checks(said: dict[str, str], device: str) -> Iterator[Check]:
+def version_checks(known: dict[str, str], device: str) -> Iterator[Check]:
     """Report the versions. On a GPU, the check is UNKNOWN if a version is missing."""
     needed = ("python", "torch", *(("cuda", "nccl", "driver") if device == "cuda" else ()))
-    missing = [name for name in needed if not said.get(name)]
-    text = ", ".join(f"{name} {value}" for name, value in said.items())
+    missing = [name for name in needed if not known.get(name)]
+    text = ", ".join(f"{name} {value}" for name, value in known.items())
     if missing:
         text += f"; not known: {', '.join(missing)}"
     yield Check(id="env.versions", tag=TAG, verdict="UNKNOWN" if missing else "PASS", text=text)

@@ -51,7 +51,7 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
     steps.add_argument("--max-steps", type=int, help="stop after this number of steps over all epochs")
     out = made.add_argument_group("checkpoints")
     out.add_argument("--out-dir", type=Path, default=Path("/out"), help="on a disk that all ranks share")
-    # Python before 3.12.7 lets torchrun refuse a --run of its script: it may mean --run-path or --run_path.
+    # Before Python 3.12.7, torchrun refuses --run of its script as an ambiguous --run-path or --run_path.
     out.add_argument(
         "--run-name",
         "--run",

@@ -2,7 +2,7 @@
 
 The client puts points into a queue on the local disk, and a separate process uploads them. This module reads
 from that queue which points were acknowledged, because neither log() nor finish() returns it.
-docs/training.md explains why the defaults of the settings below lose points or break a resume.
+docs/reference/training.md explains why the defaults of the settings below lose points or break a resume.
 """
 
 from __future__ import annotations
