@@ -1,7 +1,7 @@
-"""Accept a GPU node, or many: is it what it should be, does it compute right, is it as fast as it should be?
+"""Acceptance tests of GPU nodes: configuration, correctness and speed.
 
-Runs in a pod, with the standard library and PyTorch alone (Python 3.9 and PyTorch 2.0, and later).
+The tests run in a pod. They need only the standard library and PyTorch (Python 3.9, PyTorch 2.0, or later).
 
     python -m acceptance.run_all_tests --quick      one node: environment, compute, training, local DDP
-    torchrun … -m acceptance.ddp_tests              many nodes: every collective, right and fast enough
+    torchrun … -m acceptance.ddp_tests              many nodes: correctness and speed of every collective
 """

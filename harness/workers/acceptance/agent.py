@@ -1,6 +1,6 @@
-"""One node's agent: start its processes of each trial that the coordinator asks for, and end them in time.
+"""The agent of one node: it starts the node's processes for each trial the coordinator requests.
 
-A trial runs in processes of its own. When it hangs or crashes, the agent kills it and lives on.
+A trial runs in its own processes. If it hangs or crashes, the agent kills them and keeps running.
 """
 
 from __future__ import annotations
@@ -23,18 +23,21 @@ CONNECT_PAUSE = 0.5
 
 
 def connect(host: str, port: int, deadline: float) -> Line | None:
-    """Connect to the coordinator; None where that took longer than `deadline` seconds."""
+    """Return a connection to the coordinator, or None if there is none within `deadline` seconds."""
     ends = time.monotonic() + deadline
     while time.monotonic() < ends:
         try:
             return Line(socket.create_connection((host, port), timeout=5))
-        except OSError:  # its name has no record yet, or it does not listen yet
+        except OSError:  # its DNS name has no record yet, or it does not listen yet
             time.sleep(CONNECT_PAUSE)
     return None
 
 
 def serve(line: Line, node: int, nodes: int) -> dict[str, Any] | None:
-    """Run trials until the coordinator ends it. Return its last message; None where it went without one."""
+    """Run trials until the coordinator ends the search.
+
+    Return the coordinator's last message, or None if the connection closed without one.
+    """
     name = os.environ.get("NODE_NAME") or socket.gethostname()
     line.send({"node": node, "nodes": nodes, "name": name, "address": line.own})
     for message in line.read():
@@ -46,10 +49,10 @@ def serve(line: Line, node: int, nodes: int) -> dict[str, Any] | None:
 
 def _serve_trial(line: Line, message: dict[str, Any]) -> None:
     try:
-        said = Trial(line, message).run()
-    except Exception as error:  # whatever it is, the coordinator must hear that no test took place
-        said = {"state": "unknown", "text": f"the agent failed: {error!r}"}
-    line.send({"trial": message.get("trial"), **said})
+        result = Trial(line, message).run()
+    except Exception as error:  # the coordinator must learn of every error, because no test took place
+        result = {"state": "unknown", "text": f"the agent failed: {error!r}"}
+    line.send({"trial": message.get("trial"), **result})
 
 
 class Trial:
@@ -60,7 +63,7 @@ class Trial:
         self._ends = time.monotonic() + message["deadline"]
 
     def run(self) -> dict[str, Any]:
-        """Run it; return its state (ok, wrong, hung or died), and the figures where there are some."""
+        """Run the trial. Return its state (ok, wrong, hung or died), and any measurements."""
         local = self._message["local"]
         host, port = self._message.get("host"), self._message.get("port")
         started: list[_Process] = []
@@ -102,11 +105,11 @@ class Trial:
 
 
 class _Process:
-    """One process of a trial, and what it has printed."""
+    """One process of a trial, and the JSON messages it printed."""
 
     def __init__(self, command: list[str]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
-        # A session of its own, so that what it starts is killed with it.
+        # Its own session, so that killpg also ends the children of the process.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -115,18 +118,21 @@ class _Process:
             text=True,
             start_new_session=True,
         )
-        self._said: list[dict[str, Any]] = []
+        self._messages: list[dict[str, Any]] = []
         self._changed = threading.Condition()
         self._done = False
         threading.Thread(target=self._read, daemon=True).start()
 
     def port(self, ends: float) -> int | None:
-        """Return the port of the store; None where the process ended, or was silent until `ends`."""
+        """Return the port of the store, or None if the process ended or did not print it until `ends`."""
         port: int | None = self._wait("port", ends)
         return port
 
     def result(self, ends: float, allowed: float) -> dict[str, Any]:
-        """Return what it saw at its end. It joins its group until `ends`, and then has `allowed` seconds."""
+        """Return the result of the process.
+
+        The process must join its group until `ends`, and then report within `allowed` seconds.
+        """
         joined = self._wait("joined", ends)
         wrong = self._wait("wrong", time.monotonic() + allowed) if joined is not None else None
         if wrong is None:
@@ -134,13 +140,16 @@ class _Process:
                 where = "exchanged no data" if joined is not None else "did not join its group"
                 return {"state": "hung", "text": f"{where} in {allowed:.0f} s"}
             return {"state": "died", "text": f"exit code {self._process.wait()}: {self._last_error()}"}
-        figures = next(said for said in self._said if "wrong" in said)
+        figures = next(message for message in self._messages if "wrong" in message)
         if wrong:
             return {**figures, "state": "wrong", "text": f"{wrong} elements were wrong"}
         return {**figures, "state": "ok", "text": ""}
 
     def kill(self) -> None:
-        """End it and what it started. With a result it gets a moment: rank 0 owns the store."""
+        """Kill the process and its children.
+
+        A process that has reported gets 2 s to end by itself, because rank 0 owns the store.
+        """
         if self._wait("wrong", 0) is not None:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(timeout=2)
@@ -153,12 +162,12 @@ class _Process:
         assert self._process.stdout
         for text in self._process.stdout:
             try:
-                said = json.loads(text)
+                message = json.loads(text)
             except ValueError:
                 continue
-            if isinstance(said, dict):
+            if isinstance(message, dict):
                 with self._changed:
-                    self._said.append(said)
+                    self._messages.append(message)
                     self._changed.notify_all()
         with self._changed:
             self._done = True
@@ -166,7 +175,7 @@ class _Process:
 
     def _wait(self, key: str, ends: float) -> Any:
         def find() -> Any:
-            return next((said[key] for said in self._said if key in said), None)
+            return next((message[key] for message in self._messages if key in message), None)
 
         with self._changed:
             self._changed.wait_for(
@@ -181,6 +190,6 @@ class _Process:
 
 
 def _worst(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the worst of this node's processes, and of several good ones the slowest."""
+    """Return the worst result of this node's processes. If all are good, return the slowest one."""
     order = ("wrong", "died", "hung", "ok")
-    return min(results, key=lambda said: (order.index(said["state"]), said.get("busbw", 0.0)))
+    return min(results, key=lambda result: (order.index(result["state"]), result.get("busbw", 0.0)))

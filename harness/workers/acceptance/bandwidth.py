@@ -1,4 +1,4 @@
-"""Measure how fast memory is, and copies between host and GPUs. What was copied is compared."""
+"""Measure the bandwidth of memory, and of copies between host and GPUs. Copies are verified."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BYTES = {
     ("cuda", "quick"): 1 << 30,
     ("cuda", "full"): 4 << 30,
 }
-"""(device, mode) → size of one array: far more than any cache holds."""
+"""(device, mode) → size of one array in bytes, much larger than any cache."""
 HOST_BYTES = {"quick": 256 << 20, "full": 1 << 30}
 
 
 def memory(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
-    """Measure copy (a = b) and triad (a = b + s c), counted as bytes read and written."""
+    """Measure copy (a = b) and triad (a = b + s c). The rate counts the bytes read and written."""
     count = BYTES[device.kind, mode] // 4
     b = torch.arange(count, dtype=torch.float32, device=device.torch)
     a, c = torch.empty_like(b), torch.full_like(b, 2.0)
@@ -37,7 +37,7 @@ def memory(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
 
 
 def host(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
-    """Measure copies from the host to a GPU and back, from pinned memory."""
+    """Measure copies between pinned host memory and a GPU, in both directions."""
     count = HOST_BYTES[mode] // 4
     on_host = torch.arange(count, dtype=torch.float32).pin_memory()
     back = torch.zeros(count, dtype=torch.float32).pin_memory()
@@ -62,18 +62,18 @@ def host(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
 
 
 def peers(devices: Sequence[Device], mode: str, limits: Limits) -> Iterator[Check]:
-    """Measure copies from each GPU to the next, and with mode full to every other; the slowest is judged."""
+    """Measure copies from each GPU to the next one, or with mode `full` to all others. Judge the slowest."""
     for place, device in enumerate(devices):
         following = [*devices[place + 1 :], *devices[:place]]
-        found = [(_to(device, target, mode), target.index) for target in following[: _targets(mode)]]
-        wrong = [index for rate, index in found if rate is None]
+        rates = [(_to(device, target, mode), target.index) for target in following[: _targets(mode)]]
+        wrong = [index for rate, index in rates if rate is None]
         if wrong:
-            yield _wrong("copy.peer", f"what came to GPUs {wrong} is not what was sent", device)
+            yield _wrong("copy.peer", f"GPUs {wrong} received other data than this GPU sent", device)
             continue
-        slowest = min(((rate, index) for rate, index in found if rate is not None), default=None)
+        slowest = min(((rate, index) for rate, index in rates if rate is not None), default=None)
         if slowest:
             row = limits.row(model=device.name, check="copy.peer")
-            text = f"{slowest[0]:.4g} GB/s to GPU {slowest[1]}, the slowest of {len(found)}"
+            text = f"{slowest[0]:.4g} GB/s to GPU {slowest[1]}, the slowest of {len(rates)}"
             yield judged("copy.peer", TAG, slowest[0], "GB/s", row, "copy.slow", text, **device.where)
 
 
@@ -82,12 +82,12 @@ def _targets(mode: str) -> int | None:
 
 
 def _to(device: Device, target: Device, mode: str) -> float | None:
-    """Return the GB/s from one GPU to another, or None when other bytes came than were sent."""
+    """Return the GB/s from one GPU to another, or None if the received data differs from the sent data."""
     count = BYTES["cuda", mode] // 4
     source = torch.arange(count, dtype=torch.float32, device=device.torch)
-    held = torch.zeros(count, dtype=torch.float32, device=target.torch)
-    seconds = seconds_per_call(lambda: held.copy_(source, non_blocking=True), device, SPANS["cuda", "quick"])
-    return 4 * count / seconds / 1e9 if torch.equal(held.cpu(), source.cpu()) else None
+    copy = torch.zeros(count, dtype=torch.float32, device=target.torch)
+    seconds = seconds_per_call(lambda: copy.copy_(source, non_blocking=True), device, SPANS["cuda", "quick"])
+    return 4 * count / seconds / 1e9 if torch.equal(copy.cpu(), source.cpu()) else None
 
 
 def _measured(
@@ -100,10 +100,10 @@ def _measured(
     mode: str,
     limits: Limits,
 ) -> Check:
-    """Time a call that moves `times` times the bytes of `target`, and see that what it wrote is right."""
+    """Time a call that moves `times` times the bytes of `target`, and verify the data it wrote."""
     seconds = seconds_per_call(call, device, SPANS[device.kind, mode])
     if not same():
-        return _wrong(id, "what was written is not what should be there", device)
+        return _wrong(id, "the copied data is wrong", device)
     size = target.numel() * target.element_size()
     rate = times * size / seconds / 1e9
     row = limits.row(model=device.name, check=id)

@@ -1,6 +1,6 @@
-"""The collectives: what each rank gives, what it must get, and what its time is worth as bandwidth.
+"""The collectives: the data each rank sends, the data it must receive, and the bandwidth of an exchange.
 
-Formulas and words are those of nccl-tests (doc/PERFORMANCE.md). GB is 10⁹ bytes; sizes are powers of two.
+Formulas and terms are those of nccl-tests (doc/PERFORMANCE.md). 1 GB is 10⁹ bytes. Sizes are powers of two.
 """
 
 from __future__ import annotations
@@ -10,27 +10,27 @@ from typing import Any
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
 PERIOD = 251
-"""Length of the pattern in the data. A prime, so that it fits no buffer: data in the wrong place is seen."""
+"""Period of the data pattern. It is a prime, so it divides no buffer size, and misplaced data is detected."""
 PART = 1 << 22
-"""Elements that are made or compared at once."""
+"""Elements that are generated or compared at once."""
 BUFFERS, PARTS = 2, 6
-"""Buffers of the payload's size, and of a part's in int64, that a rank holds at once."""
+"""Buffers of the payload's size, and int64 buffers of PART elements, that a rank holds at once."""
 WEIGHTS = 16
-"""Ranks have weights from 1 to this, in turn: float32 then sums over hundreds of ranks without an error."""
+"""Rank weights cycle from 1 to WEIGHTS, so that float32 sums over hundreds of ranks are exact."""
 
 
 def factor(name: str, ranks: int) -> float:
-    """Return busbw / algbw of a collective over `ranks` ranks: 0 where one rank alone sends nothing."""
+    """Return busbw / algbw of a collective over `ranks` ranks. It is 0 if a single rank sends nothing."""
     if name in ("broadcast", "send_recv"):
         return 1.0
     return (2 if name == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
 def size_of(name: str, elements: int, ranks: int, width: int = 4) -> int:
-    """Return the bytes that nccl-tests counts, of `elements` elements in each rank's largest buffer.
+    """Return the size in bytes as nccl-tests counts it, for `elements` in each rank's largest buffer.
 
-    All-gather, reduce-scatter and all-to-all count the data of all ranks together; the largest buffer of a
-    rank has just that. The others count one rank's buffer.
+    All-gather, reduce-scatter and all-to-all count the data of all ranks, which is the size of a rank's
+    largest buffer. The other collectives count the buffer of one rank.
     """
     return (
         elements // ranks * ranks if name in ("all_gather", "reduce_scatter", "all_to_all") else elements
@@ -44,7 +44,7 @@ def bandwidth(name: str, size: int, seconds: float, ranks: int) -> tuple[float, 
 
 
 def percentiles(seconds: Sequence[float]) -> dict[str, float]:
-    """Return p50, p90, p99 and max: the smallest value that so many per cent do not pass."""
+    """Return p50, p90, p99 and max. pN is the smallest value that N % of the values do not exceed."""
     ordered = sorted(seconds)
     at = {
         name: max(0, -(-len(ordered) * share // 100) - 1)
@@ -62,7 +62,7 @@ def total_weight(ranks: int) -> int:
 
 
 def parts(buffer: Any) -> Iterator[Any]:
-    """Yield all places of a buffer in order, int64, some at a time: float32 has no numbers above 2²⁴."""
+    """Yield the int64 indices of a buffer in order, PART at a time. float32 cannot count above 2²⁴."""
     import torch
 
     whole = buffer.numel()
@@ -71,16 +71,17 @@ def parts(buffer: Any) -> Iterator[Any]:
 
 
 def need(elements: int) -> int:
-    """Return the bytes of memory that a collective with so large a buffer takes at most."""
+    """Return the largest amount of memory, in bytes, that a collective with such a buffer needs."""
     return BUFFERS * elements * 4 + PARTS * min(elements, PART) * 8
 
 
 class Exchange:
-    """One collective of one size on one rank: `fresh` makes the data, `run` exchanges, `wrong` counts.
+    """One collective of one size on one rank.
 
-    Element i of rank r is (i mod PERIOD) × weight(r) + the iteration, so it depends on rank, place and time:
-    a result of an earlier iteration, of another rank or of another place is wrong. Data is made and compared
-    in parts, so that a rank holds two buffers of the payload (BUFFERS) and little more.
+    `fresh` generates the data, `run` exchanges it, `wrong` counts the wrong elements. Element i of rank r is
+    (i mod PERIOD) × weight(r) + the iteration. A result of another iteration, rank or place is therefore
+    wrong. Data is generated and compared in parts, so that a rank needs little more memory than two buffers
+    of the payload (BUFFERS).
     """
 
     def __init__(self, name: str, elements: int, rank: int, ranks: int, device: Any) -> None:
@@ -97,17 +98,17 @@ class Exchange:
         got = self.each if name == "reduce_scatter" else whole
         self.got: Any = self.sent if in_place else torch.empty(got, device=device)
         self.built = False
-        """Whether the backend lacks it, so that it is put together from others."""
+        """Whether the backend lacks this collective, so that it is built from others."""
 
     def fresh(self, iteration: int) -> None:
-        """Make new data. What the last iteration left is overwritten by what no collective gives."""
+        """Generate new data, and fill the receive buffer with -1, which no collective produces."""
         self._iteration = iteration
         self.got.fill_(-1.0)
         for place in parts(self.sent):
             self.sent[place[0] : place[-1] + 1] = place % PERIOD * weight(self.rank) + iteration
 
     def run(self) -> None:
-        """Exchange. Synchronous on CPU; on CUDA the caller waits for the device."""
+        """Run the collective. On the CPU it is synchronous; on CUDA the caller waits for the device."""
         import torch.distributed as dist
 
         calls: dict[str, Callable[[], object]] = {
@@ -122,11 +123,11 @@ class Exchange:
 
     @property
     def root(self) -> int:
-        """Return who broadcasts: another rank in each iteration."""
+        """Return the rank that broadcasts, a different one in each iteration."""
         return self._iteration % self.ranks
 
     def expected(self, place: Any) -> Any:
-        """Return what this rank must have got at these places of its buffer, int64."""
+        """Return the int64 values that this rank must have received at these indices of its buffer."""
         sums, own = total_weight(self.ranks), self.rank * self.each
         if self.name == "all_reduce":
             return place % PERIOD * sums + self._iteration * self.ranks
@@ -142,14 +143,14 @@ class Exchange:
         return at % PERIOD * (sender % WEIGHTS + 1) + self._iteration
 
     def wrong(self) -> int:
-        """Return how many elements are not what they must be."""
+        """Return the number of wrong elements."""
         return sum(
             int((self.got[place[0] : place[-1] + 1] != self.expected(place)).sum())
             for place in parts(self.got)
         )
 
     def _has(self, run: Callable[[], object]) -> bool:
-        """Run a collective. Return False where the backend does not have it, as gloo of some versions."""
+        """Run a collective. Return False if the backend does not have it, as some versions of gloo."""
         if self.built:
             return False
         try:
@@ -177,7 +178,7 @@ class Exchange:
         self.got.copy_(shares.view(self.ranks, self.each).sum(0))
 
     def _ring(self) -> None:
-        """Send to the next rank and receive from the one before."""
+        """Send to the next rank, and receive from the previous one."""
         import torch.distributed as dist
 
         if self.ranks == 1:

@@ -1,4 +1,4 @@
-"""What a search for bad nodes concludes: nodes, links, boundaries, and what remains unknown."""
+"""The conclusion of a search for bad nodes: bad nodes, bad links, broken boundaries, and unknown nodes."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ class Accused:
 
     node: int
     witnesses: Group
-    """Good nodes that it failed with, each time as a pair."""
+    """Good nodes with which the node failed as a pair."""
     reason: str
 
 
 @dataclass(frozen=True)
 class Link:
-    """Two nodes that fail with each other and pass with others: the link, not the node."""
+    """Two nodes that fail together and pass with other nodes, so the link between them is bad."""
 
     a: int
     b: int
@@ -29,7 +29,7 @@ class Link:
 
 @dataclass(frozen=True)
 class Boundary:
-    """Two sets of nodes, each good in itself, that fail together: what is between them, not a node."""
+    """Two sets of nodes that are each good, but fail together, so the connection between them is bad."""
 
     one: Group
     other: Group
@@ -38,7 +38,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Nodes of which nothing was proved, and why."""
+    """Nodes that were neither passed nor accused, and the reason."""
 
     nodes: Group
     reason: str
@@ -46,7 +46,7 @@ class Unknown:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The end of a search. Nodes that stand nowhere in it passed."""
+    """The result of a search. Nodes that are not in it passed."""
 
     accused: tuple[Accused, ...] = ()
     links: tuple[Link, ...] = ()
@@ -57,11 +57,11 @@ class Conclusion:
 
     @property
     def healthy(self) -> bool:
-        """Whether every node passed, together with all others."""
+        """Return whether every node passed, also together with all others."""
         return not (self.accused or self.links or self.boundaries or self.unknown)
 
     def explains(self, group: Group) -> bool:
-        """Whether that group had to fail, if this conclusion is right."""
+        """Return whether this conclusion implies that the group fails."""
         nodes = set(group)
         return (
             any(accused.node in nodes for accused in self.accused)
@@ -70,5 +70,5 @@ class Conclusion:
         )
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it for JSON."""
+        """Return the conclusion as a dictionary for JSON."""
         return asdict(self)

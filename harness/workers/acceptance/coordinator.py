@@ -1,4 +1,4 @@
-"""Run the trials of a search over the agents of all nodes: each round's groups at the same time."""
+"""Run the trials of a search through the agents of all nodes. The groups of a round run at the same time."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from .outcome import Result
 from .tested import Group
 
 GRACE = 15.0
-"""Seconds after a trial's deadline in which its agents must answer: they kill what hangs at the deadline."""
+"""Seconds that agents have to respond after a trial's deadline, at which they kill hanging processes."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What each trial is."""
+    """The parameters of each trial."""
 
     device: str
     local: int
-    """Processes on each node: one for each GPU."""
+    """Processes on each node, one for each GPU."""
     bytes: int
     iterations: int
     deadline: float
-    """Seconds in which a trial's processes join, and as many again in which they exchange data."""
+    """Seconds for a trial's processes to join, and again for them to exchange data."""
 
     def message(self) -> dict[str, Any]:
-        """Return it for an agent."""
+        """Return the settings as a message for an agent."""
         return dict(self.__dict__)
 
 
 class Coordinator:
-    """Knows the agents by their node rank, and has trials run by them."""
+    """Accepts the connections of the agents, and runs trials through them."""
 
     def __init__(self, nodes: int, port: int, settings: Settings) -> None:
         self._nodes, self._settings = nodes, settings
@@ -47,32 +47,32 @@ class Coordinator:
         self._gone: set[int] = set()
         self._trials = 0
         self.names: dict[int, str] = {}
-        """Node rank → its Kubernetes node, or its host's name."""
+        """Node rank → name of its Kubernetes node, or its host name."""
         self.addresses: dict[int, str] = {}
         self.doubled: set[int] = set()
-        """Ranks that came twice: whose results would be mixed up."""
+        """Node ranks of which two agents connected, so that their results would be mixed up."""
         self.results: list[Result] = []
         self.rounds = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """Return the port on which the coordinator listens."""
         port: int = self._server.getsockname()[1]
         return port
 
     def gather(self, deadline: float) -> list[int]:
-        """Wait for all agents; return the ranks that came in time."""
+        """Wait for all agents. Return the node ranks that connected within `deadline` seconds."""
         with self._joined:
             self._joined.wait_for(lambda: len(self._lines) == self._nodes, deadline)
             return sorted(self._lines)
 
     def measure(self, groups: Sequence[Group]) -> list[Result]:
-        """Have the groups tested at the same time. Takes twice the deadline, and the grace, at most."""
+        """Test the groups at the same time. It takes at most twice the deadline plus GRACE."""
         trials = {self._trials + place: tuple(group) for place, group in enumerate(groups)}
         self._trials += len(trials)
-        said: dict[int, dict[int, dict[str, Any]]] = {trial: {} for trial in trials}
-        # Whose answers are awaited. The others of a group start once its first node has told its port.
+        responses: dict[int, dict[int, dict[str, Any]]] = {trial: {} for trial in trials}
+        # The pending responses. The other nodes of a group start once its first node has sent its port.
         awaited = {
             (trial, group[0]) for trial, group in trials.items() if self._start(trial, group, 0, None, None)
         }
@@ -88,21 +88,21 @@ class Coordinator:
                 continue
             trial = message.get("trial", -1)
             if trial not in trials or node not in trials[trial]:
-                continue  # of an earlier round
+                continue  # a response to an earlier round
             if "port" in message:
                 for place, other in enumerate(trials[trial][1:], 1):
                     if self._start(trial, trials[trial], place, self.addresses[node], message["port"]):
                         awaited.add((trial, other))
             else:
-                said[trial][node] = message
+                responses[trial][node] = message
                 awaited.discard((trial, node))
-        made = [Result(group, said[trial], self.rounds) for trial, group in trials.items()]
+        results = [Result(group, responses[trial], self.rounds) for trial, group in trials.items()]
         self.rounds += 1
-        self.results += made
-        return made
+        self.results += results
+        return results
 
     def end(self, verdict: str, accused: Mapping[int, str]) -> None:
-        """Tell every agent how it ended."""
+        """Send the verdict to every agent, and stop listening."""
         for node, line in self._lines.items():
             line.send({"end": True, "verdict": verdict, "accused": accused.get(node)})
         self._server.close()
@@ -123,7 +123,7 @@ class Coordinator:
             threading.Thread(target=self._listen, args=(Line(connection),), daemon=True).start()
 
     def _listen(self, line: Line) -> None:
-        """Take one agent's messages."""
+        """Receive the messages of one agent."""
         messages = line.read()
         hello = next(messages, {})
         node = hello.get("node")

@@ -1,10 +1,10 @@
-"""Try the collectives over all ranks: right on every rank, fast enough, and none that hangs.
+"""Test the collectives over all ranks for correctness, speed and hangs.
 
     torchrun … -m acceptance.ddp_tests --quick|--full [--report-dir DIR] [--device cpu] [--limits FILE]
 
-Ranks tell each other their results through the job's store, and not by the collectives that are tried. Rank 0
-writes ddp_tests_result.json; where it is gone, the lowest rank that lives does. Exit codes: 0 PASS or WARN,
-1 FAIL, 2 UNKNOWN, of the rank that reports; the others end with 0 when it has reported.
+Ranks exchange their results through the job's store, not through the tested collectives. Rank 0 writes
+ddp_tests_result.json. If rank 0 is gone, the lowest living rank writes it. The reporting rank exits with 0
+for PASS or WARN, 1 for FAIL, 2 for UNKNOWN. The other ranks exit with 0 after the report.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from .limits import Limits
 from .progress import GONE_SECONDS, Diagnosis, Watch, diagnose
 
 HANG_SECONDS = {"quick": 30.0, "full": 120.0}
-"""Seconds in which a rank must get on: much more than the largest exchange of its mode takes."""
+"""Seconds without progress after which a rank hangs, much longer than the largest exchange of the mode."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run as one rank. Returns the exit code."""
+    """Run the tests as one rank. Return the exit code."""
     options = _options(arguments)
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
     devices = [] if options.device == "cpu" else found()
     kind = "cpu" if options.device == "cpu" else "cuda"
     emitter = Emitter("ddp", kind, options.mode, options.report_dir if rank == 0 else None, framed=rank == 0)
     if kind == "cuda" and (wrong := image_check("ddp.image", "DDP")) is not None:
-        if rank:  # torchrun would end rank 0 before its report, because another rank failed
+        if rank:  # a failed rank would make torchrun end rank 0 before its report
             return 0
         emitter.say(wrong)
         return emitter.finish(ranks=ranks, hosts={rank: _node()})
@@ -52,7 +52,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class Rank:
-    """One rank, from the process group to the report."""
+    """One rank of the tests, from the process group to the report."""
 
     def __init__(
         self, rank: int, ranks: int, device: Device, emitter: Emitter, options: argparse.Namespace
@@ -64,11 +64,11 @@ class Rank:
         self._concluding = threading.Lock()
 
     def run(self) -> int:
-        """Join the others, try everything, and report. A hang or an error ends the process by itself."""
+        """Join the others, run all tests, and report. After a hang or an error, end the process."""
         import torch
         import torch.distributed as dist
 
-        # torchrun ends the ranks when one of them has died. They still have to say which.
+        # torchrun ends the ranks when one of them has died, but they still have to report which one.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         seconds = self._options.hang_seconds or HANG_SECONDS[self._options.mode]
         cuda = self.device.kind == "cuda"
@@ -86,7 +86,7 @@ class Rank:
             self._exchanges.all()
         except Exception as error:
             self._conclude(f"{type(error).__name__}: {error}"[:300])
-            time.sleep(60)  # The process ends meanwhile, by whoever concludes.
+            time.sleep(60)  # Meanwhile the thread that concludes ends the process.
         code = self._report() if self.rank == 0 else self._await_report()
         self._watch.stop()
         return code
@@ -94,7 +94,9 @@ class Rank:
     def _report(self) -> int:
         code = self._emitter.finish(**self._extra())
         self._watch.tell("reported", True)
-        self._watch.told(f"read/{self.ranks}", 1.0)  # Rank 0 may own the store: the others read it first.
+        self._watch.told(
+            f"read/{self.ranks}", 1.0
+        )  # Rank 0 may own the store, so the others read from it first.
         return code
 
     def _await_report(self) -> int:
@@ -121,41 +123,44 @@ class Rank:
 
     def _on_sigterm(self) -> None:
         signal.sigwait({signal.SIGTERM})
-        self._conclude("it was told to end (SIGTERM)")
+        self._conclude("it received SIGTERM")
 
     def _conclude(self, error: str) -> None:
-        """Say who is to blame, if that is this rank's to say, and end the process."""
+        """End the process. The lowest living rank first reports which ranks are to blame."""
         if not self._concluding.acquire(blocking=False):
             return
         code = 1
         try:
             if error:
                 self._watch.failed(error)
-            said, reporter = self._blame()
+            diagnosis, reporter = self._blame()
             if self.rank == reporter:
-                self._accuse(said)
+                self._accuse(diagnosis)
             elif self._watch.told("reported", GONE_SECONDS + 10):
                 code = 0
         finally:
             os._exit(code)
 
-    def _accuse(self, said: Diagnosis) -> None:
-        """Report in the place of rank 0."""
+    def _accuse(self, diagnosis: Diagnosis) -> None:
+        """Write the report in place of rank 0."""
         self._emitter.framed, self._emitter.report_dir = True, self._options.report_dir
-        about = {"cause": said.cause, "ranks": said.ranks, "text": said.text}
+        about = {"cause": diagnosis.cause, "ranks": diagnosis.ranks, "text": diagnosis.text}
         self._emitter.say(Check(id="ddp.hang", tag="DDP", verdict="FAIL", **about))  # type: ignore[arg-type]
         self._emitter.finish(**self._extra())
         self._watch.tell("reported", True)
-        time.sleep(2.0)  # This process may own the store, and the others read there.
+        time.sleep(2.0)  # This process may own the store, from which the others still read.
 
     def _blame(self) -> tuple[Diagnosis, int]:
-        """Return who is to blame, and who says so: the lowest rank that lives. Looks twice."""
+        """Return which ranks are to blame, and the lowest living rank, which reports it.
+
+        It reads all positions twice, GONE_SECONDS apart.
+        """
         try:
             before = self._watch.positions()
             time.sleep(GONE_SECONDS)
             now = self._watch.positions()
         except RuntimeError as error:
-            text = f"the job's store does not answer: rank 0 or its pod is gone ({error})"[:300]
+            text = f"the job's store does not respond: rank 0 or its pod is gone ({error})"[:300]
             return Diagnosis("collective.failed", (0,), text), self.rank
         living = [r for r, p in now.items() if r not in before or before[r].beat != p.beat]
         return diagnose(before, now, self.ranks), min(living, default=self.rank)
@@ -170,14 +175,21 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
         "python -m acceptance.ddp_tests", description=(__doc__ or "").split("\n")[0]
     )
     mode = made.add_mutually_exclusive_group()
-    mode.add_argument("--quick", dest="mode", action="store_const", const="quick", help="a minute's worth")
+    mode.add_argument(
+        "--quick", dest="mode", action="store_const", const="quick", help="small sizes, about a minute"
+    )
     mode.add_argument("--full", dest="mode", action="store_const", const="full", help="all sizes")
     made.set_defaults(mode="quick")
     made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     made.add_argument("--report-dir", type=Path, default=Path("reports"))
-    made.add_argument("--limits", help="a file of limits of your own")
-    made.add_argument("--gpus", help="taken for run_all_tests' sake: torchrun's --nproc-per-node says it")
-    made.add_argument("--hang-seconds", type=float, default=0.0, help="30, with --full 120")
+    made.add_argument("--limits", help="a file with your own limits")
+    made.add_argument("--gpus", help="ignored; torchrun's --nproc-per-node sets the number of GPUs")
+    made.add_argument(
+        "--hang-seconds",
+        type=float,
+        default=0.0,
+        help="seconds without progress after which a rank hangs (default: 30, with --full 120)",
+    )
     options = made.parse_args(arguments)
     try:
         options.limits = Limits.load(options.limits)

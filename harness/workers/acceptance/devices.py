@@ -1,4 +1,4 @@
-"""Find the accelerators that PyTorch sees, and say whether they are those that were asked for."""
+"""List the accelerators that PyTorch sees, and compare their number with the requested one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .smi import Gpu, Smi
 
 TAG = "ENV"
 ASKED = "ACCEPT_GPUS"
-"""Environment variable: how many GPUs this container should see."""
+"""Environment variable with the number of GPUs that this container should see."""
 _SMI_SECONDS = 60
 
 
@@ -31,21 +31,21 @@ class Device:
 
     @property
     def torch(self) -> str:
-        """Return PyTorch's name of it."""
+        """Return the name of the device in PyTorch."""
         return f"cuda:{self.index}" if self.kind == "cuda" else "cpu"
 
     @property
     def ids(self) -> list[int] | None:
-        """Return what NCCL's barrier takes. Without it, it guesses the GPU from the rank, and may hang."""
+        """Return `device_ids` for NCCL's barrier. Without it, NCCL guesses the GPU, and may hang."""
         return [self.index] if self.kind == "cuda" else None
 
     @property
     def where(self) -> Where:
-        """Return the fields of Check that say which GPU it is about."""
+        """Return the fields of Check that identify this GPU."""
         return {"gpu": self.uuid, "index": self.index} if self.kind == "cuda" else {}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return it in the shape of AcceptanceGpu."""
+        """Return the device in the shape of AcceptanceGpu."""
         return {key: value for key, value in asdict(self).items() if key != "kind"}
 
 
@@ -66,9 +66,9 @@ def found() -> list[Device]:
 
 
 def without_cuda() -> str | None:
-    """Return that this PyTorch can use no GPU of NVIDIA or AMD, or None for one that can.
+    """Return why this PyTorch supports no NVIDIA or AMD GPU, or None if it supports them.
 
-    It is a property of the image, and says nothing about the node.
+    This is a property of the image, not of the node.
     """
     import torch
 
@@ -78,25 +78,25 @@ def without_cuda() -> str | None:
 
 
 def image_check(id: str, tag: str) -> Check | None:
-    """Return the check of an image that can use no GPU, which accuses no node. None for an image that can."""
+    """Return the check for an image that cannot use GPUs, or None if it can. The check accuses no node."""
     text = without_cuda()
     return Check(id=id, tag=tag, verdict="UNKNOWN", text=text, cause="image.no_cuda") if text else None
 
 
 def calm() -> None:
-    """Let the CPU compute with one thread: on a busy machine, threads wait minutes for each other."""
+    """Limit PyTorch to one CPU thread. On a busy machine, threads wait minutes for each other."""
     import torch
 
     torch.set_num_threads(1)
 
 
 def uuid(text: str) -> str:
-    """Return a GPU's UUID as nvidia-smi writes it: PyTorch leaves GPU- out."""
+    """Return a GPU's UUID in the format of nvidia-smi. PyTorch omits the prefix `GPU-`."""
     return text if not text or text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
 
 
 def ask_smi(*arguments: str) -> str:
-    """Return what nvidia-smi prints. Raises OSError or ValueError, with its words, when it fails."""
+    """Return the output of nvidia-smi. Raises OSError or ValueError, with its error message, if it fails."""
     command = shutil.which("nvidia-smi")
     if command is None:
         raise OSError("nvidia-smi is not in this container")
@@ -113,28 +113,28 @@ def ask_smi(*arguments: str) -> str:
 
 
 def of(smi: Smi | None, device: Device) -> Gpu | None:
-    """Return what nvidia-smi says of this device. They are paired by UUID: the two may number differently."""
+    """Return nvidia-smi's record of this device, by UUID. PyTorch may number the GPUs differently."""
     gpus = smi.gpus if smi else ()
     return next((gpu for gpu in gpus if device.uuid and gpu.uuid == device.uuid), None)
 
 
 def asked(option: int | None) -> int | None:
-    """Return how many GPUs there should be, or None when nobody said. Raises ValueError."""
+    """Return the requested number of GPUs, or None if none is requested. Raises ValueError."""
     text = os.environ.get(ASKED, "").strip()
     number = int(text) if option is None and text else option
     if number is not None and number < 1:
-        raise ValueError(f"the number of GPUs asked for is at least 1, and not {number}")
+        raise ValueError(f"the number of GPUs must be at least 1; found {number}")
     return number
 
 
 def count(devices: Sequence[Device], smi: Smi | None, expected: int | None) -> Check:
-    """Judge how many GPUs PyTorch sees."""
+    """Judge the number of GPUs that PyTorch sees."""
     id, seen, listed = "env.gpus", len(devices), len(smi.gpus) if smi else 0
     shown: dict[str, Any] = {"measured": float(seen), "unit": "GPUs", "relation": ">="}
     if expected is not None:
         shown["limit"] = float(expected)
     if not seen and listed:
-        text = f"nvidia-smi lists {listed} GPUs (driver {smi.driver if smi else ''}), and PyTorch sees none"
+        text = f"nvidia-smi lists {listed} GPUs (driver {smi.driver if smi else ''}), but PyTorch sees none"
         return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="gpu.driver", **shown)
     if not seen:
         text = f"no GPU is visible; {expected or 'at least 1'} should be"
@@ -143,33 +143,33 @@ def count(devices: Sequence[Device], smi: Smi | None, expected: int | None) -> C
         text = f"{seen} of {expected} GPUs are visible"
         return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="gpu.fewer", **shown)
     if expected is None:
-        text = f"{seen} GPUs are visible, and nobody said how many there should be (--gpus N or {ASKED})"
+        text = f"{seen} GPUs are visible, but the expected number is not set (--gpus N or {ASKED})"
         return Check(id=id, tag=TAG, verdict="UNKNOWN", text=text, **shown)
     names = ", ".join(sorted({device.name for device in devices}))
     return Check(id=id, tag=TAG, verdict="PASS", text=f"{seen} GPUs are visible: {names}", **shown)
 
 
 def versions(smi: Smi | None) -> dict[str, str]:
-    """Return what runs here: python, torch, and where there are some cuda, nccl, cudnn, driver."""
+    """Return the versions of python and torch, and if present of cuda, nccl, cudnn and the driver."""
     import torch
 
-    said = {"python": platform.python_version(), "torch": str(torch.__version__)}
+    known = {"python": platform.python_version(), "torch": str(torch.__version__)}
     if torch.version.cuda:
-        said["cuda"] = str(torch.version.cuda)
+        known["cuda"] = str(torch.version.cuda)
     if torch.cuda.is_available() and torch.distributed.is_nccl_available():
-        said["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+        known["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
     if torch.cuda.is_available() and torch.backends.cudnn.is_available():
-        said["cudnn"] = str(torch.backends.cudnn.version())
+        known["cudnn"] = str(torch.backends.cudnn.version())
     if smi and smi.driver:
-        said |= {"driver": smi.driver, "driver_cuda": smi.cuda}
-    return said
+        known |= {"driver": smi.driver, "driver_cuda": smi.cuda}
+    return known
 
 
-def version_checks(said: dict[str, str], device: str) -> Iterator[Check]:
-    """Say the versions. On a GPU, one that is not known is UNKNOWN."""
+def version_checks(known: dict[str, str], device: str) -> Iterator[Check]:
+    """Report the versions. On a GPU, the check is UNKNOWN if a version is missing."""
     needed = ("python", "torch", *(("cuda", "nccl", "driver") if device == "cuda" else ()))
-    missing = [name for name in needed if not said.get(name)]
-    text = ", ".join(f"{name} {value}" for name, value in said.items())
+    missing = [name for name in needed if not known.get(name)]
+    text = ", ".join(f"{name} {value}" for name, value in known.items())
     if missing:
         text += f"; not known: {', '.join(missing)}"
     yield Check(id="env.versions", tag=TAG, verdict="UNKNOWN" if missing else "PASS", text=text)

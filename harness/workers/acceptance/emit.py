@@ -1,10 +1,10 @@
-"""Say checks as they are made, and write the report at the end: for people, for the harness, for Kubernetes.
+"""Print each check when it is made, and write the report at the end, for people, the harness and Kubernetes.
 
-[COMPUTE] PASS GPU 0 compute.gemm.bf16: …       a line of the log for each check
+[COMPUTE] PASS GPU 0 compute.gemm.bf16: …       a log line for each check
 @accept1 …                                      the same as a frame that the harness trusts (frames.py),
-                                                where HARNESS_NONCE is set
+                                                if HARNESS_NONCE is set
 REPORT_DIR/summary.json                         the report, in the shape of AcceptanceReport
-/dev/termination-log                            the verdict and what failed, for `kubectl describe pod`
+/dev/termination-log                            the verdict and the failed checks, for `kubectl describe pod`
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from .check import VERSION, Check, Verdict, worst
 
 MARK = "@accept1 "
 FILES = {"node": "summary.json", "ddp": "ddp_tests_result.json"}
-"""The kind of a report → its file's name."""
+"""Kind of report → name of its file."""
 EXIT: dict[Verdict, int] = {"PASS": 0, "WARN": 0, "FAIL": 1, "UNKNOWN": 2}
 TERMINATION_LOG = Path("/dev/termination-log")
 TERMINATION_BYTES = 3500
-"""Kubernetes keeps 4096 bytes of it."""
+"""Largest size of the text. Kubernetes keeps 4096 bytes of a termination log."""
 
 
 class Emitter:
-    """Collects the checks of one report. Any thread may call it.
+    """Collects the checks of one report. It is thread-safe.
 
-    `framed`: whether this process prints frames. Of many ranks only one does; it may change on the way.
+    `framed` is whether this process prints frames. Only one of the ranks does. It may change later.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Emitter:
         self._code: int | None = None
 
     def say(self, check: Check, *, shown: bool = True) -> None:
-        """Keep a check for the report, and print it. With `shown` false the log has its line already."""
+        """Add a check to the report, and print it. `shown` is False if the log has its line already."""
         with self._lock:
             self.checks.append(check)
             if shown:
@@ -68,10 +68,10 @@ class Emitter:
             self._frame({"check": finite(check.as_dict())})
 
     def finish(self, **extra: Any) -> int:
-        """Write the report, with `extra` fields of AcceptanceReport. Returns the exit code.
+        """Write the report, with `extra` fields of AcceptanceReport. Return the exit code.
 
-        0 is PASS or WARN, 1 FAIL, 2 UNKNOWN. Only the first call writes. A report that could not be written
-        makes the code 2 where it was 0: who reads the file must not take an old one for it.
+        The code is 0 for PASS or WARN, 1 for FAIL, 2 for UNKNOWN. Only the first call writes. If the report
+        cannot be written, a code of 0 becomes 2, so that nobody mistakes an older file for this report.
         """
         with self._lock:
             if self._code is not None:
@@ -90,7 +90,7 @@ class Emitter:
             return self._code
 
     def report(self, **extra: Any) -> dict[str, Any]:
-        """Return the report as it is now. No check at all is UNKNOWN."""
+        """Return the report with the checks so far. Without any check its verdict is UNKNOWN."""
         with self._lock:
             made = {
                 "version": VERSION,
@@ -122,7 +122,7 @@ class Emitter:
                 _print(line)
 
     def _write(self, report: dict[str, Any]) -> None:
-        """Write the report so that nobody ever reads a part of it."""
+        """Write the report atomically, so that nobody reads a part of it."""
         if self.report_dir is None:
             return
         self.report_dir.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ class Emitter:
         part.replace(path)
 
     def _terminate(self, verdict: Verdict) -> None:
-        """Write the short form for Kubernetes. Where there is no such file, nothing is to be done."""
+        """Write the termination log for Kubernetes. Without that file, do nothing."""
         if not self._termination_log.exists():
             return
         bad = sorted((c for c in self.checks if c.verdict != "PASS"), key=lambda c: -EXIT_ORDER[c.verdict])
@@ -146,27 +146,27 @@ class Emitter:
 
 
 EXIT_ORDER: dict[Verdict, int] = {"PASS": 0, "WARN": 1, "UNKNOWN": 2, "FAIL": 3}
-"""How bad a verdict is, to sort by."""
+"""Verdict → severity, for sorting."""
 
 
 def finite(value: Any) -> Any:
-    """Return it for JSON: a float that is no number, or infinite, becomes None."""
+    """Return the value for JSON, with None in place of NaN and infinite floats."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, dict):
-        return {key: finite(held) for key, held in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [finite(held) for held in value]
+        return [finite(item) for item in value]
     return value
 
 
 def one_line(text: str) -> str:
-    """Return it as it stands in the log."""
+    """Return the text as one line of the log."""
     return text.replace("\n", " ")
 
 
 def _print(line: str) -> None:
-    """Print a line at once and in one piece: ranks share the log. A closed log is no reason to stop."""
+    """Print a line in one write, because ranks share the log. Ignore a closed log."""
     try:
         sys.stdout.write(one_line(line) + "\n")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Judge whether the same work gave the same bits, each time and on every GPU of a kind. Pure."""
+"""Judge whether the same work gives the same bits, in each run and on every GPU of a model. Pure."""
 
 from __future__ import annotations
 
@@ -11,27 +11,31 @@ from .devices import Device
 TAG = "COMPUTE"
 
 
-def checks(id: str, said: Mapping[Device, Sequence[str]], cause: str) -> Iterator[Check]:
-    """Judge the digests of each device's runs: all alike, and like those of the others of its model.
+def checks(id: str, results: Mapping[Device, Sequence[str]], cause: str) -> Iterator[Check]:
+    """Judge the digests of each device's runs, which must equal each other and those of the same GPU model.
 
-    Of three devices or more, one that differs from the majority is accused. Of two that differ, one is
-    wrong and nobody knows which: both are.
+    Among three or more devices, a device that differs from the majority is accused. If two devices differ,
+    both are accused, because one of them is wrong and it is unknown which.
     """
-    for device, digests in said.items():
-        seen = set(digests)
+    for device, digests in results.items():
+        distinct = set(digests)
         others = [
             other_digests[0]
-            for other, other_digests in said.items()
+            for other, other_digests in results.items()
             if other != device and other.name == device.name and len(set(other_digests)) == 1
         ]
         verdict, why = "PASS", ""
         if not digests:
             verdict, text = "UNKNOWN", "no result"
-        elif len(seen) > 1:
-            verdict, text, why = "FAIL", f"{len(digests)} runs gave {len(seen)} results", cause
+        elif len(distinct) > 1:
+            verdict, text, why = "FAIL", f"{len(digests)} runs gave {len(distinct)} different results", cause
         elif others and _differs(digests[0], others):
             count = sum(other != digests[0] for other in others)
-            verdict, text, why = "FAIL", f"{count} of the {len(others)} other GPUs got another result", cause
+            verdict, text, why = (
+                "FAIL",
+                f"{count} of the {len(others)} other GPUs gave a different result",
+                cause,
+            )
         else:
             text = f"{len(digests)} runs gave the same bits"
             text += f", and so did {others.count(digests[0])} other GPUs" if others else ""
@@ -39,6 +43,6 @@ def checks(id: str, said: Mapping[Device, Sequence[str]], cause: str) -> Iterato
 
 
 def _differs(own: str, others: Sequence[str]) -> bool:
-    """Return whether the majority, own result counted, is of another opinion, or there is none."""
+    """Return whether the device's own result is not that of a majority of all devices."""
     count = Counter([own, *others])
     return count[own] * 2 <= count.total()

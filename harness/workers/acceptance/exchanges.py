@@ -1,4 +1,4 @@
-"""Run every collective, pair and comparison of ddp_tests as one rank, and judge them on rank 0."""
+"""Run all collectives, pairs and comparisons of ddp_tests as one rank, and judge them on rank 0."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ ELEMENTS = {
     ("cuda", "quick"): (1 << 18, 1 << 24, 1 << 28),
     ("cuda", "full"): (1 << 18, 1 << 22, 1 << 26, 1 << 28, 1 << 30, 1 << 31, 1 << 32),
 }
-"""float32 elements of a rank's largest buffer. Limits are about 1 to 16 GiB, which is 2²⁸ to 2³² of them."""
+"""(device, mode) → float32 elements of a rank's largest buffer. Limits exist for 1 to 16 GiB (2²⁸ to 2³²)."""
 FREE_SHARE = 0.85
-"""Of a GPU's free memory, how much buffers may take: NCCL and the allocator need the rest."""
+"""Share of a GPU's free memory for buffers. NCCL and the allocator need the rest."""
 ITERATIONS = {"quick": 6, "full": 20}
 STRAGGLER = {"cuda": 1.5, "cpu": 4.0}
-"""Times the median of all ranks from which on a rank's own work is slow. Pods without GPUs share cores."""
+"""Multiple of the median from which on a rank's own work is slow. It is larger on CPUs, which pods share."""
 MIN_RANKS = 4
-"""With fewer ranks a median says nothing of one of them."""
+"""Fewest ranks with which one rank can be compared with the median."""
 
 
 class Exchanges(OneRank):
-    """What one rank does. Rank 0 reads what the others tell it, and says the checks."""
+    """The tests of one rank. Rank 0 collects the results of all ranks, and emits the checks."""
 
     def __init__(
         self,
@@ -52,7 +52,7 @@ class Exchanges(OneRank):
         self._pairs = Pairs(rank, ranks, device, watch, emitter, self._sizes[1], self._iterations)
 
     def all(self) -> None:
-        """Do everything. Raises what PyTorch raises."""
+        """Run all tests. Raises the errors of PyTorch."""
         self._sizes = self._that_fit()
         for name in NAMES:
             self._collective(name)
@@ -60,7 +60,7 @@ class Exchanges(OneRank):
         self._pairs.all()
 
     def extra(self) -> dict[str, Any]:
-        """Return what the report has beside the checks."""
+        """Return the fields of the report other than the checks."""
         shape = {"results": [_as_nccl_tests(row) for row in self._rows]}
         return {"collectives": self._rows, "pairs": self._pairs.rows, "nccl_tests": shape}
 
@@ -71,15 +71,15 @@ class Exchanges(OneRank):
             exchange = Exchange(name, elements, self.rank, self.ranks, self.device.torch)
             wrong, times = self._timed(exchange)
             built |= exchange.built
-            said = self._gathered(f"{name}/{elements}", {"wrong": wrong, "times": times})
-            if said is not None:
-                rows.append(self._row(exchange, said))
+            results = self._gathered(f"{name}/{elements}", {"wrong": wrong, "times": times})
+            if results is not None:
+                rows.append(self._row(exchange, results))
         if self.rank == 0:
             self._rows += [row for row, _ in rows]
             self._judge(name, rows, built)
 
     def _that_fit(self) -> tuple[int, ...]:
-        """Return the sizes that fit into the free memory of every rank. The smallest always is one."""
+        """Return the sizes that fit into the free memory of every rank, and always the smallest size."""
         import torch
         import torch.distributed as dist
 
@@ -93,7 +93,7 @@ class Exchanges(OneRank):
         return self._sizes[:1] + tuple(size for size in self._sizes[1:] if need(size) <= least)
 
     def _timed(self, exchange: Exchange) -> tuple[int, list[float]]:
-        """Return the wrong elements of every iteration, and seconds: not of the first, which connects."""
+        """Return the number of wrong elements, and the seconds of all but the first iteration."""
         import torch.distributed as dist
 
         wrong, times = 0, []
@@ -106,15 +106,15 @@ class Exchanges(OneRank):
             began = time.perf_counter()
             exchange.run()
             self._wait()
-            if iteration:
+            if iteration:  # the first iteration also connects
                 times.append(time.perf_counter() - began)
             self._watch.leave()
             wrong += exchange.wrong()
         return wrong, times
 
-    def _row(self, exchange: Exchange, said: Mapping[int, Any]) -> tuple[dict[str, Any], list[int]]:
-        """Return the row of one size, and the ranks that got wrong elements."""
-        slowest = [max(said[rank]["times"][i] for rank in said) for i in range(self._iterations)]
+    def _row(self, exchange: Exchange, results: Mapping[int, Any]) -> tuple[dict[str, Any], list[int]]:
+        """Return the row of one size, and the ranks that received wrong elements."""
+        slowest = [max(results[rank]["times"][i] for rank in results) for i in range(self._iterations)]
         middle = median(slowest)
         algbw, busbw = bandwidth(exchange.name, exchange.size, middle, self.ranks)
         row = {
@@ -124,24 +124,24 @@ class Exchanges(OneRank):
             "time": middle,
             "algbw": algbw,
             "busbw": busbw,
-            "wrong": sum(one["wrong"] for one in said.values()),
+            "wrong": sum(one["wrong"] for one in results.values()),
             "percentiles": percentiles(slowest),
-            "by_rank": {rank: median(one["times"]) for rank, one in said.items()},
+            "by_rank": {rank: median(one["times"]) for rank, one in results.items()},
         }
-        return row, [rank for rank, one in said.items() if one["wrong"]]
+        return row, [rank for rank, one in results.items() if one["wrong"]]
 
     def _judge(self, name: str, rows: list[tuple[dict[str, Any], list[int]]], built: bool) -> None:
         wrong = sum(row["wrong"] for row, _ in rows)
         bad = tuple(sorted({rank for _, ranks in rows for rank in ranks}))
-        how = "; put together from another collective, because this backend lacks it" if built else ""
+        how = "; built from another collective, because this backend lacks it" if built else ""
         if wrong:
-            text = f"{listed(bad)} got {wrong} wrong elements of {name} over {self.ranks} ranks{how}"
+            text = f"{listed(bad)} received {wrong} wrong elements of {name} over {self.ranks} ranks{how}"
         else:
-            text = f"every element of {len(rows)} sizes is right on all {self.ranks} ranks{how}"
+            text = f"every element of {len(rows)} sizes is correct on all {self.ranks} ranks{how}"
         self._say(f"ddp.{name}.correct", "FAIL" if wrong else "PASS", text, "collective.wrong", bad)
         row, id_ = rows[-1][0], f"ddp.{name}.busbw"
         if self.ranks < 2:
-            self._say(id_, "PASS", "one rank alone sends nothing, so there is no bandwidth", "", ())
+            self._say(id_, "PASS", "a single rank sends nothing, so there is no bandwidth to measure", "", ())
             return
         known = self._limits.row(
             model=self.device.name, check=id_, ranks=self.ranks, nodes=self._nodes, payload=row["size"]
@@ -155,23 +155,23 @@ class Exchanges(OneRank):
 
     # -- who is slow ---------------------------------------------------------------------------------------
     def _stragglers(self) -> None:
-        """Compare what each rank needs for the same work of its own: nobody waits for anybody in it."""
-        said = self._gathered("work", self._work())
-        if said is None:
+        """Compare the time of each rank for the same local work, in which no rank waits for another."""
+        seconds_of = self._gathered("work", self._work())
+        if seconds_of is None:
             return
         if self.ranks < MIN_RANKS:
-            text = f"{self.ranks} ranks are too few to compare; from {MIN_RANKS} on one can stand apart"
+            text = f"{self.ranks} ranks are too few to compare; at least {MIN_RANKS} are needed"
             self._say("ddp.stragglers", "PASS", text, "", ())
             return
-        usual, share = median(said.values()), STRAGGLER[self.device.kind]
-        slow = tuple(rank for rank, seconds in said.items() if seconds > share * usual)
-        worst = max(said, key=lambda rank: said[rank])
-        times = said[worst] / usual
+        usual, share = median(seconds_of.values()), STRAGGLER[self.device.kind]
+        slow = tuple(rank for rank, seconds in seconds_of.items() if seconds > share * usual)
+        worst = max(seconds_of, key=lambda rank: seconds_of[rank])
+        times = seconds_of[worst] / usual
         text = f"the same work takes rank {worst} {times:.2f} × the median of all; {share:g} × is slow"
         self._say("ddp.stragglers", "FAIL" if slow else "PASS", text, "straggler.rank", slow)
 
     def _work(self) -> float:
-        """Return the seconds of a matrix product: the best of many, which other work disturbs least."""
+        """Return the seconds of the fastest of 12 matrix products, the one that other work disturbs least."""
         import torch
 
         side = 4096 if self.device.kind == "cuda" else 192
@@ -187,7 +187,7 @@ class Exchanges(OneRank):
 
 
 def _as_nccl_tests(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row as nccl-tests' JSON has it: time in µs, bandwidths in GB/s."""
+    """Return a row in the JSON format of nccl-tests, with time in µs and bandwidths in GB/s."""
     in_place = row["collective"] in ("all_reduce", "broadcast")
     figures = {
         "time": row["time"] * 1e6,

@@ -1,4 +1,4 @@
-"""Prove that matrix products are right, and fast enough, in each precision that the device has."""
+"""Test the correctness and speed of matrix products in each precision that the device supports."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .timing import SPANS, seconds_per_call
 
 TAG = "COMPUTE"
 RIGHT_SHAPE = {"cpu": (128, 128, 512), "cuda": (1024, 1024, 2048)}
-"""Device → (M, N, K) of the product that is compared with the reference on the CPU, in float64."""
+"""Device → (M, N, K) of the product that is compared with a float64 reference on the CPU."""
 FAST_SIZE = {"cpu": 256, "cuda": 8192}
 """Device → M = N = K of the product that is timed."""
 EQUAL_SIZE = {"cpu": 256, "cuda": 4096}
@@ -26,13 +26,13 @@ EQUAL_RUNS = 3
 
 
 def precisions(device: Device) -> list[Precision]:
-    """Return the precisions that this device has."""
+    """Return the precisions that this device supports."""
     capability = torch.cuda.get_device_capability(device.index) if device.kind == "cuda" else (0, 0)
     return offered(device.kind, capability)
 
 
 def right(precision: Precision, device: Device) -> Check:
-    """Compare a product with its reference in float64, by the bound of precision.py, in every element."""
+    """Compare every element of a product with a float64 reference, by the error bound of precision.py."""
     m, n, k = RIGHT_SHAPE[device.kind]
     a, b = _factors(precision, m, n, k, device)
     with exactly(precision):
@@ -41,7 +41,7 @@ def right(precision: Precision, device: Device) -> Check:
     exact, size = left @ right_, left.abs() @ right_.abs()
     bound = factor(precision, k) * size + precision.u_out * exact.abs() + precision.least
     shares = (product - exact).abs() / bound
-    # A product that is no number at all must not look like a small error: nan is above any bound.
+    # NaN must not count as a small error, so it becomes an infinite one.
     share = float(torch.nan_to_num(shares, nan=float("inf")).max())
     wrong = int((~(shares <= 1)).sum())
     text = f"{m}×{n}×{k}: the largest error is {share:.3g} of its bound"
@@ -62,7 +62,7 @@ def right(precision: Precision, device: Device) -> Check:
 
 
 def fast(precision: Precision, device: Device, mode: str, limits: Limits) -> Check:
-    """Time a product. The factors are made before, and the result is not read back in the timed part."""
+    """Time a product. Generating the factors and reading the result are not part of the measured time."""
     n = FAST_SIZE[device.kind]
     a, b = _factors(precision, n, n, n, device)
     with exactly(precision):
@@ -84,7 +84,7 @@ def digests(device: Device) -> list[str]:
 
 @contextmanager
 def exactly(precision: Precision) -> Iterator[None]:
-    """Let products be made in this precision and no lower one."""
+    """Compute products in exactly this precision within the block, and in no lower one."""
     matmul = torch.backends.cuda.matmul
     names = ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
     before = {name: getattr(matmul, name) for name in names}
@@ -98,21 +98,21 @@ def exactly(precision: Precision) -> Iterator[None]:
 
 
 def _factors(precision: Precision, m: int, n: int, k: int, device: Device) -> tuple[Any, Any]:
-    """Return A (M×K) and B (K×N), random, exact in the precision. Seeded: each device gets the same."""
+    """Return random A (M×K) and B (K×N) that the precision represents exactly. Both are seeded."""
     generator = torch.Generator(device.torch).manual_seed(7)
     if not hasattr(torch, precision.dtype):
         raise lacks(precision.dtype, "2.1")
-    made = []
+    factors = []
     for shape in ((m, k), (k, n)):
         whole = torch.randn(shape, generator=generator, device=device.torch)
         if precision.name == "tf32":
             whole = (whole.view(torch.int32) & TF32_MASK).view(torch.float32)
-        made.append(whole.to(getattr(torch, precision.dtype)))
-    return made[0], made[1]
+        factors.append(whole.to(getattr(torch, precision.dtype)))
+    return factors[0], factors[1]
 
 
 def _product(precision: Precision, a: Any, b: Any) -> Callable[[], Any]:
-    """Return what multiplies the two."""
+    """Return a function that multiplies the two factors."""
     if precision.name != "fp8":
         out = torch.empty(a.shape[0], b.shape[1], dtype=a.dtype, device=a.device)
 
@@ -126,7 +126,7 @@ def _product(precision: Precision, a: Any, b: Any) -> Callable[[], Any]:
 
         return product
     one = torch.ones((), device=a.device)
-    columns = b.t().contiguous().t()  # cuBLAS wants the second factor by columns
+    columns = b.t().contiguous().t()  # cuBLAS needs the second factor in column-major order
     options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
     if isinstance(torch._scaled_mm(a, columns, **options), tuple):  # it also returned the largest element
         raise lacks("product of fp8 that returns the result alone", "2.5")

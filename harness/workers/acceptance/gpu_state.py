@@ -1,7 +1,8 @@
-"""Judge the state of a GPU as nvidia-smi shows it: memory errors, links, clocks, MIG, persistence. Pure.
+"""Judge the state of a GPU that nvidia-smi reports: memory errors, links, clocks, MIG, persistence. Pure.
 
-Some of it is true at any time (`at_rest`). Clocks and the generation of the PCIe link fall when a GPU idles,
-so they are read while it computes (`under_load`). What nvidia-smi does not tell is UNKNOWN.
+Most of the state does not depend on load (`at_rest`). Clocks and the generation of the PCIe link drop while
+a GPU idles, so they are read while it computes (`under_load`). A value that nvidia-smi does not report is
+UNKNOWN.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 TAG = "ENV"
 FAILING_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-"""The hardware protects itself from heat or from a weak power supply."""
+"""Throttle reasons by which the hardware protects itself from heat or a weak power supply."""
 WARNING_REASONS = ("sw_thermal_slowdown", "applications_clocks_setting", "sync_boost")
 AT_REST = (
     "env.ecc.mode",
@@ -35,7 +36,7 @@ UNDER_LOAD = ("env.pcie.generation", "env.clocks", "env.throttle")
 
 
 def at_rest(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
-    """Make the checks AT_REST of one GPU."""
+    """Yield the AT_REST checks of one GPU."""
     yield _word("env.ecc.mode", gpu.ecc_mode, "ECC", "Enabled", "FAIL", "gpu.ecc", **where)
     counts: tuple[tuple[str, Number, str, str, str], ...] = (
         ("env.ecc.sram_uncorrected", gpu.sram_uncorrected, "errors", "gpu.ecc", "uncorrected SRAM errors"),
@@ -70,7 +71,7 @@ def at_rest(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Che
 
 
 def under_load(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
-    """Make the checks UNDER_LOAD of one GPU, which computed while nvidia-smi looked."""
+    """Yield the UNDER_LOAD checks of one GPU, which computed while nvidia-smi ran."""
     yield _link(
         "env.pcie.generation", gpu.pcie_generation, gpu.pcie_generation_max, "PCIe generation", **where
     )
@@ -79,7 +80,7 @@ def under_load(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[
 
 
 def not_told(ids: Iterable[str], why: str, **where: Unpack[Where]) -> Iterator[Check]:
-    """Make UNKNOWN of checks whose GPU nvidia-smi did not tell of."""
+    """Yield UNKNOWN for the checks of a GPU that nvidia-smi did not report."""
     for id in ids:
         yield Check(id=id, tag=TAG, verdict="UNKNOWN", text=why, **where)
 
@@ -87,13 +88,14 @@ def not_told(ids: Iterable[str], why: str, **where: Unpack[Where]) -> Iterator[C
 def links(
     gpu: Gpu, all_links: Mapping[str, list[float]], limits: Limits, /, *, gpus: int, **where: Unpack[Where]
 ) -> Check:
-    """Judge the GPU's NVLinks: as many are up as its model has, and each is as fast as the fastest here.
+    """Judge the number of active NVLinks of the GPU, and whether each is as fast as the fastest link here.
 
-    Where no row says how many its model has, fewer than a neighbour's are wrong, and as many are UNKNOWN.
+    If limits.toml has no number for the model, fewer links than another GPU of the node is FAIL, otherwise
+    UNKNOWN.
     """
     id, own = "env.nvlink", all_links.get(gpu.uuid)
     if own is None and gpus < 2:
-        text = "nvidia-smi tells of no NVLink, and one GPU alone uses none"
+        text = "nvidia-smi reports no NVLink, and a single GPU uses none"
         return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
     if own is None:
         return _missing(id, "NVLink", None, **where)
@@ -101,8 +103,8 @@ def links(
     text = f"{len(up)} of {len(own)} NVLinks are up" + (f", {min(up):g} GB/s each or more" if up else "")
     shown: dict[str, Any] = {"measured": float(len(up)), "unit": "links", **where}
     if gpus < 2:
-        # Providers of single GPUs switch the links off, rightly.
-        return Check(id=id, tag=TAG, verdict="PASS", text=f"{text}; one GPU alone uses none", **shown)
+        # Providers of single GPUs disable the links, which is correct.
+        return Check(id=id, tag=TAG, verdict="PASS", text=f"{text}; a single GPU uses none", **shown)
     fastest = max((speed for speeds in all_links.values() for speed in speeds), default=0.0)
     most = max(sum(speed > 0 for speed in speeds) for speeds in all_links.values())
     row = limits.row(model=gpu.name, check=id)
@@ -110,11 +112,11 @@ def links(
         return judged(id, TAG, float(len(up)), "links", row, "gpu.nvlink", text, **where)
     verdict: Verdict
     if up and min(up) < 0.99 * fastest:
-        verdict, text = "FAIL", f"{text}; the fastest here run at {fastest:g} GB/s"
+        verdict, text = "FAIL", f"{text}; the fastest link of this node runs at {fastest:g} GB/s"
     elif len(up) < most:
-        verdict, text = "FAIL", f"{text}; a neighbour has {most}"
+        verdict, text = "FAIL", f"{text}; another GPU of this node has {most}"
     else:
-        verdict, text = "UNKNOWN", f"{text}; nobody knows how many a {gpu.name} should have here"
+        verdict, text = "UNKNOWN", f"{text}; the expected number for a {gpu.name} is unknown"
     cause = "gpu.nvlink" if verdict == "FAIL" else None
     return Check(id=id, tag=TAG, verdict=verdict, text=text, cause=cause, **shown)
 
@@ -127,7 +129,7 @@ def _word(
     text = f"{words}: {seen}"
     if seen == good:
         return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
-    return Check(id=id, tag=TAG, verdict=otherwise, text=f"{text}, and not {good}", cause=cause, **where)
+    return Check(id=id, tag=TAG, verdict=otherwise, text=f"{text}; expected {good}", cause=cause, **where)
 
 
 def _link(id: str, now: Number, most: Number, words: str, **where: Unpack[Where]) -> Check:
@@ -143,7 +145,7 @@ def _link(id: str, now: Number, most: Number, words: str, **where: Unpack[Where]
         expected=most,
         limit=most,
         limit_kind="peak",
-        limit_source="nvidia-smi: what GPU and host can do together",
+        limit_source="nvidia-smi: the maximum of GPU and host together",
         **where,
     )
 
@@ -156,7 +158,7 @@ def _clock(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Check:
     ):
         return _missing("env.clocks", "the SM clock", None, **where)
     if isinstance(gpu.reasons, frozenset) and "gpu_idle" in gpu.reasons:
-        words = "the GPU idled when its clock was read under load"
+        words = "the GPU was idle when its clock was read under load"
         return Check(id="env.clocks", tag=TAG, verdict="UNKNOWN", text=words, **where)
     share = gpu.sm_clock / gpu.sm_clock_max
     text = f"SM clock {gpu.sm_clock:.0f} of {gpu.sm_clock_max:.0f} MHz under load"
@@ -167,9 +169,9 @@ def _clock(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Check:
 def _throttle(gpu: Gpu, /, **where: Unpack[Where]) -> Check:
     id = "env.throttle"
     if not isinstance(gpu.reasons, frozenset):
-        return _missing(id, "why the clocks are held down", gpu.reasons, **where)
-    # Under full load the power limit holds a healthy GPU's clocks down: sw_power_cap is said, not judged.
-    text = "under load held down by: " + (", ".join(sorted(gpu.reasons)) or "nothing")
+        return _missing(id, "reasons for reduced clocks", gpu.reasons, **where)
+    # Under full load the power limit reduces a healthy GPU's clocks, so sw_power_cap is not judged.
+    text = "clocks reduced under load by: " + (", ".join(sorted(gpu.reasons)) or "nothing")
     if any(reason in gpu.reasons for reason in FAILING_REASONS):
         return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="gpu.throttled", **where)
     if any(reason in gpu.reasons for reason in WARNING_REASONS):
@@ -178,5 +180,5 @@ def _throttle(gpu: Gpu, /, **where: Unpack[Where]) -> Check:
 
 
 def _missing(id: str, words: str, seen: Number | str | frozenset[str], **where: Unpack[Where]) -> Check:
-    why = "not supported by this GPU (N/A)" if seen == NOT_SUPPORTED else "nvidia-smi does not tell"
+    why = "not supported by this GPU (N/A)" if seen == NOT_SUPPORTED else "nvidia-smi does not report it"
     return Check(id=id, tag=TAG, verdict="UNKNOWN", text=f"{words}: {why}", **where)

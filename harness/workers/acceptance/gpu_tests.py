@@ -1,6 +1,6 @@
-"""Test the GPUs of one node: the environment, computing, training. `python -m acceptance.gpu_tests --quick`.
+"""Test the GPUs of one node: environment, compute and training. `python -m acceptance.gpu_tests --quick`.
 
-Exit code: 0 PASS or WARN, 1 FAIL, 2 UNKNOWN or bad use.
+Exit code: 0 for PASS or WARN, 1 for FAIL, 2 for UNKNOWN or a usage error.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from .node import Node
 from .runner import Runner, Section
 
 DEADLINE = {"quick": 600.0, "full": 7200.0}
-"""Seconds. The pod's own deadline must be later, or Kubernetes deletes the report with the pod."""
+"""Seconds. The deadline of the pod must be later, or Kubernetes deletes the report with the pod."""
 
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:
-    """Return the command's parser. Bad use exits with 2."""
+    """Return the parser of the command. It exits with code 2 on a usage error."""
     made = argparse.ArgumentParser(
         f"python -m {name}", description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -33,13 +33,15 @@ def parser(name: str, description: str) -> argparse.ArgumentParser:
         "--device",
         choices=("auto", "cpu", "cuda"),
         default="auto",
-        help="auto is cuda: a node without a GPU fails. cpu is for development, and accepts no GPU",
+        help="auto means cuda, so a node without a GPU fails. cpu is for development, and accepts no GPU",
     )
-    made.add_argument("--limits", type=Path, metavar="FILE", help="limits of your own, beside limits.toml")
     made.add_argument(
-        "--gpus", type=int, metavar="N", help="how many GPUs there should be (else ACCEPT_GPUS)"
+        "--limits", type=Path, metavar="FILE", help="your own limits, in addition to limits.toml"
     )
-    made.add_argument("--deadline", type=float, metavar="S", help="seconds after which the rest is UNKNOWN")
+    made.add_argument("--gpus", type=int, metavar="N", help="expected number of GPUs (default: ACCEPT_GPUS)")
+    made.add_argument(
+        "--deadline", type=float, metavar="S", help="seconds after which the remaining checks are UNKNOWN"
+    )
     return made
 
 
@@ -48,26 +50,26 @@ def accept(
     arguments: list[str] | None,
     more: Callable[[Runner, Node, argparse.Namespace], Iterable[Section]],
 ) -> int:
-    """Run the sections of a node, and `more` after them. Returns the exit code."""
+    """Run the sections of a node, and then those of `more`. Return the exit code."""
     options = made.parse_args(arguments)
     try:
         limits = Limits.load(options.limits)
         node = Node("cpu" if options.device == "cpu" else "cuda", options.mode, limits, options.gpus)
     except (OSError, ValueError) as error:
         made.error(str(error))
-    # Each run of cuBLAS gives the same bits only with a workspace of its own. It reads this when it starts.
+    # cuBLAS is deterministic only with this workspace setting, which it reads when it starts.
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     (options.report_dir / FILES["node"]).unlink(missing_ok=True)
     emitter = Emitter("node", node.device, options.mode, options.report_dir)
     runner = Runner(emitter, options.deadline or DEADLINE[options.mode])
-    # One dictionary for both: a report that is written early has what the node has learnt until then.
+    # Both share one dictionary, so that a report that is written early has the node's facts so far.
     runner.extra = node.extra
     sections = node.sections()
     return runner.run(sections if node.wrong_image else [*sections, *more(runner, node, options)])
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Test, print, and return the exit code."""
+    """Run the tests, and return the exit code."""
     return accept(parser("acceptance.gpu_tests", __doc__ or ""), arguments, lambda *_: ())
 
 

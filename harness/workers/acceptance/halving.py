@@ -1,6 +1,6 @@
-"""The steps of a search among many nodes: halve what failed, join what passed, pair what is left.
+"""The steps of a search among many nodes: halve failed groups, join good groups, pair the remaining nodes.
 
-Each step is a generator of rounds (tested.py). None of them accuses a node: search.py does.
+Each step is a generator of rounds (tested.py). No step accuses a node; search.py does.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from .tested import Group, Search, Tested
 
 
 def split(nodes: Sequence[int]) -> list[Group]:
-    """Split nodes into groups of about √N in their order, each of two nodes at least.
+    """Split nodes, in their order, into groups of about √N nodes, at least two each.
 
-    Neighbours in the order share a group, so an order by rack tests racks first.
+    Adjacent nodes share a group, so nodes that are ordered by rack are tested by rack first.
     """
     size = max(2, math.isqrt(max(len(nodes) - 1, 0)) + 1)
     count = max(1, len(nodes) // size)
@@ -25,7 +25,7 @@ def split(nodes: Sequence[int]) -> list[Group]:
 
 
 def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], list[int]]]:
-    """Halve every group that fails, all at the same time. Return the good groups, and single nodes left."""
+    """Halve all failed groups at the same time. Return the good groups, and the remaining single nodes."""
     good: list[Group] = []
     left: list[int] = []
     while groups:
@@ -45,9 +45,9 @@ def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], 
 
 
 def join(tested: Tested, parts: Sequence[Group]) -> Search[list[Group]]:
-    """Test good parts together. Return the classes: each is good, no two of them are good together.
+    """Test good parts together. Return classes that are each good, of which no two are good together.
 
-    One test where all is well. Else halve the parts, and join what the halves gave.
+    If all parts pass together, one test suffices. Otherwise join each half of the parts, then the results.
     """
     if len(parts) < 2:
         return list(parts)
@@ -73,7 +73,7 @@ def join(tested: Tested, parts: Sequence[Group]) -> Search[list[Group]]:
 def meet(
     tested: Tested, nodes: Sequence[int], witnesses: Sequence[int], most: int
 ) -> Search[dict[int, dict[int, str]]]:
-    """Pair each node with `most` witnesses in turn, until it passes with one.
+    """Pair each node with up to `most` witnesses in turn, until it passes with one.
 
     Return node → witness → outcome.
     """
@@ -84,20 +84,20 @@ def meet(
         for start in range(0, len(waiting), len(witnesses)):
             pairs: dict[int, int | None] = {}
             for place, node in enumerate(waiting[start : start + len(witnesses)]):
-                # The place among all nodes, not among the waiting: nobody gets the same witness twice.
+                # The first choice changes with each turn. `_witness` skips witnesses that the node has met.
                 pairs[node] = _witness(witnesses, pairs.values(), met[node], place + turn)
             ready = {node: witness for node, witness in pairs.items() if witness is not None}
-            asked = list(ready.items())
-            for (node, witness), outcome in paired(asked, (yield from tested.ask(asked))):
+            wanted = list(ready.items())
+            for (node, witness), outcome in paired(wanted, (yield from tested.ask(wanted))):
                 met[node][witness] = outcome
     return met
 
 
 def pair_up(tested: Tested, nodes: Sequence[int], hopeless: int | None = None) -> Search[list[Group]]:
-    """Find good pairs among nodes without a good partner yet: all together first, then round by round.
+    """Return good pairs of nodes that have no good partner yet. The pairs share no node.
 
-    Ends as soon as every node has a partner, or after `hopeless` rounds without any. Returns groups that
-    share no node.
+    If all nodes pass together, return them as one group. Otherwise test the pairs round by round, until every
+    node has a partner, or no pair was good in `hopeless` rounds.
     """
     if len(nodes) < 2:
         return []
@@ -118,9 +118,10 @@ def pair_up(tested: Tested, nodes: Sequence[int], hopeless: int | None = None) -
 
 
 def across(tested: Tested, one: Group, other: Group) -> Search[tuple[int, int] | None]:
-    """Find two nodes that fail together, in two sets that fail together although each is good.
+    """Return two nodes that fail together, one of each set. The sets are good, but fail together.
 
-    Halves the one set with the other one whole, then the other. None where the failure did not come again.
+    First halve one set and keep the other whole, then halve the other. Return None if the failure does not
+    recur.
     """
     while len(one) > 1:
         half = one[: len(one) // 2]
@@ -137,7 +138,7 @@ def across(tested: Tested, one: Group, other: Group) -> Search[tuple[int, int] |
 def _witness(
     witnesses: Sequence[int], taken: Iterable[int | None], met: Iterable[int], first: int
 ) -> int | None:
-    """Return the first witness, from `first` on in turn, that is free in this round and new to the node."""
+    """Return the next witness from `first` on that is free in this round and new to the node, or None."""
     used = {*taken, *met}
     turned = (witnesses[(first + step) % len(witnesses)] for step in range(len(witnesses)))
     return next((witness for witness in turned if witness not in used), None)

@@ -1,4 +1,4 @@
-"""Judge what a container gives its ranks: shared memory, locked memory, a clock that is right."""
+"""Judge the environment of a container: shared memory, the limit of locked memory, and the clock."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from typing import Any
 from .check import Check
 
 TAG = "ENV"
-SHM = Path("/dev/shm")  # noqa: S108 - it is judged, not written to
+SHM = Path("/dev/shm")  # noqa: S108 - the tests do not write to it
 SHM_BYTES = 64 * 2**20
-"""What must be free at least. Without it eight ranks ended in a segfault (ai-cloud-validation #643)."""
+"""Smallest amount of free shared memory. With less, eight ranks crashed (ai-cloud-validation #643)."""
 RDMA_DEVICES = Path("/sys/class/infiniband")
 CLOCK_ERROR_SECONDS = 1.0
 _TIME_ERROR = 5
-"""adjtimex's return value for a clock that nothing keeps right."""
+"""Return value of adjtimex for a clock that is not synchronised."""
 _GIB = 2**30
 
 
 class _Timex(ctypes.Structure):
-    """struct timex of Linux (adjtimex(2)), as far as it is read, and room for the rest."""
+    """struct timex of Linux (adjtimex(2)): the fields that are read, and padding for the rest."""
 
     _fields_ = (
         ("modes", ctypes.c_uint),
@@ -38,7 +38,7 @@ class _Timex(ctypes.Structure):
 
 
 def shared_memory(path: Path) -> Check:
-    """Judge the room in /dev/shm: SHM_BYTES must be free."""
+    """Judge the free space in /dev/shm, which must be at least SHM_BYTES."""
     try:
         room = shutil.disk_usage(path)
     except OSError as error:
@@ -47,13 +47,13 @@ def shared_memory(path: Path) -> Check:
 
 
 def judge_room(total: int, free: int) -> Check:
-    """Judge so many bytes of /dev/shm, of which so many are free."""
+    """Judge /dev/shm by its total and free bytes."""
     cause = "shm.small" if total < SHM_BYTES else "shm.full" if free < SHM_BYTES else None
     return Check(
         id="env.shm",
         tag=TAG,
         verdict="FAIL" if cause else "PASS",
-        text=f"{free / _GIB:.3g} GiB of {total / _GIB:.3g} GiB of shared memory are free; 64 MiB must be",
+        text=f"{free / _GIB:.3g} GiB of {total / _GIB:.3g} GiB of shared memory are free; 64 MiB are needed",
         cause=cause,
         measured=float(free),
         unit="bytes",
@@ -69,10 +69,12 @@ def memlock() -> Check:
 
 
 def locked_memory(limit: int, rdma_devices: int) -> Check:
-    """Judge the limit of locked memory. RDMA registers all it sends, so it needs an unlimited one."""
+    """Judge the limit of locked memory. RDMA locks all memory it sends, so it needs an unlimited one."""
     unlimited = limit == resource.RLIM_INFINITY
     size = "unlimited" if unlimited else f"{limit / 2**20:.3g} MiB"
-    devices = f"{rdma_devices} RDMA devices" if rdma_devices else "no RDMA device is here that needs more"
+    devices = (
+        f"{rdma_devices} RDMA devices" if rdma_devices else "there is no RDMA device, which would need more"
+    )
     low = not unlimited and rdma_devices > 0
     return Check(
         id="env.memlock",
@@ -86,25 +88,27 @@ def locked_memory(limit: int, rdma_devices: int) -> Check:
 
 
 def clock() -> Check:
-    """Judge the host's clock by what the kernel says of it, and by this image's files, which are older."""
+    """Judge the host's clock by the kernel's state, and by the build time of this image, which is earlier."""
     built = Path(__file__).stat().st_mtime
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         state = _Timex()
-        answer = libc.adjtimex(ctypes.byref(state))
+        returned = libc.adjtimex(ctypes.byref(state))
     except (OSError, AttributeError) as error:
         return judge_clock(None, 0.0, built, str(error))
-    return judge_clock(answer, state.maxerror / 1e6, built, os.strerror(ctypes.get_errno()))
+    return judge_clock(returned, state.maxerror / 1e6, built, os.strerror(ctypes.get_errno()))
 
 
 def judge_clock(answer: int | None, error: float, built: float, why: str = "") -> Check:
-    """Judge what adjtimex answered, with its estimate of the largest error in seconds."""
+    """Judge the clock by the return value of adjtimex, and its estimate of the largest error in seconds."""
     id, now = "env.clock", time.time()
     if now < built - 86400:
         words = f"the clock is {(built - now) / 86400:.0f} days before this image was built"
         return Check(id=id, tag=TAG, verdict="FAIL", text=words, cause="clock.wrong")
     if answer is None or answer < 0:
-        return Check(id=id, tag=TAG, verdict="UNKNOWN", text=f"the kernel does not tell of its clock: {why}")
+        return Check(
+            id=id, tag=TAG, verdict="UNKNOWN", text=f"the state of the kernel's clock cannot be read: {why}"
+        )
     shown: dict[str, Any] = {
         **{"measured": error, "unit": "s", "relation": "<=", "limit": CLOCK_ERROR_SECONDS},
         **{"limit_kind": "limit", "limit_source": "docs/acceptance.md"},

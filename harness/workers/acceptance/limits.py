@@ -1,7 +1,7 @@
-"""Know what healthy hardware gives, and judge a figure by it. Rows and their sources: limits.toml.
+"""Judge measurements by the figures of healthy hardware in limits.toml, which names the source of each row.
 
-A row is found by (model, check, ranks, nodes, payload, algorithm). Where none is found, nobody knows what the
-figure should be: the verdict is UNKNOWN, and the figure is shown.
+The key of a row is (model, check, ranks, nodes, payload, algorithm). Without a matching row the verdict is
+UNKNOWN, and the report shows the measurement.
 """
 
 from __future__ import annotations
@@ -21,72 +21,72 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).parent / "limits.toml"
 SHARES = {"peak": 0.5, "measured": 0.75, "limit": 1.0, "floor": 1.0}
-"""Kind of figure → the share of it that still passes, unless the row says its own.
+"""Kind of figure → the share of it that passes, unless the row sets `share`.
 
-0.75 of what was measured is the rule of DCGM's authors. 0.5 of a vendor's peak is hyperpod's limit for a
-replacement: a peak is reached by no real load.
+0.75 of a measurement is the rule of DCGM's authors. 0.5 of a vendor's peak is hyperpod's limit for a
+replacement, because no real load reaches the peak.
 """
 MAX_BYTES = 128 << 10
-"""Of a file of limits: more than a thousand rows."""
+"""Largest size of a file of limits, enough for more than a thousand rows."""
 MARGIN = 0.05
-"""Within this share of its limit a figure that passes is WARN (Azure NHC does the same)."""
+"""A measurement that passes within this share of its limit is WARN, as in Azure NHC."""
 RELATIONS = (">=", "<=", "==")
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is known of one figure. `value` is the source's figure; `limit` is what passes."""
+    """The limit of one figure. `value` is the figure of the source; `limit` is the figure that passes."""
 
     model: str
-    """Pattern for the GPU's name as PyTorch gives it, case apart: `NVIDIA H100*HBM3`. `cpu` for no GPU."""
+    """Case-insensitive pattern of the GPU's name in PyTorch, such as `NVIDIA H100*HBM3`, or `cpu`."""
     check: str
     value: float
     unit: str
     kind: Literal["peak", "measured", "limit", "floor"]
     source: str
     ranks: int | None = None
-    """Of exactly so many ranks. None: of any number."""
+    """The exact number of ranks. None means any number."""
     nodes: int | None = None
     payload: int = 0
-    """Bytes from which on it holds."""
+    """Smallest payload in bytes for which the row holds."""
     algorithm: str | None = None
     relation: Literal[">=", "<=", "=="] = ">="
     share: float | None = None
-    """The share of `value` that passes, where it is not the one of its kind."""
+    """The share of `value` that passes. None means the share of the kind (SHARES)."""
 
     def __post_init__(self) -> None:
-        """Raise ValueError for a row that cannot be used."""
+        """Raise ValueError for an invalid row."""
         if self.kind not in SHARES:
-            raise ValueError(f"kind is one of {', '.join(SHARES)}, and not {self.kind!r}")
+            raise ValueError(f"kind must be one of {', '.join(SHARES)}; found {self.kind!r}")
         if self.relation not in RELATIONS:
-            raise ValueError(f"relation is one of {' '.join(RELATIONS)}, and not {self.relation!r}")
+            raise ValueError(f"relation must be one of {' '.join(RELATIONS)}; found {self.relation!r}")
         if not self.source.strip():
-            raise ValueError("source is empty: whoever reads the limit must be able to look it up")
+            raise ValueError("source is empty: name the source of the figure, so that readers can look it up")
         if not math.isfinite(self.value) or self.value < 0:
-            raise ValueError(f"value is a number from 0 on, and not {self.value!r}")
+            raise ValueError(f"value must be a finite number of at least 0; found {self.value!r}")
         if not 0 < (1.0 if self.share is None else self.share) <= 1:
-            raise ValueError(f"share is above 0 and at most 1, and not {self.share!r}")
+            raise ValueError(f"share must be above 0 and at most 1; found {self.share!r}")
 
     @property
     def key(self) -> tuple[object, ...]:
-        """Return what it is found by."""
+        """Return the key of the row. Two rows of a file must not have the same key."""
         return (self.model.lower(), self.check, self.ranks, self.nodes, self.payload, self.algorithm)
 
     @property
     def limit(self) -> float:
-        """Return the figure at which it passes."""
+        """Return the figure that a measurement must reach, or with `<=` must not exceed."""
         share = SHARES[self.kind] if self.share is None else self.share
         return self.value / share if self.relation == "<=" else self.value * share
 
     @property
     def expected(self) -> float | None:
-        """Return what healthy hardware gives. A limit or a floor does not tell."""
+        """Return the figure of healthy hardware, or None if the row is a limit or a floor."""
         return self.value if self.kind in ("peak", "measured") else None
 
     def fits(
         self, model: str, check: str, ranks: int, nodes: int, payload: int, algorithm: str | None
     ) -> bool:
-        """Return whether it holds for this figure."""
+        """Return whether the row holds for this measurement."""
         return (
             self.check == check
             and fnmatchcase(model.lower(), self.model.lower())
@@ -97,23 +97,23 @@ class Row:
         )
 
     def specific(self) -> tuple[int, bool, bool, bool, int]:
-        """Return how much it says about where it holds: of two that fit, the greater one is taken."""
+        """Return how specific the row is, as a sort key. Of two rows that fit, the greater one is used."""
         letters = sum(letter not in "*?[]" for letter in self.model)
         named = (self.ranks is not None, self.nodes is not None, self.algorithm is not None)
         return (letters, *named, self.payload)
 
 
 class Limits:
-    """The rows of limits.toml, and those of a file of the user's own."""
+    """The rows of limits.toml and of the user's own file."""
 
     def __init__(self, rows: Iterable[Row]) -> None:
         self.rows = {row.key: row for row in rows}
 
     @classmethod
     def load(cls, extra: Path | str | None = None) -> Limits:
-        """Return the shipped rows. A row of `extra` replaces the one with the same key, or comes beside them.
+        """Return the shipped rows and those of `extra`, which replace shipped rows with the same key.
 
-        Raises ValueError or OSError when a file cannot be used; the message names the row.
+        Raises ValueError or OSError if a file cannot be used. The message names the row.
         """
         rows = _read(FILE)
         return cls([*rows, *(_read(Path(extra)) if extra is not None else ())])
@@ -128,7 +128,7 @@ class Limits:
         payload: int = 0,
         algorithm: str | None = None,
     ) -> Row | None:
-        """Return the most specific row that fits, or None: the model counts first, then ranks and nodes."""
+        """Return the most specific row that fits, or None. The model counts first, then ranks and nodes."""
         fitting = [
             row for row in self.rows.values() if row.fits(model, check, ranks, nodes, payload, algorithm)
         ]
@@ -145,19 +145,22 @@ def judged(
     text: str,
     **where: Unpack[Where],
 ) -> Check:
-    """Return the check of a figure. `where`: the GPU.
+    """Return the check of a measurement. `where` identifies the GPU.
 
-    No figure and no row are UNKNOWN, and so is a row in another unit. Within MARGIN of the limit it is WARN.
+    The verdict is UNKNOWN without a measurement, without a row, or if the row has another unit. It is WARN if
+    the measurement passes within MARGIN of the limit.
     """
     if measured is None or not math.isfinite(measured):
         return Check(
-            id=id, tag=tag, verdict="UNKNOWN", text=f"{text}; there is no figure", unit=unit, **where
+            id=id, tag=tag, verdict="UNKNOWN", text=f"{text}; there is no measurement", unit=unit, **where
         )
     shown: dict[str, Any] = {"measured": measured, "unit": unit, **where}
     if row is None:
         return Check(id=id, tag=tag, verdict="UNKNOWN", text=f"{text}; no limit is known for it", **shown)
     if row.unit != unit:
-        words = f"{text}; its limit is in {row.unit or 'no unit'}, and the figure in {unit or 'none'}"
+        words = (
+            f"{text}; the unit of the limit is {row.unit or 'none'}, that of the measurement {unit or 'none'}"
+        )
         return Check(id=id, tag=tag, verdict="UNKNOWN", text=words, **shown)
     verdict = _verdict(measured, row.relation, row.limit)
     return Check(
@@ -193,20 +196,20 @@ def _origin(row: Row) -> str:
 
 
 def _read(path: Path) -> list[Row]:
-    """Return the rows of a file. Raises ValueError, OSError."""
-    if path.exists() and not path.is_file():  # a pipe or a device might never end
-        raise ValueError(f"{path.name} is no regular file")
+    """Return the rows of a file. Raises ValueError and OSError."""
+    if path.exists() and not path.is_file():  # reading a pipe or a device may never end
+        raise ValueError(f"{path.name} is not a regular file")
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
-        raise ValueError(f"{path.name} has more than {MAX_BYTES} bytes")
+        raise ValueError(f"{path.name} is larger than {MAX_BYTES} bytes")
     try:
         document = toml(data.decode())
     except ValueError as error:  # UnicodeDecodeError and TOMLDecodeError too
-        raise ValueError(f"{path.name} is no TOML: {error}") from error
+        raise ValueError(f"{path.name} is not valid TOML: {error}") from error
     found = document.get("row")
     if not isinstance(found, list) or set(document) != {"row"}:
-        raise ValueError(f"{path.name} has [[row]] tables, at least one, and nothing else")
+        raise ValueError(f"{path.name} must have [[row]] tables, at least one, and nothing else")
     rows = []
     for number, table in enumerate(found, 1):
         try:
@@ -232,8 +235,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
 def _row(table: Mapping[str, Any]) -> Row:
     known = {field.name for field in fields(Row)}
     if not set(table) <= known:
-        raise ValueError(f"unknown key {sorted(set(table) - known)}; known: {', '.join(sorted(known))}")
+        raise ValueError(f"unknown key {sorted(set(table) - known)}; the keys are {', '.join(sorted(known))}")
     for name, value in table.items():
         if not isinstance(value, _TYPES[name]) or isinstance(value, bool):
-            raise ValueError(f"{name} is {value!r}, and that is of the wrong type")
+            raise ValueError(f"{name} is {value!r}, which has the wrong type")
     return Row(**table)

@@ -1,4 +1,4 @@
-"""Messages between the coordinator and its agents: one JSON document a line, over TCP."""
+"""Messages between the coordinator and its agents: one JSON document per line, over TCP."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from contextlib import suppress
 from typing import Any
 
 LONGEST = 1 << 20
-"""Bytes of a message that are read at most."""
+"""Largest size of a message in bytes."""
 
 
 class Line:
-    """One end of a connection. Any thread may send; one may read."""
+    """One end of a connection. Any thread may send, but only one may read."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -23,10 +23,10 @@ class Line:
         self._reader = connection.makefile("rb")
         self._lock = threading.Lock()
         self.own: str = connection.getsockname()[0]
-        """The own address, as the other end reaches it."""
+        """The local IP address of the connection, at which the other end reaches this host."""
 
     def send(self, message: dict[str, Any]) -> bool:
-        """Send it. False where the other end is gone."""
+        """Send a message. Return False if the connection is broken."""
         try:
             with self._lock:
                 self._connection.sendall(json.dumps(message).encode() + b"\n")
@@ -35,7 +35,7 @@ class Line:
         return True
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Yield messages until the other end goes, or says what is none."""
+        """Yield messages until the connection closes, or the other end sends an invalid message."""
         try:
             while line := self._reader.readline(LONGEST):
                 message = json.loads(line)
@@ -46,7 +46,7 @@ class Line:
             return
 
     def close(self) -> None:
-        """End the connection; a read on it returns."""
+        """Close the connection. A pending read returns."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()

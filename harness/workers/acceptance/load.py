@@ -1,4 +1,4 @@
-"""Keep GPUs busy, so that what nvidia-smi shows meanwhile is their state under load."""
+"""Keep GPUs busy, so that nvidia-smi reports their state under load."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .older import paired
 
 SIZE = 8192
 SECONDS_BEFORE = 2.0
-"""How long the clocks and the link need to rise."""
+"""Seconds until the clocks and the PCIe link have reached their state under load."""
 _START_SECONDS = 60.0
 _PRODUCTS = 16
 
 
 @contextlib.contextmanager
 def busy(devices: Sequence[Device]) -> Iterator[None]:
-    """Let every device multiply until the block ends. Raises RuntimeError when one could not."""
+    """Keep every device busy with matrix products within the block. Raises RuntimeError if a device fails."""
     stop, failed = threading.Event(), []
     running = [threading.Event() for _ in devices]
 

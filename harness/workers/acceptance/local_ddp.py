@@ -1,4 +1,4 @@
-"""Run ddp_tests over this container's GPUs, or over two processes on its CPU, and take over its checks."""
+"""Run ddp_tests on this container's GPUs, or in two processes on its CPU, and adopt its checks."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _OWN_VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-"""Of the pod's job, if it has any: this run is of one node alone. So are all of torchrun's PET_ variables."""
+"""Variables of the pod's job, which this run on one node removes, as well as torchrun's PET_ variables."""
 _KNOWN = {field.name for field in fields(Check)}
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How torchrun ended. `code` None: it was ended, for its time was up."""
+    """How torchrun ended. `code` is None if it was stopped because its time was up."""
 
     code: int | None
     lines: tuple[str, ...]
-    """Its last lines."""
+    """The last lines of its output."""
 
 
 class LocalDdp:
@@ -55,22 +55,22 @@ class LocalDdp:
         self._passed_on: set[str] = set()
 
     def checks(self) -> Iterator[Check]:
-        """Run it, and return its checks. What it says on the way goes to this log."""
+        """Run ddp_tests, and yield its checks. Its output goes to this log."""
         self.report.unlink(missing_ok=True)
         ended = self._run()
         yield from judge(read(self.report), self.ranks, ended)
 
     def shown(self, check: Check) -> bool:
-        """Return whether this log has the check's line already, from the rank that made it."""
+        """Return whether this log has the check's line already, from the output of the rank that made it."""
         return one_line(check.line()) in self._passed_on
 
     def collectives(self) -> list[dict[str, Any]]:
-        """Return the rows of its report, as CollectiveRow."""
+        """Return the rows of the report, in the shape of CollectiveRow."""
         rows = (read(self.report) or {}).get("collectives")
         return rows if isinstance(rows, list) else []
 
     def end(self) -> None:
-        """End it: torchrun ends its ranks."""
+        """Stop torchrun, which ends its ranks."""
         process = self._process
         if process is None or process.poll() is not None:
             return
@@ -82,7 +82,7 @@ class LocalDdp:
                 os.killpg(process.pid, signal.SIGKILL)
 
     def command(self) -> list[str]:
-        """Return the command."""
+        """Return the command line of torchrun."""
         package = (__package__ or "acceptance").strip(".")
         torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(self.ranks)]
         options = ["--report-dir", str(self.report.parent), "--device", self.device]
@@ -113,7 +113,7 @@ class LocalDdp:
             for line in process.stdout or ():
                 last.append(line.rstrip())
                 self._passed_on.add(line.rstrip("\n"))
-                # Its result is a part of this one's, which ends the log.
+                # Its result is only a part of the final [RESULT] line of this log.
                 print(line.rstrip().replace("[RESULT]", "[DDP] result:"), flush=True)
             code = process.wait()
             timer.cancel()
@@ -121,24 +121,24 @@ class LocalDdp:
 
 
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment of torchrun: without the pod's own job, and with an empty nonce.
+    """Return the environment of torchrun, without the variables of the pod's job, and with an empty nonce.
 
-    So ddp_tests prints no frames: this process frames each of its checks once. An absent nonce would be that
-    of the pod again, because the recorder looks for it (outside.py).
+    The empty nonce keeps ddp_tests from printing frames, because this process frames each of its checks. The
+    nonce is not removed, because the recorder would then read it from the pod (outside.py).
     """
-    kept = {
+    passed = {
         name: value
         for name, value in variables.items()
         if name not in _OWN_VARIABLES and not name.startswith(("PET_", "TORCHELASTIC_"))
     }
     root = Path(__file__).resolve().parents[(__package__ or "").count(".") + 1]
-    kept["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), kept.get("PYTHONPATH"))))
-    kept.setdefault("OMP_NUM_THREADS", "1")
-    return {**kept, "HARNESS_NONCE": ""}
+    passed["PYTHONPATH"] = os.pathsep.join(filter(None, (str(root), passed.get("PYTHONPATH"))))
+    passed.setdefault("OMP_NUM_THREADS", "1")
+    return {**passed, "HARNESS_NONCE": ""}
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Return the report, or None where there is none that can be read."""
+    """Return the report, or None if there is no readable report."""
     try:
         report = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -147,10 +147,12 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def judge(report: dict[str, Any] | None, ranks: int, ended: Ended) -> Iterator[Check]:
-    """Return the report's checks, and an UNKNOWN one where they cannot be the whole story."""
+    """Yield the checks of the report, and an UNKNOWN one if the report is missing or incomplete."""
     tail = " | ".join(line for line in ended.lines if line.strip())[-1200:]
     how = (
-        "it was ended for its time was up" if ended.code is None else f"torchrun ended with code {ended.code}"
+        "it was stopped because its time was up"
+        if ended.code is None
+        else f"torchrun ended with code {ended.code}"
     )
     try:
         checks = [_check(one) for one in (report or {}).get("checks", ())]
@@ -163,16 +165,16 @@ def judge(report: dict[str, Any] | None, ranks: int, ended: Ended) -> Iterator[C
     elif not checks:
         yield _unknown(f"the report of ddp_tests has no checks; {how}; last lines: {tail}")
     elif report.get("ranks") != ranks:
-        yield _unknown(f"the report of ddp_tests is of {report.get('ranks')} ranks, and not of {ranks}")
+        yield _unknown(f"the report of ddp_tests is of {report.get('ranks')} ranks; expected {ranks}")
     elif ended.code != 0 and verdict not in ("FAIL", "UNKNOWN"):
-        yield _unknown(f"{how}, and each check of ddp_tests passed; last lines: {tail}")
+        yield _unknown(f"{how}, but each check of ddp_tests passed; last lines: {tail}")
 
 
-def _check(said: Mapping[str, Any]) -> Check:
-    """Return a check of a report. Raises TypeError, ValueError, AttributeError."""
-    if not set(said) <= _KNOWN or said.get("verdict") not in ("PASS", "WARN", "FAIL", "UNKNOWN"):
-        raise ValueError(f"{dict(said)}"[:200])
-    return Check(**{**said, "ranks": tuple(said.get("ranks") or ())})
+def _check(entry: Mapping[str, Any]) -> Check:
+    """Return the check of one entry of a report. Raises TypeError, ValueError and AttributeError."""
+    if not set(entry) <= _KNOWN or entry.get("verdict") not in ("PASS", "WARN", "FAIL", "UNKNOWN"):
+        raise ValueError(f"{dict(entry)}"[:200])
+    return Check(**{**entry, "ranks": tuple(entry.get("ranks") or ())})
 
 
 def _unknown(text: str) -> Check:

@@ -1,4 +1,4 @@
-"""Put together the tests of one node: which steps its devices need, and in what order."""
+"""The tests of one node: which steps its devices need, in which order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .runner import Section, Step
 
 
 class Node:
-    """One node and what is known of it so far. `extra` are the fields of its report."""
+    """One node, with the facts collected so far. `extra` are fields of its report."""
 
     def __init__(
         self, device: Literal["cpu", "cuda"], mode: str, limits: Limits, gpus: int | None = None
@@ -24,20 +24,20 @@ class Node:
         self.devices: list[Device] = [CPU] if device == "cpu" else []
         self.extra: dict[str, Any] = {}
         self._smi: smi.Smi | None = None
-        self._smi_error = "nvidia-smi printed nothing that can be read"
+        self._smi_error = "the output of nvidia-smi cannot be parsed"
 
     @cached_property
     def wrong_image(self) -> Check | None:
-        """Return why the image can use no GPU, or None. The tests then end before they judge the node."""
+        """Return the check for an image that cannot use GPUs, which ends the tests, or None if it can."""
         if self.device == "cpu":
             return None
         try:
             return devices.image_check("env.image", "ENV")
-        except Exception:  # A PyTorch that cannot be imported is what the first step reports.
+        except Exception:  # The first step reports a PyTorch that cannot be imported.
             return None
 
     def sections(self) -> list[Section]:
-        """Return ENV, COMPUTE and TRAIN, or the one check of an image that can use no GPU."""
+        """Return the sections ENV, COMPUTE and TRAIN, or only the check of an image that cannot use GPUs."""
         if self.wrong_image is not None:
             check = self.wrong_image
             return [Section("env", "ENV", lambda: [Step(check.id, "ENV", lambda: (check,))])]
@@ -50,7 +50,7 @@ class Node:
         ]
 
     def nothing_to_test(self, id: str, tag: str) -> Callable[[], Iterable[Check]]:
-        """Return what makes the check for a section that has no device."""
+        """Return a function that makes the check of a section without a device."""
         text = "no GPU is visible, so nothing was tested"
         return lambda: (Check(id=id, tag=tag, verdict="UNKNOWN", text=text),)
 
@@ -64,12 +64,12 @@ class Node:
             yield Step(name, "ENV", _one(make))
 
     def _look(self) -> Iterator[Check]:
-        """Find the devices and say what runs here. The sections after it test what was found."""
+        """List the devices, and report the versions. The later sections test these devices."""
         if self.device == "cpu":
             devices.calm()
             self.extra["versions"] = devices.versions(None)
             yield from devices.version_checks(self.extra["versions"], self.device)
-            text = "the CPU was asked for and no GPU was tested: this is no acceptance of a GPU"
+            text = "the tests ran on the CPU and no GPU was tested: this is no acceptance of a GPU"
             yield Check(id="env.gpus", tag="ENV", verdict="WARN", text=text, cause="gpu.not_tested")
             return
         self._smi, self._smi_error = _ask()
@@ -80,7 +80,7 @@ class Node:
         yield from devices.version_checks(self.extra["versions"], self.device)
 
     def _gpus(self) -> Iterator[Step]:
-        """Return the steps that look at the GPUs' state."""
+        """Yield the steps that inspect the state of the GPUs."""
         if not self.devices:
             yield Step("env.gpu", "ENV", self.nothing_to_test("env.gpu", "ENV"))
         for device in self.devices:
@@ -96,13 +96,13 @@ class Node:
         return gpu_state.at_rest(gpu, self.limits, **device.where)
 
     def _links(self) -> Iterator[Check]:
-        said = smi.parse_links(devices.ask_smi("nvlink", "-s"))
+        all_links = smi.parse_links(devices.ask_smi("nvlink", "-s"))
         for device in self.devices:
             gpu = devices.of(self._smi, device)
             if gpu is None:
                 yield from gpu_state.not_told(("env.nvlink",), self._untold(device), **device.where)
             else:
-                yield gpu_state.links(gpu, said, self.limits, gpus=len(self.devices), **device.where)
+                yield gpu_state.links(gpu, all_links, self.limits, gpus=len(self.devices), **device.where)
 
     def _under_load(self) -> Iterator[Check]:
         from . import load
@@ -118,8 +118,10 @@ class Node:
 
     def _untold(self, device: Device) -> str:
         if self._smi is None:
-            return f"nothing is known of it: {self._smi_error}"
-        return f"nvidia-smi lists no GPU {device.uuid or 'of its kind (PyTorch tells UUIDs from 2.5 on)'}"
+            return f"nvidia-smi gave no data: {self._smi_error}"
+        return (
+            f"nvidia-smi lists no GPU {device.uuid or 'of its kind (PyTorch has UUIDs from version 2.5 on)'}"
+        )
 
     def _compute(self) -> Iterator[Step]:
         if not self.devices:
@@ -165,14 +167,14 @@ class Node:
 def _equal(tested: Sequence[Device]) -> Iterator[Check]:
     from . import gemm
 
-    said = {device: gemm.digests(device) for device in tested}
-    return equality.checks("compute.equal", said, "compute.unequal")
+    digests = {device: gemm.digests(device) for device in tested}
+    return equality.checks("compute.equal", digests, "compute.unequal")
 
 
 def _ask() -> tuple[smi.Smi | None, str]:
-    """Return what nvidia-smi says, or why it says nothing."""
+    """Return the data of nvidia-smi, and the reason if there is none."""
     try:
-        return smi.parse(devices.ask_smi("-q", "-x")), "nvidia-smi printed nothing that can be read"
+        return smi.parse(devices.ask_smi("-q", "-x")), "the output of nvidia-smi cannot be parsed"
     except (OSError, ValueError) as error:
         return None, str(error)
 

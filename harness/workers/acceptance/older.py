@@ -1,4 +1,4 @@
-"""What older versions of Python and PyTorch lack. The tests run on Python 3.9 and PyTorch 2.0, and later."""
+"""Replacements for features that older versions lack: Python 3.9 and PyTorch 2.0 are supported."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ _KEY = re.compile(r"([A-Za-z0-9_-]+)\s*=\s*")
 
 
 class LackingError(Exception):
-    """A test needs something that this PyTorch does not have. The text names the version that has it."""
+    """A test needs a feature that this PyTorch lacks. The message names the first version that has it."""
 
 
 def lacks(what: str, version: str) -> LackingError:
-    """Return the error for something that PyTorch has from `version` on."""
+    """Return the error for a feature that PyTorch has from `version` on."""
     import torch
 
     return LackingError(f"PyTorch {torch.__version__} has no {what}: PyTorch {version} and later have it")
 
 
 def store_without_libuv() -> dict[str, bool]:
-    """Return the option of a TCPStore that keeps it off libuv, where this PyTorch has the option.
+    """Return the TCPStore option that disables libuv, if this PyTorch has the option.
 
     Before PyTorch 2.2 no store uses libuv.
     """
@@ -34,7 +34,7 @@ def store_without_libuv() -> dict[str, bool]:
 
 
 def paired(one: Sequence[A], other: Sequence[B]) -> Iterator[tuple[A, B]]:
-    """Return pairs of two sequences of the same length. Raises ValueError for two different lengths."""
+    """Return pairs of the items of two sequences. Raises ValueError if their lengths differ."""
     if len(one) != len(other):
         raise ValueError(f"{len(one)} and {len(other)} cannot be paired")
     return zip(one, other)
@@ -46,9 +46,9 @@ def neighbours(all_: Sequence[A]) -> Iterable[tuple[A, A]]:
 
 
 def toml(text: str) -> dict[str, Any]:
-    """Return a TOML document. Python 3.11 brings a parser; before, only tables of numbers and texts are read.
+    """Return a TOML document. Before Python 3.11, only tables of numbers and strings are supported.
 
-    Raises ValueError for a text that is no TOML, or that needs the parser.
+    Raises ValueError if the text is not valid TOML, or needs the parser.
     """
     try:
         import tomllib
@@ -61,8 +61,8 @@ def toml(text: str) -> dict[str, Any]:
 
 
 def _tables(text: str) -> dict[str, Any]:
-    """Return `[[name]]` tables whose values are valid JSON too. Raises ValueError for anything else."""
-    found: dict[str, Any] = {}
+    """Return `[[name]]` tables whose values are also valid JSON. Raises ValueError for anything else."""
+    tables: dict[str, Any] = {}
     table: dict[str, Any] | None = None
     for number, line in enumerate(text.splitlines(), 1):
         words = line.strip()
@@ -70,7 +70,7 @@ def _tables(text: str) -> dict[str, Any]:
             continue
         if head := re.fullmatch(r"\[\[([A-Za-z0-9_-]+)\]\]\s*(#.*)?", words):
             table = {}
-            found.setdefault(head[1], []).append(table)
+            tables.setdefault(head[1], []).append(table)
             continue
         key = _KEY.match(words)
         if key is None or table is None or key[1] in table:
@@ -83,4 +83,4 @@ def _tables(text: str) -> dict[str, Any]:
         if isinstance(value, (dict, list)) or value is None or (rest and not rest.startswith("#")):
             raise ValueError(f"line {number} cannot be read before Python 3.11: {words[:60]!r}")
         table[key[1]] = value
-    return found
+    return tables

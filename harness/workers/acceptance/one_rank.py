@@ -1,4 +1,4 @@
-"""One rank of the tests over many: where it is, what it tells rank 0, and what rank 0 says."""
+"""The base class of one rank in the tests over many ranks: its position, and the exchange with rank 0."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TELL_SECONDS = 60.0
 
 
 class OneRank:
-    """What the tests of collectives and of pairs share."""
+    """The common part of the tests of collectives and of pairs."""
 
     def __init__(self, rank: int, ranks: int, device: Device, watch: Watch, emitter: Emitter) -> None:
         self.rank, self.ranks, self.device = rank, ranks, device
@@ -23,16 +23,19 @@ class OneRank:
         self._node = int(os.environ.get("GROUP_RANK", "0"))
 
     def _gathered(self, name: str, own: Any) -> dict[int, Any] | None:
-        """Tell rank 0; return on rank 0 what every rank told. Raises RuntimeError when one tells nothing."""
+        """Send a value to rank 0. Return the values of all ranks on rank 0, and None on the others.
+
+        Raises RuntimeError if a rank sends nothing within TELL_SECONDS.
+        """
         self._watch.tell(f"result/{name}/{self.rank}", own)
         if self.rank:
             return None
-        found = {}
+        values = {}
         for rank in range(self.ranks):
-            found[rank] = self._watch.told(f"result/{name}/{rank}", TELL_SECONDS)
-            if found[rank] is None:
-                raise RuntimeError(f"rank {rank} told nothing of {name} within {TELL_SECONDS:.0f} s")
-        return found
+            values[rank] = self._watch.told(f"result/{name}/{rank}", TELL_SECONDS)
+            if values[rank] is None:
+                raise RuntimeError(f"rank {rank} sent no result of {name} within {TELL_SECONDS:.0f} s")
+        return values
 
     def _say(self, id_: str, verdict: Verdict, text: str, cause: str, ranks: tuple[int, ...]) -> None:
         named = cause if verdict in ("FAIL", "WARN") else None

@@ -1,4 +1,4 @@
-"""Judge what a group gave: good, bad or unknown, and why."""
+"""Judge the result of a group: good, bad or unknown, with the reason."""
 
 from __future__ import annotations
 
@@ -10,39 +10,40 @@ from typing import Any
 from .tested import Group, Outcome
 
 FIGURES = 4
-"""Groups of one size from which on their median says something."""
+"""Fewest groups of one size for which their median is meaningful."""
 SHARE = 0.67
-"""Of the median: nccl-tests calls a rank slow that takes 1.5 times as long."""
+"""Share of the median below which a group is slow. nccl-tests calls 1.5 times the usual time slow."""
 CPU_SHARE = 0.02
-"""The same on CPUs, which other work shares: healthy trials were seen at 0.14 of the median there."""
+"""The same on CPUs, which other work shares. There, healthy trials went down to 0.14 of the median."""
 _BAD = ("wrong", "died", "hung")
 
 
 @dataclass(frozen=True)
 class Result:
-    """What the nodes of one group said of one trial."""
+    """The responses of the nodes of one group to one trial."""
 
     group: Group
     said: Mapping[int, Mapping[str, Any]]
-    """Node → state (ok, wrong, died, hung, unknown) and text; at a good end also seconds and busbw (GB/s)."""
+    """Node → state (ok, wrong, died, hung, unknown) and text; if ok, also seconds and busbw (GB/s)."""
     number: int = 0
-    """Of its round."""
+    """Number of the round."""
 
     @property
     def complete(self) -> bool:
-        """Whether every node said that its data was right."""
+        """Return whether every node reported correct data."""
         return all(self.said.get(node, {}).get("state") == "ok" for node in self.group)
 
     @property
     def busbw(self) -> float | None:
-        """Return the slowest node's figure in GB/s; None where not every node has one."""
+        """Return the GB/s of the slowest node, or None if the result is not complete."""
         return min(float(self.said[node]["busbw"]) for node in self.group) if self.complete else None
 
 
 def reference(results: Iterable[Result], size: int) -> float | None:
-    """Return the median bus bandwidth of the groups of one size; None of fewer than four.
+    """Return the median bus bandwidth in GB/s of the groups of one size, or None if they are too few.
 
-    Each group counts once, with its best figure. Of two middles it is the high one: half of them may be slow.
+    Each group counts once, with its best result. An even number of groups uses the higher of the two middle
+    values, because half of the groups may be slow.
     """
     best: dict[Group, float] = {}
     for result in results:
@@ -56,7 +57,8 @@ def judge(
 ) -> tuple[Outcome, str]:
     """Return the outcome of a group, and the reason.
 
-    `usual` is what groups of its size give (reference); `limit` the least that is accepted, in GB/s.
+    `usual` is the median of groups of its size (`reference`), and `limit` the smallest accepted value, both
+    in GB/s.
     """
     for state in _BAD:
         for node, said in sorted(result.said.items()):
@@ -65,9 +67,9 @@ def judge(
     figure = result.busbw
     if figure is None:
         silent = [node for node in result.group if result.said.get(node, {}).get("state") != "ok"]
-        return "unknown", f"no answer from {', '.join(map(str, silent))}"
+        return "unknown", f"no result from {', '.join(map(str, silent))}"
     if limit is not None and figure < limit:
         return "bad", f"{figure:.3f} GB/s is below the limit of {limit:.3f} GB/s"
     if usual is not None and figure < share * usual:
-        return "bad", f"{figure:.3f} GB/s is slow: groups of this size give {usual:.3f} GB/s"
+        return "bad", f"{figure:.3f} GB/s is slow: the median of groups of this size is {usual:.3f} GB/s"
     return "good", f"{figure:.3f} GB/s"

@@ -1,4 +1,4 @@
-"""Let each pair of nodes exchange alone, and judge on rank 0 which node or link is slow."""
+"""Exchange data in each pair of nodes separately, and judge on rank 0 which node or link is slow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .slow_pairs import MIN_NODES, MOST_NODES, SLOW, suspects
 
 
 class Pairs(OneRank):
-    """What one rank does. `rows` are the pairs, on rank 0."""
+    """The tests of one rank. On rank 0, `rows` has one row for each pair."""
 
     def __init__(
         self,
@@ -32,18 +32,18 @@ class Pairs(OneRank):
         self.rows: list[dict[str, Any]] = []
 
     def all(self) -> None:
-        """Let each node exchange with each other one alone, in rounds whose pairs share no node."""
+        """Exchange data in each pair of nodes, in rounds whose pairs share no node."""
         if not 1 < self._nodes <= MOST_NODES:
             return
         mine: dict[str, Any] = {}
         for number, pairs in enumerate(rounds(self._nodes)):
             mine |= {f"{a}-{b}": (self._pair(a, b), number) for a, b in pairs if self._node in (a, b)}
-        said = self._gathered("pairs", mine)
-        if said is None:
+        by_rank = self._gathered("pairs", mine)
+        if by_rank is None:
             return
         rates: dict[tuple[int, int], float] = {}
         of_round = {}
-        for one in said.values():
+        for one in by_rank.values():
             for name, (rate, number) in one.items():
                 a, b = map(int, name.split("-"))
                 if rate is not None:
@@ -52,7 +52,7 @@ class Pairs(OneRank):
         self._judge(rates, of_round)
 
     def _pair(self, a: int, b: int) -> float | None:
-        """Return GB/s of one pair; None on ranks that only wait. The first rank of each node exchanges."""
+        """Return the GB/s of one pair, or None on ranks that only wait: all but the first of a node."""
         import torch
         import torch.distributed as dist
 
@@ -88,15 +88,15 @@ class Pairs(OneRank):
         least = min(rates, key=lambda pair: rates[pair])
         text = f"{len(rates)} pairs of nodes; the slowest, {least}, gives {rates[least]:.4g} GB/s"
         if seen is None:
-            self._say("ddp.pairs", "PASS", f"{text}; with {self._nodes} nodes none can stand apart", "", ())
+            self._say("ddp.pairs", "PASS", f"{text}; {self._nodes} nodes are too few to compare", "", ())
             return
-        text += f", the faster half {seen.usual:.4g}; below {share:g} of that is slow"
+        text += f", the median of the faster half is {seen.usual:.4g}; below {share:g} of it a pair is slow"
         if seen.nodes:
             ranks = tuple(node * local for node in seen.nodes)
             self._say(
                 "ddp.pairs",
                 "FAIL",
-                f"node of {listed(ranks)} is slow with all others; {text}",
+                f"the node of {listed(ranks)} is slow with all others; {text}",
                 "straggler.rank",
                 ranks,
             )
@@ -104,12 +104,12 @@ class Pairs(OneRank):
             a, b = seen.links[0]
             ranks = tuple(sorted({n * local for link in seen.links for n in link}))
             words = (
-                f"the link of ranks {a * local} and {b * local} is slow, and each is fast with others; {text}"
+                f"ranks {a * local} and {b * local} are slow together, but each is fast with others; {text}"
             )
             self._say("ddp.pairs", "FAIL", words, "link.slow", ranks)
         elif seen.open:
             self._say(
-                "ddp.pairs", "UNKNOWN", f"slow pairs that no single node or link explains; {text}", "", ()
+                "ddp.pairs", "UNKNOWN", f"no single node or link explains the slow pairs; {text}", "", ()
             )
         else:
             self._say("ddp.pairs", "PASS", text, "", ())

@@ -1,12 +1,12 @@
-"""Say how far a matrix product may be from the exact one, for each precision. Pure.
+"""The error bound of a matrix product, for each precision. Pure.
 
-The factors are rounded to the precision first, so that they are exact. What is left is the error of the sum
-over K products and of the rounding of the result:
+The factors are rounded to the precision first, so that they are exact. The remaining error is that of the sum
+over K products, and of rounding the result:
 
     |C − AB| ≤ 4 √K u_sum (|A| |B|) + u_out |AB| + u_least
 
-The √K is the probabilistic bound of a sum (Higham and Mary, 2019); the 4 leaves room for tensor cores, which
-truncate where a CPU rounds. The bound is taken for each element; `measured` is the largest |C − AB| / bound.
+The √K is the probabilistic bound of a sum (Higham and Mary, 2019). The 4 is a margin for tensor cores, which
+truncate where a CPU rounds. The bound applies to each element; `measured` is the largest |C − AB| / bound.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Precision:
 
     name: str
     dtype: str
-    """PyTorch's name of the factors' type."""
+    """Name of the factors' type in PyTorch."""
     out: str
-    """PyTorch's name of the result's type."""
+    """Name of the result's type in PyTorch."""
     u_sum: float
     """Relative error of one addition."""
     u_out: float
-    """Relative error of rounding the result to its type: half its epsilon. One epsilon stands here."""
+    """Relative error of rounding the result to its type. It is half an epsilon; this is one epsilon."""
     least: float
     """Smallest positive number of the result's type that keeps its precision."""
 
@@ -46,16 +46,16 @@ PRECISIONS = {
     )
 }
 TF32_MASK = -(1 << 13)
-"""Keeps of a float32 the 10 bits of mantissa that tf32 has."""
+"""Bit mask that reduces a float32 to the 10 mantissa bits of tf32."""
 
 
 def factor(precision: Precision, k: int) -> float:
-    """Return what stands before |A| |B| in the bound."""
+    """Return the factor of |A| |B| in the bound."""
     return ROOM * math.sqrt(k) * precision.u_sum
 
 
 def offered(kind: str, capability: tuple[int, int]) -> list[Precision]:
-    """Return the precisions of a device: tf32 from Ampere on, fp8 from Ada on, neither on a CPU."""
+    """Return the precisions of a device. tf32 needs Ampere or later, fp8 Ada or later; a CPU has neither."""
     if kind == "cpu":
         left_out = {"tf32", "fp8"}
     else:

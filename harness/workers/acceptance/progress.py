@@ -1,7 +1,7 @@
-"""Know where every rank is, so that a hang ends and has a name.
+"""Track the position of every rank, to end a hang and name the rank that causes it.
 
-Each rank writes its position into the job's store, from a thread of its own, twice a second. A rank whose
-main thread hangs goes on to write the same position; one that died or was stopped writes nothing more.
+A thread of each rank writes the rank's position into the job's store twice a second. If the main thread
+hangs, the position stays the same. If the process is dead or stopped, nothing is written.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ GONE_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Position:
-    """Where a rank is. `step` counts collectives and their iterations, alike on all ranks."""
+    """The position of a rank. `step` counts collectives and their iterations, equally on all ranks."""
 
     step: int = 0
     doing: str = "the start"
@@ -40,7 +40,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """Which ranks keep the others waiting, and why one thinks so."""
+    """The ranks for which the others wait, and the reason for this conclusion."""
 
     cause: str
     """collective.hung or collective.failed."""
@@ -49,16 +49,16 @@ class Diagnosis:
 
 
 def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks: int) -> Diagnosis:
-    """Say who is to blame, from two looks at all positions that lie GONE_SECONDS apart.
+    """Return which ranks are to blame, from all positions at two times that are GONE_SECONDS apart.
 
-    A rank that is gone comes first, then one that is behind the others: they wait for it.
+    Ranks that are gone come first, then ranks that are behind the others, because the others wait for them.
     """
     gone = tuple(r for r in range(ranks) if r not in now or (r in before and before[r].beat == now[r].beat))
     here = {rank: position for rank, position in now.items() if rank not in gone}
     furthest = max(here.values(), key=lambda p: (p.step, p.inside), default=Position())
     if gone:
         return Diagnosis(
-            "collective.failed", gone, f"{listed(gone)} gave no sign of life in {furthest.doing}"
+            "collective.failed", gone, f"{listed(gone)} sent no heartbeat during {furthest.doing}"
         )
     behind = tuple(
         r for r, p in sorted(here.items()) if (p.step, p.inside) < (furthest.step, furthest.inside)
@@ -71,17 +71,18 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
             f"{listed(behind)} never entered {furthest.doing}, where the others wait",
         )
     if not failed and (apart := _elsewhere(here)):
-        text = f"{listed(apart)} is at {here[apart[0]].where} in {furthest.doing}, and the others wait there"
+        text = f"{listed(apart)} is in {here[apart[0]].where} during {furthest.doing}, where the others wait"
         return Diagnosis("collective.hung", apart, text)
     if failed:
         rank, error = next(iter(sorted(failed.items())))
         return Diagnosis("collective.failed", (), f"{furthest.doing} failed: rank {rank}: {error}")
-    return Diagnosis("collective.hung", (), f"no rank came out of {furthest.doing}, which all have entered")
+    return Diagnosis("collective.hung", (), f"all ranks entered {furthest.doing}, and none left it")
 
 
 def _elsewhere(here: Mapping[int, Position]) -> tuple[int, ...]:
-    """Return the ranks whose main thread is elsewhere than that of most: all have entered, and these do not
-    exchange. Without a clear majority nobody is accused.
+    """Return the ranks whose main thread is in another function than that of most ranks.
+
+    All ranks have entered the collective, but these do not exchange data. Without a majority, return none.
     """
     count = Counter(position.where for position in here.values())
     usual, most = count.most_common(1)[0]
@@ -96,7 +97,7 @@ def listed(ranks: tuple[int, ...]) -> str:
 
 
 class Watch:
-    """The thread of one rank. `hung` is called once, from it, when nothing has moved for too long."""
+    """The watch thread of one rank. It calls `hung` once if the rank makes no progress for `seconds`."""
 
     def __init__(self, rank: int, ranks: int, seconds: float, hung: Callable[[], None]) -> None:
         self._rank, self._ranks, self._seconds, self._hung = rank, ranks, seconds, hung
@@ -110,15 +111,15 @@ class Watch:
         self._thread.start()
 
     def enter(self, doing: str) -> None:
-        """Say that this rank is about to exchange."""
+        """Record that this rank enters an exchange."""
         self._move(Position(self._position.step + 1, doing, True, self._position.beat))
 
     def leave(self) -> None:
-        """Say that it came out."""
+        """Record that this rank left the exchange."""
         self._move(Position(self._position.step, self._position.doing, False, self._position.beat))
 
     def failed(self, error: str) -> None:
-        """Say that its main thread has ended with an error."""
+        """Record that the main thread ended with an error."""
         here = self._position
         self._move(Position(here.step, here.doing, here.inside, here.beat, error))
 
@@ -129,29 +130,29 @@ class Watch:
         self._over.set()
 
     def positions(self) -> dict[int, Position]:
-        """Return where the ranks are, as far as they ever said. Raises what the store raises."""
-        found = {}
+        """Return the positions of the ranks that have written one. Raises the errors of the store."""
+        positions = {}
         for rank in range(self._ranks):
             key = f"accept/at/{rank}"
             if self._is_set(key):
-                found[rank] = Position(**json.loads(self._store.get(key)))
-        return found
+                positions[rank] = Position(**json.loads(self._store.get(key)))
+        return positions
 
-    def _set(self, key: str, said: Any) -> None:
-        """Set a key of the store, and count that it was set."""
-        self._store.set(key, json.dumps(said))
+    def _set(self, key: str, value: Any) -> None:
+        """Set a key of the store, and increment its counter, which `_is_set` reads."""
+        self._store.set(key, json.dumps(value))
         self._store.add(f"{key}/times", 1)
 
     def _is_set(self, key: str) -> bool:
-        """Return whether `_set` was called for a key. `check` of a store came with PyTorch 2.3."""
+        """Return whether `_set` was called for a key. A store has `check` only from PyTorch 2.3 on."""
         return int(self._store.add(f"{key}/times", 0)) > 0
 
-    def tell(self, name: str, said: Any) -> None:
-        """Leave something for the others to read."""
-        self._set(f"accept/{name}", said)
+    def tell(self, name: str, value: Any) -> None:
+        """Store a value for the other ranks."""
+        self._set(f"accept/{name}", value)
 
     def told(self, name: str, seconds: float) -> Any:
-        """Return what somebody left, or None when it did not come in time."""
+        """Return a value that a rank stored, or None if it is not there within `seconds`."""
         until, key = time.monotonic() + seconds, f"accept/{name}"
         while time.monotonic() < until:
             with suppress(RuntimeError):
@@ -165,22 +166,22 @@ class Watch:
         while not self._over.wait(BEAT_SECONDS):
             beats += 1
             here = self._position
-            said = asdict(replace(here, beat=beats, where=self._where()))
-            with suppress(RuntimeError):  # Without the store nobody reads it. The hang is seen all the same.
-                self._set(f"accept/at/{self._rank}", said)
+            position = asdict(replace(here, beat=beats, where=self._where()))
+            with suppress(RuntimeError):  # Without the store nobody reads it, but a hang is still detected.
+                self._set(f"accept/at/{self._rank}", position)
             if time.monotonic() - self._moved > self._seconds:
                 threading.Thread(target=self._hung, name="hung", daemon=True).start()
                 self._moved = float("inf")
 
     def _where(self) -> str:
-        """Return the function that the main thread is in, with its file."""
+        """Return the function that the main thread executes, with its file."""
         frame = sys._current_frames().get(self._main)
         code = frame.f_code if frame else None
         return f"{code.co_name} ({os.path.basename(code.co_filename)})" if code else ""
 
 
 def _client() -> Any:
-    """Return a connection of our own to the job's store: the main thread's may be blocked in a call."""
+    """Return a separate connection to the job's store, because that of the main thread may be blocked."""
     import torch.distributed as dist
 
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

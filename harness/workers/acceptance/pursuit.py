@@ -1,4 +1,4 @@
-"""Test candidates for a fault that comes and goes: each with more and more different partners."""
+"""Test candidates for an intermittent fault, each with an increasing number of different partners."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from .tested import Group, Search, Tested
 def challenge(
     tested: Tested, candidates: Sequence[int], witnesses: Sequence[int], needed: int
 ) -> Search[dict[int, Group]]:
-    """Return candidate → the partners that it failed with.
+    """Return candidate → the partners with which it failed.
 
-    Each meets `needed` partners, and as many again if it failed with one of them. It is left alone once it
-    failed with `needed` of them: so many cannot all be bad.
+    Each candidate is tested with `needed` partners, and with as many again if it failed with one of them. Its
+    tests stop once it failed with `needed` partners, because these cannot all be bad.
     """
     failed: dict[int, list[int]] = {node: [] for node in candidates}
     if not witnesses:
@@ -25,15 +25,15 @@ def challenge(
         ]
         for start in range(0, len(open_), len(witnesses)):
             chunk = open_[start : start + len(witnesses)]
-            # The candidate's own place, so that it never meets the same partner twice.
+            # The index among all candidates and the turn select the partner, so it meets none twice.
             pairs: dict[int, int] = {}
             for node in chunk:
                 witness = witnesses[(candidates.index(node) + turn) % len(witnesses)]
                 if witness not in pairs.values():
                     pairs[node] = witness
-            asked = list(pairs.items())
-            outcomes = yield from tested.ask(asked, again=True)
-            for (node, witness), outcome in paired(asked, outcomes):
+            wanted = list(pairs.items())
+            outcomes = yield from tested.ask(wanted, again=True)
+            for (node, witness), outcome in paired(wanted, outcomes):
                 if outcome == "bad":
                     failed[node].append(witness)
     return {node: tuple(sorted(partners)) for node, partners in failed.items()}

@@ -1,8 +1,8 @@
-"""Accept one node: the environment, computing, training, and DDP over its GPUs.
+"""Run all acceptance tests of one node: environment, compute, training, and DDP over its GPUs.
 
     python -m acceptance.run_all_tests --quick --gpus 8 --report-dir /reports
 
-Writes DIR/summary.json. Exit code: 0 PASS or WARN, 1 FAIL, 2 UNKNOWN or bad use.
+Writes DIR/summary.json. Exit code: 0 for PASS or WARN, 1 for FAIL, 2 for UNKNOWN or a usage error.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from .runner import Runner, Section, Step
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Test, print, and return the exit code."""
+    """Run the tests, and return the exit code."""
     return accept(parser("acceptance.run_all_tests", __doc__ or ""), arguments, _ddp)
 
 
 def _ddp(runner: Runner, node: Node, options: argparse.Namespace) -> Iterable[Section]:
-    """Return the section that starts torchrun over what the node has."""
+    """Yield the section that runs torchrun over the devices of the node."""
 
     def steps() -> Iterator[Step]:
         ranks = CPU_RANKS if node.device == "cpu" else len(node.devices)

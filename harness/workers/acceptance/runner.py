@@ -1,7 +1,7 @@
-"""Run the steps of a test one after another. What raises is UNKNOWN, and the others go on.
+"""Run the steps of a test one after another. A step that raises is UNKNOWN, and the next ones still run.
 
-SIGTERM and the deadline end the run at once, also while PyTorch waits for a GPU that never answers: what was
-not made is UNKNOWN, and the report is written.
+SIGTERM and the deadline end the run at once, even while PyTorch waits for a GPU that never responds. The
+remaining checks are UNKNOWN, and the report is written.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _ERROR_LETTERS = 600
 
 @dataclass(frozen=True)
 class Step:
-    """A part of a test. `id` and `where` are those of the UNKNOWN check that stands for it when it fails."""
+    """A part of a test. If it fails, an UNKNOWN check with its `id` and `where` takes its place."""
 
     id: str
     tag: str
     make: Callable[[], Iterable[Check]]
     where: Where = field(default_factory=Where)
     shown: Callable[[Check], bool] = lambda _: False
-    """Whether the log has the line of a check already."""
+    """Returns whether the log already has the line of a check."""
 
     def unknown(self, why: str) -> Check:
-        """Return the check that stands for it."""
+        """Return the UNKNOWN check that takes the place of this step."""
         return Check(id=self.id, tag=self.tag, verdict="UNKNOWN", text=why, **self.where)
 
 
 @dataclass(frozen=True)
 class Section:
-    """Steps that are known only once the sections before it have run."""
+    """Steps that depend on the results of the previous sections."""
 
     id: str
     tag: str
@@ -49,20 +49,20 @@ class Section:
 
 
 class Runner:
-    """Runs sections, and ends early when it must. One in a process, in its main thread."""
+    """Runs sections, and ends early on a signal or the deadline. Use one per process, in the main thread."""
 
     def __init__(self, emitter: Emitter, deadline: float) -> None:
         self.emitter = emitter
         self.extra: dict[str, Any] = {}
-        """Fields of the report beside its checks."""
+        """Fields of the report other than its checks."""
         self.at_end: list[Callable[[], object]] = []
-        """Called when it ends early: what was started is ended."""
+        """Callbacks for an early end, which stop child processes."""
         self._left: list[Step] = []
         self._started = time.monotonic()
         self._deadline = self._started + deadline
 
     def run(self, sections: Iterable[Section]) -> int:
-        """Run them, write the report, and return the exit code."""
+        """Run the sections, write the report, and return the exit code."""
         waiting = list(sections)
         self._left = [_whole(section) for section in waiting]
         with self._watched():
@@ -84,24 +84,24 @@ class Runner:
 
     def _step(self, step: Step) -> None:
         started = time.monotonic()
-        said = 0
+        count = 0
         try:
             for check in step.make():
                 now = time.monotonic()
                 timed = check if check.seconds else replace(check, seconds=round(now - started, 3))
                 self.emitter.say(timed, shown=not step.shown(check))
-                started, said = now, said + 1
+                started, count = now, count + 1
         except Exception as error:
             self.emitter.say(step.unknown(_words(error)))
             return
-        if not said:
-            self.emitter.say(step.unknown("it made no check"))
+        if not count:
+            self.emitter.say(step.unknown("the step made no check"))
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """Watch for SIGTERM and the deadline in a thread: the main one may be held up by a GPU.
+        """Watch for signals and the deadline in a thread, because a GPU may block the main thread.
 
-        The interpreter writes the signal's number into a pipe from wherever the signal finds it.
+        The interpreter writes the number of a signal into a pipe, whatever the main thread does.
         """
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
@@ -130,17 +130,17 @@ class Runner:
             ready, _, _ = select.select([reader], [], [], left)
             numbers = os.read(reader, 64) if ready else b""
             if signal.SIGTERM in numbers or signal.SIGINT in numbers:
-                return self._end("the pod was told to end")
+                return self._end("the process received a signal to end")
         return None
 
     def _end(self, why: str) -> None:
-        """Say UNKNOWN for what was not made, write the report, and end the process."""
+        """Emit UNKNOWN for the remaining steps, write the report, and end the process."""
         left, after = list(self._left), time.monotonic() - self._started
         for number, step in enumerate(left):
             state = "not ended" if number == 0 else "not made"
             self.emitter.say(step.unknown(f"{state}: {why} after {after:.0f} s"))
         if not left:
-            words = f"{why} after {after:.0f} s, when all was made"
+            words = f"{why} after {after:.0f} s, when all checks were made"
             self.emitter.say(Check(id="run.ended", tag="RESULT", verdict="UNKNOWN", text=words))
         code = self.emitter.finish(**self.extra)
         for call in list(self.at_end):
@@ -154,7 +154,7 @@ def _whole(section: Section) -> Step:
 
 
 def _noted(_number: int, _frame: object) -> None:
-    """Take the signal: the thread that reads the pipe acts on it."""
+    """Do nothing. The thread that reads the pipe acts on the signal."""
 
 
 def _words(error: BaseException) -> str:

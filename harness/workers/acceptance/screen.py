@@ -1,13 +1,13 @@
-"""Find the bad nodes of a cluster: run at the same time in a pod of each node.
+"""Find the bad nodes of a cluster. Run it at the same time in a pod on each node.
 
     python -m acceptance.screen --nodes N --node-rank K --master HOST [--local GPUS]
 
-The pod of node rank 0 coordinates. It has groups of nodes tested, several at a time, as the search asks
-(search.py); up to 16 nodes, each pair. A trial is a process group of its own, so a hang or a crash ends that
-trial alone. The report is REPORT_DIR/screen/ddp_tests_result.json of that pod.
+The pod of node rank 0 is the coordinator. It tests groups of nodes, several at a time, as the search
+requests (search.py). With up to 16 nodes it tests every pair. Each trial has its own process group, so a hang
+or a crash ends only that trial. The coordinator writes the report to REPORT_DIR/screen/ddp_tests_result.json.
 
-Exit code of rank 0: 0 all passed, 1 a node, a link or a boundary failed, 2 something is unknown. Of another
-pod: 1 where its own node is accused, 2 where it heard no verdict, else 0.
+Exit code of node rank 0: 0 if all passed, 1 if a node, a link or a boundary failed, 2 if a result is unknown.
+Exit code of another pod: 1 if its own node is accused, 2 if it received no verdict, otherwise 0.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from .outcome import CPU_SHARE, SHARE
 from .screening import Screening, bandwidth, checks, named, rows
 
 PORT = 29555
-"""Beside torchrun's 29500."""
+"""Differs from torchrun's 29500."""
 
 
 def coordinate(options: argparse.Namespace, emitter: Emitter) -> int:
-    """Search from the pod of node rank 0, and write the report."""
+    """Run the search in the pod of node rank 0, and write the report."""
     settings = Settings(
         options.device, options.local, options.bytes, options.iterations, options.trial_deadline
     )
@@ -40,14 +40,15 @@ def coordinate(options: argparse.Namespace, emitter: Emitter) -> int:
     own.start()
     nodes = coordinator.gather(options.deadline)
     missing = [node for node in range(options.nodes) if node not in nodes]
-    text = f"{len(nodes)} of {options.nodes} agents came"
+    text = f"{len(nodes)} of {options.nodes} agents connected"
     text += f"; none from {named(missing)} in {options.deadline:.0f} s" if missing else ""
     emitter.say(
         Check(
             id="screen.nodes",
             tag="DDP",
             verdict="UNKNOWN" if missing or coordinator.doubled else "PASS",
-            text=text + (f"; twice from {named(sorted(coordinator.doubled))}" if coordinator.doubled else ""),
+            text=text
+            + (f"; two agents from {named(sorted(coordinator.doubled))}" if coordinator.doubled else ""),
             ranks=tuple(missing) or tuple(sorted(coordinator.doubled)),
         )
     )
@@ -70,11 +71,11 @@ def coordinate(options: argparse.Namespace, emitter: Emitter) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Take part, and return the exit code."""
+    """Run the coordinator or an agent, and return the exit code."""
     made = parser()
     options = made.parse_args(arguments)
     if not 0 <= options.node_rank < options.nodes:
-        made.error(f"--node-rank is from 0 to {options.nodes - 1}")
+        made.error(f"--node-rank must be from 0 to {options.nodes - 1}; found {options.node_rank}")
     if options.share is None:
         options.share = SHARE if options.device == "cuda" else CPU_SHARE
     directory = options.report_dir / "screen" if options.report_dir else None
@@ -89,7 +90,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command's parser."""
+    """Return the parser of the command."""
     made = argparse.ArgumentParser(
         "python -m acceptance.screen",
         description=__doc__,
@@ -104,31 +105,33 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument(
         "--master", default=os.environ.get("MASTER_ADDR", "127.0.0.1"), help="host of node rank 0"
     )
-    made.add_argument("--port", type=int, default=PORT, help=f"of the coordinator (default: {PORT})")
+    made.add_argument("--port", type=int, default=PORT, help=f"port of the coordinator (default: {PORT})")
     made.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    made.add_argument("--local", type=int, default=1, metavar="N", help="processes, or GPUs, of each node")
-    made.add_argument("--bytes", type=int, default=1 << 22, help="of the all-reduce")
+    made.add_argument("--local", type=int, default=1, metavar="N", help="processes on each node, one per GPU")
+    made.add_argument("--bytes", type=int, default=1 << 22, help="size of the all-reduce")
     made.add_argument("--iterations", type=int, default=5)
     made.add_argument(
-        "--deadline", type=float, default=300, metavar="S", help="seconds for all agents to come"
+        "--deadline", type=float, default=300, metavar="S", help="seconds for all agents to connect"
     )
     made.add_argument(
         "--trial-deadline",
         type=float,
         default=120,
         metavar="S",
-        help="seconds to join, and again to exchange",
+        help="seconds to join, and again to exchange data",
     )
-    made.add_argument("--limit", type=float, metavar="GB/S", help="least bus bandwidth of any group")
+    made.add_argument(
+        "--limit", type=float, metavar="GB/S", help="smallest accepted bus bandwidth of a group"
+    )
     made.add_argument(
         "--share",
         type=float,
-        help=f"of the median below which a group is slow (default: {SHARE}; on CPUs {CPU_SHARE})",
+        help=f"share of the median below which a group is slow (default: {SHARE}; on CPUs {CPU_SHARE})",
     )
     made.add_argument(
-        "--repeats", type=int, default=1, help="tests that stand for one, where faults come and go"
+        "--repeats", type=int, default=1, help="repetitions of each test, to find intermittent faults"
     )
-    made.add_argument("--bound", type=int, help="how many nodes may be bad (default: a quarter)")
+    made.add_argument("--bound", type=int, help="largest number of bad nodes (default: a quarter)")
     made.add_argument("--report-dir", type=Path)
     return made
 

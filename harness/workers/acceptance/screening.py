@@ -1,4 +1,4 @@
-"""Answer a search for bad nodes with trials on real nodes, and say what it proved."""
+"""Run the tests of a search for bad nodes as trials on real nodes, and turn its conclusion into checks."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .tested import Group, Outcome
 
 
 class Screening:
-    """Answers a search with trials."""
+    """Runs the tests of a search as trials."""
 
     def __init__(self, coordinator: Coordinator, limit: float | None, share: float) -> None:
         self._coordinator, self._limit, self._share = coordinator, limit, share
         self._ready: dict[Group, Result] = {}
-        """Results of pairs that were tested before the search asks for them."""
+        """Results of pairs that were tested before the search requests them."""
         self._good: set[int] = set()
         self.judged: dict[Group, tuple[Outcome, str]] = {}
         self.pairs: dict[Group, Result] = {}
 
     def run(self, nodes: Sequence[int], repeats: int, bound: int | None) -> Conclusion:
-        """Search among the nodes. Up to 16 of them, all pairs come first: the median needs their figures."""
+        """Search among the nodes. With up to 16 nodes, first test all pairs, which the median needs."""
         if len(nodes) <= ALL_PAIRS:
             for places in circle.rounds(len(nodes)):
                 for result in self._coordinator.measure([(nodes[a], nodes[b]) for a, b in places]):
@@ -46,27 +46,27 @@ class Screening:
         return judge(result, usual, limit=self._limit, share=self._share)
 
     def _answer(self, groups: list[Group]) -> list[Outcome]:
-        held = {group: self._ready.pop(group) for group in groups if group in self._ready}
-        asked = [group for group in groups if group not in held]
-        if asked:
-            made = self._coordinator.measure([*asked, *self._controls(asked)])
-            held |= {result.group: result for result in made if result.group in asked}
+        results = {group: self._ready.pop(group) for group in groups if group in self._ready}
+        wanted = [group for group in groups if group not in results]
+        if wanted:
+            measured = self._coordinator.measure([*wanted, *self._controls(wanted)])
+            results |= {result.group: result for result in measured if result.group in wanted}
         outcomes: list[Outcome] = []
         for group in groups:
-            outcome, reason = self.judged[group] = self.outcome(held[group])
+            outcome, reason = self.judged[group] = self.outcome(results[group])
             if outcome == "good":
                 self._good |= {*group}
             print(f"[DDP] {outcome} {named(group)}: {reason}", flush=True)
             outcomes.append(outcome)
         return outcomes
 
-    def _controls(self, asked: Sequence[Group]) -> list[Group]:
-        """Return groups of nodes that passed and rest in this round: who is slow shows beside them alone."""
-        resting = sorted(self._good - {node for group in asked for node in group})
+    def _controls(self, wanted: Sequence[Group]) -> list[Group]:
+        """Return groups of good nodes that rest in this round, to compare the tested groups with."""
+        resting = sorted(self._good - {node for group in wanted for node in group})
         controls: list[Group] = []
-        for size in sorted({len(group) for group in asked}):
+        for size in sorted({len(group) for group in wanted}):
             missing = FIGURES - len({r.group for r in self._coordinator.results if len(r.group) == size})
-            missing -= sum(len(group) == size for group in asked)
+            missing -= sum(len(group) == size for group in wanted)
             while missing > 0 and len(resting) >= size:
                 controls.append(tuple(resting[:size]))
                 resting, missing = resting[size:], missing - 1
@@ -76,12 +76,12 @@ class Screening:
 def checks(
     found: Conclusion, screening: Screening, nodes: Sequence[int], coordinator: Coordinator
 ) -> list[Check]:
-    """Return what the search proved as checks."""
+    """Return the conclusion of the search as checks."""
     names = coordinator.names
-    said: list[Check] = []
+    made: list[Check] = []
 
     def say(name: str, verdict: Verdict, text: str, cause: str | None, about: Sequence[int]) -> None:
-        said.append(
+        made.append(
             Check(id=f"screen.{name}", tag="DDP", verdict=verdict, text=text, cause=cause, ranks=tuple(about))
         )
 
@@ -91,22 +91,22 @@ def checks(
         say("node", "FAIL", f"{names[one.node]} {one.reason} ({seen})", "node.bad", [one.node])
     for link in found.links:
         between = f"{names[link.a]} and {names[link.b]}"
-        say("link", "FAIL", f"what is between {between} {link.reason}", "link.bad", [link.a, link.b])
+        say("link", "FAIL", f"the link between {between} {link.reason}", "link.bad", [link.a, link.b])
     for edge in found.boundaries:
-        text = f"{named(edge.one)} pass, and {named(edge.other)} pass, and not with each other: {edge.reason}"
+        text = f"{named(edge.one)} pass, {named(edge.other)} pass, but not together: {edge.reason}"
         say("boundary", "FAIL", text, "link.boundary", edge.other)
     for open_ in found.unknown:
         say("unknown", "UNKNOWN", f"{named(open_.nodes)}: {open_.reason}", None, open_.nodes)
     if found.healthy:
         text = f"{len(nodes)} nodes pass, in groups and all together"
         say("search", "PASS", f"{text}: {found.tests} tests in {found.rounds} rounds", None, ())
-    return said
+    return made
 
 
 def bandwidth(coordinator: Coordinator, limit: float | None, share: float) -> Check:
-    """Say what the groups were compared with. Figures that nothing was compared with are no pass."""
+    """Return the check of the bandwidth. It is UNKNOWN if there is nothing to compare the results with."""
     figures = [result for result in coordinator.results if result.busbw is not None]
-    text = "no group gave a figure"
+    text = "no group gave a result"
     if figures:
         slowest = min(figures, key=lambda result: result.busbw or 0.0)
         text = f"the slowest of {len(figures)} groups, {named(slowest.group)}, gave {slowest.busbw:.3f} GB/s"
@@ -148,7 +148,7 @@ def rows(screening: Screening) -> list[dict[str, Any]]:
 
 
 def named(nodes: Sequence[int]) -> str:
-    """Return nodes for people: their numbers, with runs as first–last."""
+    """Return the numbers of nodes as text, with ranges as first–last."""
     runs: list[list[int]] = []
     for node in sorted(nodes):
         if runs and node == runs[-1][-1] + 1:

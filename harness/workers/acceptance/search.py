@@ -1,20 +1,21 @@
-"""Search for bad nodes in few tests, and accuse none that is good.
+"""Search for bad nodes with few tests, without accusing a good node.
 
-A test runs a group of nodes together, and is good, bad or unknown. `search` yields rounds of groups that
-share no node, is sent an outcome for each group, and returns a Conclusion. What it reckons with:
+A test runs a group of nodes together. Its outcome is good, bad or unknown. `search` yields rounds of groups
+that share no node, receives an outcome for each group, and returns a Conclusion. It handles three kinds of
+faults:
 
-* a bad node spoils each group that it is in, always or at times (`repeats`);
-* a bad link spoils each group with both of its ends: each node is good, and the link is named;
-* a broken boundary spoils each group with nodes of both sides: each side is good, the boundary is named.
+* A bad node makes each group that contains it fail, always or intermittently (`repeats`).
+* A bad link makes each group with both of its ends fail. The nodes are good, and the search names the link.
+* A broken boundary makes each group with nodes of both sides fail. The search names the boundary.
 
-Nodes are screened in groups of about √N. What failed is halved, what passed is tested together. What is left
-meets known-good witnesses. A node is accused when it fails with two of them, passes with nobody, and fails
-with the other suspects as well. Up to 16 nodes, all pairs are tested first (circle.py).
+Nodes are tested in groups of about √N. Failed groups are halved, good groups are tested together. The
+remaining nodes meet known-good witnesses. A node is accused if it fails with two of them, passes with no
+node, and fails with the other suspects as well. With up to 16 nodes, all pairs are tested first (circle.py).
 
-Where faults come and go, `repeats` tests stand for one. Of a node that fails a test with the probability p,
-the screening then misses (1 − p) ** repeats, and accusing takes `bound` + 1 witnesses: so many cannot all be
-bad, and no good node is accused. With repeats = 1, two witnesses that are bad at times could do it. A node
-that is bad at times may be taken for a bad link; it is not passed over then.
+For intermittent faults, each test is repeated `repeats` times. A node that fails a test with probability p is
+then missed with probability (1 − p) ** repeats. An accusation needs `bound` + 1 witnesses, which cannot all
+be bad, so no good node is accused. With repeats = 1, two intermittently bad witnesses could cause a wrong
+accusation. A node with an intermittent fault may be reported as a bad link, but it is not missed then.
 """
 
 from __future__ import annotations
@@ -30,32 +31,32 @@ from .pursuit import challenge
 from .tested import Exhausted, Group, Search, Tested
 
 ALL_PAIRS = 16
-"""Nodes up to which all pairs are tested: 15 rounds."""
+"""Largest number of nodes of which all pairs are tested, which takes 15 rounds."""
 HOPELESS = 8
-"""Rounds of pairs without one good pair, after which there is no witness to be found."""
+"""Rounds without a good pair, after which the search for a witness ends."""
 CANDIDATES = 32
-"""Nodes that are tested for a fault that comes and goes."""
+"""Largest number of nodes that are tested for an intermittent fault."""
 BOUND = 32
-"""The most nodes that may be bad, unless told: the suspects are paired with each other, in so many rounds."""
+"""Largest default of `bound`. The suspects are paired with each other, which takes that many rounds."""
 SAMPLE = 4
-"""Pairs that tell a broken boundary from a bad link."""
+"""Pairs that are tested to distinguish a broken boundary from a bad link."""
 LINKS = 3
-"""Bad links between two sets of nodes that are sought."""
+"""Largest number of bad links to search for between two sets of nodes."""
 CLASSES = 6
-"""Sets of nodes between which faults are sought."""
+"""Largest number of sets of nodes between which to search for faults."""
 
 
 def search(
     nodes: Sequence[int], *, bound: int | None = None, repeats: int = 1, all_pairs: int = ALL_PAIRS
 ) -> Search[Conclusion]:
-    """Search among `nodes`, of which at most `bound` are bad (unless told, a quarter, and not over 32).
+    """Search among `nodes`, of which at most `bound` are bad. The default is a quarter, but at most 32.
 
-    With more than `bound` nodes that fail nobody is accused: that is no fault of single nodes.
+    If more than `bound` nodes fail, none is accused, because the cause is not in single nodes.
     """
     nodes = tuple(sorted(set(nodes)))
     if len(nodes) < 2:
         return Conclusion(
-            unknown=(Unknown(nodes, "a node alone has nobody to be tested with"),) if nodes else ()
+            unknown=(Unknown(nodes, "a single node has no partner to be tested with"),) if nodes else ()
         )
     bound = max(1, min(len(nodes) // 4, BOUND)) if bound is None else bound
     pairs = len(nodes) * (len(nodes) - 1) // 2 if len(nodes) <= all_pairs else 0
@@ -71,7 +72,7 @@ def search(
 
 
 class _Found:
-    """What a search has found so far."""
+    """The state of a search, and its steps."""
 
     def __init__(self, nodes: Group, bound: int, tested: Tested) -> None:
         self.nodes, self.bound, self.tested = nodes, bound, tested
@@ -81,16 +82,18 @@ class _Found:
         self.boundaries: list[Boundary] = []
         self.unknown: list[Unknown] = []
         self.unproved: list[Group] = []
-        """Sets that are good, and were not proved to be good with the others."""
+        """Good sets of nodes for which it was not proved that they pass with the others."""
 
     def conclusion(self) -> Conclusion:
-        """Return all of it. Where more nodes failed than may be bad, none of them is accused."""
+        """Return the conclusion. If more than `bound` nodes failed, none of them is accused."""
         accused, unknown = tuple(self.accused), list(self.unknown)
-        reason = "pass among themselves, and were not proved to pass with the others"
+        reason = "pass together, but were not proved to pass with the others"
         spoiled = {one.node for one in accused}
         unknown += [Unknown(nodes, reason) for nodes in self.unproved if not spoiled & {*nodes}]
         if len(accused) > self.bound:
-            reason = f"{len(accused)} nodes fail, and {self.bound} may be bad: look for what they share"
+            reason = (
+                f"{len(accused)} nodes fail, but at most {self.bound} can be bad: look for a common cause"
+            )
             unknown.append(Unknown(tuple(sorted(one.node for one in accused)), reason))
             accused = ()
         return Conclusion(
@@ -103,19 +106,19 @@ class _Found:
         )
 
     def pair_all(self) -> Search[None]:
-        """Test each node with each other one."""
+        """Test all pairs of nodes."""
         for places in circle.rounds(len(self.nodes)):
             yield from self.tested.ask([(self.nodes[a], self.nodes[b]) for a, b in places])
 
     def seek(self) -> Search[None]:
-        """Screen all nodes, and say of each that did not pass why."""
+        """Test all nodes, and find the reason for each node that did not pass."""
         blocks, left = yield from halve(self.tested, split(self.nodes))
         if not blocks:
             blocks = yield from pair_up(self.tested, left, HOPELESS)
             left = _without(left, blocks)
         if not blocks:
             self.unknown.append(
-                Unknown(self.nodes, "no two nodes passed together: there is no known-good witness")
+                Unknown(self.nodes, "no two nodes passed together, so there is no known-good witness")
             )
             return
         classes = yield from join(self.tested, blocks)
@@ -131,10 +134,10 @@ class _Found:
         for one, other in list(combinations(classes[:CLASSES], 2)):
             yield from self._between(one, other)
         for spare in classes[CLASSES:]:
-            self.unknown.append(Unknown(spare, "these nodes pass together, and fail with many others"))
+            self.unknown.append(Unknown(spare, "these nodes pass together, but fail with many others"))
 
     def _place(self, classes: list[Group], left: Sequence[int]) -> Search[tuple[list[Group], list[int]]]:
-        """Let nodes meet witnesses of each class, the largest first. Return the classes and who is left."""
+        """Test nodes with witnesses of each class, the largest first. Return classes and remaining nodes."""
         left, placed = list(left), []
         for one in sorted(classes, key=len, reverse=True):
             met = yield from meet(self.tested, left, one, self.needed)
@@ -152,16 +155,16 @@ class _Found:
             if len(witnesses) >= self.needed:
                 names = ", ".join(map(str, witnesses))
                 self.accused.append(
-                    Accused(node, witnesses, f"fails with the good nodes {names}, and passes with none")
+                    Accused(node, witnesses, f"fails with the good nodes {names}, and passes with no node")
                 )
             else:
                 silent.append(node)
         if silent:
-            reason = "passed with nobody, and too few known-good nodes answered to tell why"
+            reason = "passed with no node, and too few known-good nodes gave a result to find the reason"
             self.unknown.append(Unknown(tuple(silent), reason))
 
     def _between(self, one: Group, other: Group) -> Search[None]:
-        """Name what is between two sets that are each good: a bad link, or a broken boundary."""
+        """Find the fault between two good sets of nodes: bad links, or a broken boundary."""
         pairs = list(zip(one, other))[:SAMPLE]
         outcomes = yield from self.tested.ask(pairs)
         bad = [pair for pair, outcome in paired(pairs, outcomes) if outcome == "bad"]
@@ -182,11 +185,11 @@ class _Found:
             self.unproved.append(other)
 
     def _link(self, a: int, b: int, one: Group, other: Group) -> Search[None]:
-        """Name a link, where both of its ends pass with others once more."""
+        """Report a bad link if both of its ends pass with other nodes again."""
         rest = tuple(node for node in other if node != b)
         if rest and (yield from self.tested.ask([(a, *rest)])) == ["bad"]:
             self.boundaries.append(
-                Boundary((a,), other, f"node {a} passes with others, and with none of these")
+                Boundary((a,), other, f"node {a} passes with others, but with none of these")
             )
             return
         spare = [node for node in one if node != a]
@@ -197,11 +200,13 @@ class _Found:
         steady = yield from self.tested.ask([(a, partner), (b, witness)], again=True)
         if steady == ["good", "good"]:
             self.links.append(
-                Link(min(a, b), max(a, b), "fails, and both ends pass with others: the link, not the node")
+                Link(
+                    min(a, b), max(a, b), "fails, but both ends pass with other nodes, so the nodes are good"
+                )
             )
 
     def pursue(self) -> Search[None]:
-        """Go after failures that nothing explains yet: several bad links, or a fault that comes and goes."""
+        """Test failures that are not explained yet, such as several bad links or an intermittent fault."""
         open_ = self._unexplained()
         ends = [node for group in open_ if len(group) == 2 for node in group]
         lone = [group for group in open_ if len(group) == 2 and all(ends.count(node) == 1 for node in group)]
@@ -221,14 +226,14 @@ class _Found:
         )
         for node, witnesses in failed.items():
             if len(witnesses) >= needed:
-                reason = f"fails at times, with {len(witnesses)} different nodes: more than may be bad"
+                reason = f"fails intermittently with {len(witnesses)} different nodes, more than can be bad"
                 self.accused.append(Accused(node, witnesses, reason))
         for group in self._unexplained():
             unsteady = tuple(node for node in group if failed.get(node))
             self.unknown.append(Unknown(unsteady or group, "failed, and no single node or link explains it"))
 
     def _unexplained(self) -> list[Group]:
-        """Return the groups that were bad for no reason found, without those around a smaller one."""
+        """Return the smallest bad groups that the conclusion does not explain."""
         known, open_ = self.conclusion(), list[Group]()
         named = {node for unknown in self.unknown for node in unknown.nodes}
         accused = {one.node for one in self.accused}

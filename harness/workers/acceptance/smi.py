@@ -1,7 +1,7 @@
-"""Read what nvidia-smi says of the GPUs: `nvidia-smi -q -x` and `nvidia-smi nvlink -s`. Pure.
+"""Parse the output of `nvidia-smi -q -x` and `nvidia-smi nvlink -s`. Pure.
 
-A field that nvidia-smi does not print is None. One that it prints as N/A is NOT_SUPPORTED: the GPU has no
-such thing, or does not tell. Field names changed between drivers; both names are read.
+A field that nvidia-smi does not print is None. A field that it prints as N/A is NOT_SUPPORTED: the GPU lacks
+the feature, or does not report it. Field names differ between drivers; old and new names are read.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _SRAM_UNCORRECTED = ("sram_uncorrectable", "sram_uncorrectable_parity", "sram_un
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU as nvidia-smi shows it."""
+    """One GPU in the output of nvidia-smi."""
 
     uuid: str
     name: str
     index: int
-    """Its place in nvidia-smi's list. PyTorch may count otherwise."""
+    """Index in the list of nvidia-smi. PyTorch may use another order."""
     memory: int = 0
     """Bytes."""
     persistence: Word = None
@@ -44,19 +44,19 @@ class Gpu:
     rows_failed: Word = None
     pcie_generation: Number = None
     pcie_generation_max: Number = None
-    """What GPU and host can do together."""
+    """The maximum that GPU and host support together."""
     pcie_width: Number = None
     pcie_width_max: Number = None
     sm_clock: Number = None
     """MHz."""
     sm_clock_max: Number = None
     reasons: frozenset[str] | NotSupported | None = None
-    """What holds the clocks down now: gpu_idle, sw_power_cap, hw_slowdown, hw_thermal_slowdown, …"""
+    """Active throttle reasons: gpu_idle, sw_power_cap, hw_slowdown, hw_thermal_slowdown, …"""
 
 
 @dataclass(frozen=True)
 class Smi:
-    """What one call of nvidia-smi said."""
+    """The output of one call of nvidia-smi."""
 
     driver: str
     cuda: str
@@ -64,9 +64,9 @@ class Smi:
 
 
 def parse(text: str) -> Smi | None:
-    """Return what `nvidia-smi -q -x` said, or None when that is no such document."""
+    """Return the content of a `nvidia-smi -q -x` document, or None if the text is not such a document."""
     try:
-        # The text is the driver's, on this host.
+        # The text is trusted, because it comes from the driver on this host.
         root = ElementTree.fromstring(text)  # noqa: S314
     except ElementTree.ParseError:
         return None
@@ -81,7 +81,7 @@ def parse(text: str) -> Smi | None:
 
 
 def parse_links(text: str) -> dict[str, list[float]]:
-    """Return for each GPU's UUID the speed of its NVLinks in GB/s, as `nvidia-smi nvlink -s` shows them.
+    """Return the NVLink speeds in GB/s by GPU UUID, from the output of `nvidia-smi nvlink -s`.
 
     A link that is down has speed 0. A GPU without links has an empty list.
     """
@@ -132,7 +132,7 @@ def _reasons(element: ElementTree.Element) -> frozenset[str] | NotSupported | No
         prefix = name.removesuffix("s") + "_"
         states = {child.tag.removeprefix(prefix): _word(child.text) for child in found}
         states = {reason: state for reason, state in states.items() if state in ("Active", "Not Active")}
-        # A driver that tells of none tells nothing; that is not the same as none active.
+        # A driver that reports no state is not the same as a driver that reports no active reason.
         return frozenset(reason for reason, state in states.items() if state == "Active") if states else None
     return None
 
@@ -153,7 +153,7 @@ def _number(text: str | None) -> Number:
 
 
 def _errors(element: ElementTree.Element, names: tuple[str, ...]) -> Number:
-    """Return the counters' sum over the GPU's life, or since its driver was loaded where that is more."""
+    """Return the sum of the counters over the GPU's life, or since the driver was loaded if larger."""
     sums: list[Number] = [
         _total([_number(element.findtext(f"ecc_errors/{span}/{name}")) for name in names])
         for span in ("aggregate", "volatile")
@@ -163,7 +163,7 @@ def _errors(element: ElementTree.Element, names: tuple[str, ...]) -> Number:
 
 
 def _total(numbers: Sequence[Number]) -> Number:
-    """Return the sum of the counters that are there."""
+    """Return the sum of the counters that have a number."""
     counted = [number for number in numbers if isinstance(number, float)]
     if counted:
         return sum(counted)

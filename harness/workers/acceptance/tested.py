@@ -1,6 +1,6 @@
-"""What groups of nodes were tested, with what outcome, and what follows of it without a test.
+"""The tested groups of nodes, their outcomes, and the outcomes that follow from them without a test.
 
-A search is a generator: it yields rounds of groups that share no node, and is sent one outcome for each.
+A search is a generator. It yields rounds of groups that share no node, and receives one outcome for each.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Search = Generator[list[Group], Sequence[Outcome], T]
 
 
 class Exhausted(Exception):
-    """The search has used all the tests that it may make."""
+    """The search has used its budget of tests."""
 
 
 @dataclass
@@ -35,20 +35,23 @@ class Tested:
     _counted: dict[Group, int] = field(default_factory=dict)
 
     def known(self, group: Iterable[int]) -> Outcome | None:
-        """Return what follows: part of a good group is good, and a group with a bad part is bad."""
+        """Return the outcome that follows from earlier tests, or None.
+
+        A part of a good group is good, and a group with a bad part is bad.
+        """
         nodes = frozenset(group)
         good, bad = self.passed(nodes), any(other <= nodes for other in self._bad)
-        if good == bad:  # nothing is known, or a fault comes and goes
+        if good == bad:  # nothing is known, or the fault is intermittent
             return None
         return "good" if good else "bad"
 
     def passed(self, group: Iterable[int]) -> bool:
-        """Whether exactly this group, or a larger one around it, was good."""
+        """Return whether this group, or a larger group that contains it, was good."""
         nodes = frozenset(group)
         return any(nodes <= other for other in self._good)
 
     def failed(self, group: Iterable[int]) -> bool:
-        """Whether exactly this group was bad at least once."""
+        """Return whether exactly this group was bad at least once."""
         return frozenset(group) in self._bad
 
     def bad(self) -> list[Group]:
@@ -56,7 +59,7 @@ class Tested:
         return sorted({tuple(sorted(group)) for group in self._bad}, key=lambda group: (len(group), group))
 
     def record(self, group: Group, outcome: Outcome) -> None:
-        """Take one outcome. Good counts once it was seen `repeats` times without a bad one between."""
+        """Record one outcome. A group is good after `repeats` good outcomes without a bad one in between."""
         self.outcomes.append((group, outcome))
         if outcome == "bad":
             self._counted[group] = 0
@@ -67,9 +70,9 @@ class Tested:
                 self._good.append(frozenset(group))
 
     def ask(self, groups: Sequence[Iterable[int]], *, again: bool = False) -> Search[list[Outcome]]:
-        """Test the groups at the same time, but for those whose outcome follows; `again` tests all of them.
+        """Test the groups at the same time, except those whose outcome is known. `again` tests all of them.
 
-        An unknown outcome is asked for once more. Raises Exhausted where that takes more tests than are left.
+        A test with an unknown outcome is repeated once. Raises Exhausted if the budget does not suffice.
         """
         wanted = [tuple(sorted(group)) for group in groups]
         if len({node for group in wanted for node in group}) != sum(map(len, wanted)):
@@ -81,9 +84,9 @@ class Tested:
         while running := [group for group, answer in answers.items() if answer is None]:
             if len(self.outcomes) + len(running) > self.budget:
                 raise Exhausted
-            said = yield running
+            reported = yield running
             self.rounds += 1
-            for group, outcome in paired(running, said):
+            for group, outcome in paired(running, reported):
                 self.record(group, outcome)
                 good[group] += outcome == "good"
                 silent[group] += outcome == "unknown"

@@ -1,4 +1,4 @@
-"""Time work on a device: warmed up, by CUDA's own events, with nothing else in the timed part."""
+"""Time work on a device after a warm-up. On GPUs, CUDA events measure the time."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .devices import Device
 
 @dataclass(frozen=True)
 class Span:
-    """How long to warm up, and how long to measure at least, in seconds."""
+    """Duration of the warm-up, and minimum duration of the measurement, in seconds."""
 
     warm: float
     measure: float
@@ -24,14 +24,14 @@ SPANS = {
     ("cuda", "quick"): Span(0.5, 0.5),
     ("cuda", "full"): Span(10.0, 10.0),
 }
-"""(device, mode) → how long. A GPU needs seconds until its clocks and its heat are those of real work."""
+"""(device, mode) → durations. A GPU needs seconds to reach the clocks and temperature of real work."""
 BATCHES = 5
 
 
 def seconds_per_call(call: Callable[[], object], device: Device, span: Span) -> float:
-    """Return the seconds of one call: the median of BATCHES batches, each the mean of its calls.
+    """Return the seconds of one call: the median over BATCHES batches of the mean time of a call.
 
-    A batch lasts a BATCHES-th of `span.measure`, and has at least one call.
+    A batch lasts `span.measure` / BATCHES seconds, and has at least one call.
     """
     once = max(_batch(call, device, 1), 1e-7)
     until = time.monotonic() + span.warm
@@ -42,7 +42,7 @@ def seconds_per_call(call: Callable[[], object], device: Device, span: Span) -> 
 
 
 def _batch(call: Callable[[], object], device: Device, calls: int) -> float:
-    """Return the mean seconds of so many calls."""
+    """Return the mean seconds of one of `calls` calls."""
     if device.kind == "cpu":
         started = time.perf_counter()
         for _ in range(calls):

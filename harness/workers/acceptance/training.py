@@ -1,4 +1,4 @@
-"""Prove that a small model learns on a device, and that the same training gives the same bits twice."""
+"""Test that a small model learns on a device, and that repeating its training gives the same bits."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from .devices import Device
 TAG = "TRAIN"
 CLASSES = 4
 CHANCE = math.log(CLASSES)
-"""Loss of a model that guesses."""
+"""Loss of a model that guesses uniformly."""
 SHARE = 0.5
-"""Share of CHANCE that the loss on unseen data must come below."""
+"""Share of CHANCE that the loss on unseen data must not exceed."""
 STEPS = {"quick": 150, "full": 600}
 BATCH = 256
 FEATURES = 8
 
 
 def checks(device: Device, mode: str) -> Iterator[Check]:
-    """Train twice from the same seed: the model must learn, and both must end with the same bits."""
+    """Train twice from the same seed. The model must learn, and both runs must end with the same bits."""
     with _deterministic():
         first, second = train(device, STEPS[mode]), train(device, STEPS[mode])
     loss, start, digest = first
-    # A loss that is no number is no success: nan is not below anything.
+    # A loss of NaN fails, because comparisons with NaN are false.
     learnt = loss <= SHARE * CHANCE
     yield Check(
         id="train.learns",
@@ -59,9 +59,9 @@ def checks(device: Device, mode: str) -> Iterator[Check]:
 
 
 def train(device: Device, steps: int) -> tuple[float, float, str]:
-    """Return the loss on unseen data after the training, the one before, and the digest of what was learnt.
+    """Return the loss on unseen data after and before the training, and the digest of losses and weights.
 
-    The class is the pair of the signs of x₀x₁ and x₂x₃. No linear model can tell it.
+    The class is the pair of the signs of x₀x₁ and x₂x₃. No linear model can learn it.
     """
     torch.manual_seed(3)
     model = torch.nn.Sequential(
@@ -91,7 +91,7 @@ def train(device: Device, steps: int) -> tuple[float, float, str]:
 
 
 def _data(generator: torch.Generator, count: int, device: Device) -> tuple[Any, Any]:
-    """Return inputs and classes, made on the CPU: every device gets the same."""
+    """Return inputs and classes. They are generated on the CPU, so that every device gets the same."""
     x = torch.randn(count, FEATURES, generator=generator)
     y = (x[:, 0] * x[:, 1] > 0).long() + 2 * (x[:, 2] * x[:, 3] > 0).long()
     return x.to(device.torch), y.to(device.torch)
@@ -104,7 +104,7 @@ def _loss(model: Any, data: tuple[Any, Any]) -> float:
 
 @contextmanager
 def _deterministic() -> Iterator[None]:
-    """Let PyTorch take algorithms that always give the same bits, and refuse others."""
+    """Allow only deterministic algorithms in PyTorch within the block."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(True)
     try:

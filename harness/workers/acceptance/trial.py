@@ -1,10 +1,10 @@
-"""One trial of one process: join a group of its own, exchange data, check and time it.
+"""The part of one process in a trial: join a process group, exchange data, verify and time it.
 
     python -m acceptance.trial --rank R --ranks N [--host H --port P] --device cpu|cuda
 
-Started by agent.py, and killed by it when it hangs. Rank 0 opens the store and prints its port. Then each
-rank prints that it joined, and what it saw, as JSON lines. Every pair of ranks exchanges data directly
-(all-to-all), so that a bad link is met wherever it is in the group.
+agent.py starts the process, and kills it if it hangs. Rank 0 opens the store and prints its port. Each rank
+prints JSON lines when it has joined and when it has a result. Every pair of ranks exchanges data directly
+(all-to-all), so that a bad link is found wherever it is in the group.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from typing import Any
 from .older import store_without_libuv
 
 PERIOD = 251
-"""Length of the pattern in the data. A prime, so that it fits no buffer: data in the wrong place is seen."""
+"""Period of the data pattern. It is a prime, so it divides no buffer size, and misplaced data is detected."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the trial. Exits 0 where it came to its end, right or wrong."""
+    """Run the trial. Return 0 if it completed, also if the data was wrong."""
     options = _options(arguments)
     import torch
     import torch.distributed as dist
 
     timeout = timedelta(seconds=options.timeout)
     first = options.rank == 0
-    # Some builds of PyTorch lack libuv, and would fail with the default.
+    # Some builds of PyTorch lack libuv, and fail with the default.
     store = dist.TCPStore(
         "0.0.0.0" if first else options.host,  # noqa: S104 - the pods of the job must reach it
         0 if first else options.port,
@@ -51,21 +51,23 @@ def main(arguments: list[str] | None = None) -> int:
         "nccl" if cuda else "gloo", store=store, rank=options.rank, world_size=options.ranks, timeout=timeout
     )
     _say({"joined": options.ranks})
-    seen = _exchange(options, device)
-    _say(seen)
-    # Rank 0 owns the store: it stays until all have said what they saw.
+    _say(_exchange(options, device))
+    # Rank 0 owns the store, so it stays until all ranks have printed their results.
     dist.barrier(device_ids=_ids(device))
     dist.destroy_process_group()
     return 0
 
 
 def _ids(device: Any) -> list[int] | None:
-    """Return what NCCL's barrier takes. Without it, it guesses the GPU from the rank, and may hang."""
+    """Return `device_ids` for NCCL's barrier, which otherwise guesses the GPU from the rank and may hang."""
     return None if device.index is None else [device.index]
 
 
 def _exchange(options: argparse.Namespace, device: Any) -> dict[str, Any]:
-    """All-reduce and all-to-all, with fresh data each time; return what was wrong, and how fast it went."""
+    """Run all-reduce and all-to-all with new data in each iteration.
+
+    Return the number of wrong elements, the median seconds of an all-reduce, and its bus bandwidth in GB/s.
+    """
     import torch
     import torch.distributed as dist
 
@@ -81,9 +83,9 @@ def _exchange(options: argparse.Namespace, device: Any) -> dict[str, Any]:
         began = time.perf_counter()
         dist.all_reduce(data)
         _wait(device)
-        if iteration:  # the first one connects
+        if iteration:  # the first iteration also connects
             times.append(time.perf_counter() - began)
-        # Whole numbers below 2**24: float32 sums them without an error, in any order.
+        # float32 sums integers below 2**24 exactly, in any order.
         wrong += int((data != pattern * (ranks * (ranks + 1) / 2) + iteration * ranks).sum())
         sent = torch.arange(ranks, device=device, dtype=torch.float32).repeat_interleave(each)
         got = torch.empty_like(sent)
@@ -109,7 +111,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     made = argparse.ArgumentParser("python -m acceptance.trial", description=__doc__)
     made.add_argument("--rank", type=int, required=True)
     made.add_argument("--ranks", type=int, required=True)
-    made.add_argument("--local", type=int, default=0, help="number of the GPU on this node")
+    made.add_argument("--local", type=int, default=0, help="index of the GPU on this node")
     made.add_argument("--host", default="")
     made.add_argument("--port", type=int, default=0)
     made.add_argument("--device", choices=("cpu", "cuda"), required=True)

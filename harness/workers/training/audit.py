@@ -1,11 +1,11 @@
-"""Look at what a training left on its disk, and say it in one JSON document. It judges nothing.
+"""Audit the files of a training, and print the facts as one JSON document, without a judgement.
 
     python -m training.audit --run-dir OUT/RUN --data-dir DIR
 
-Each checkpoint: whether its files are what its manifest says, whether a model takes them, the digest of the
-weights. `best`: where it leads, what its manifest says, and its validation loss by a pass of this program's
-own. The known entropy of the texts, where there is one. It always ends with exit code 0 and a document; what
-cannot be read is said in it.
+For each checkpoint: whether its files match its manifest, whether a model can load them, and the digest of
+the weights. For `best`: its target, the losses of its manifest, and the validation loss that this program
+computes itself. The entropy of the texts, if it is known. The exit code is always 0, and the document lists
+what cannot be read.
 """
 
 from __future__ import annotations
@@ -42,24 +42,24 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def document(run: Path, data: Path) -> Found:
-    """Return everything that the judges read."""
+    """Return the document that the judges read."""
     folders = sorted(checkpoint.all_of(run), key=lambda one: one.name.rpartition("-")[2])
     whole: list[tuple[Path, Manifest]] = []
-    told = []
+    checkpoints = []
     for folder in folders:
         try:
             manifest = checkpoint.verified(folder)
         except checkpoint.Torn as error:
-            told.append({"name": folder.name, "whole": False, "why": f"{error}"})
+            checkpoints.append({"name": folder.name, "whole": False, "why": f"{error}"})
             continue
         whole.append((folder, manifest))
-        told.append(_checkpoint(folder, manifest))
+        checkpoints.append(_checkpoint(folder, manifest))
     last = whole[-1][1] if whole else None
     return {
         "version": VERSION,
         "run": run.name,
         "there": run.is_dir(),
-        "checkpoints": told,
+        "checkpoints": checkpoints,
         "leftovers": sorted(one.name for one in run.glob(".epoch-*")),
         "best": _best(run, data),
         "order": last.order if last else {},
@@ -70,8 +70,8 @@ def document(run: Path, data: Path) -> Found:
 
 
 def _checkpoint(folder: Path, manifest: Manifest) -> Found:
-    """Return what one whole checkpoint holds, and whether a model and an optimizer can be made of it."""
-    found: Found = {
+    """Return the facts of one whole checkpoint, and whether model and optimizer can be loaded from it."""
+    facts: Found = {
         "name": folder.name,
         "whole": True,
         "epoch": manifest.epoch,
@@ -85,20 +85,20 @@ def _checkpoint(folder: Path, manifest: Manifest) -> Found:
         torch.load(folder / "rank-0" / state.TRAINING, map_location="cpu", weights_only=True)
         for rank in range(manifest.world):
             torch.load(folder / f"rank-{rank}" / state.GENERATORS, weights_only=True)
-    except Exception as error:  # whatever a broken file makes torch say
-        return found | {"why": f"{folder.name} cannot be loaded: {type(error).__name__}: {error}"[:500]}
+    except Exception as error:  # torch raises various errors for broken files
+        return facts | {"why": f"{folder.name} cannot be loaded: {type(error).__name__}: {error}"[:500]}
     weights = state.unique(model)
     odd = sorted(name for name, value in weights.items() if not bool(torch.isfinite(value).all()))
-    return found | {"weights": digest(weights), "not_finite": odd}
+    return facts | {"weights": digest(weights), "not_finite": odd}
 
 
 def digest(weights: dict[str, torch.Tensor]) -> str:
-    """Return the SHA-256 of all weights: Trainer.weights, which the trainer prints."""
-    found = hashlib.sha256()
+    """Return the SHA-256 of all weights, computed as in Trainer.weights, which the trainer prints."""
+    hashed = hashlib.sha256()
     for name, value in weights.items():
-        found.update(name.encode())
-        found.update(value.contiguous().view(torch.uint8).numpy().tobytes())
-    return found.hexdigest()
+        hashed.update(name.encode())
+        hashed.update(value.contiguous().view(torch.uint8).numpy().tobytes())
+    return hashed.hexdigest()
 
 
 def _model(folder: Path, manifest: Manifest) -> nn.Module:
@@ -109,7 +109,7 @@ def _model(folder: Path, manifest: Manifest) -> nn.Module:
 
 
 def _best(run: Path, data: Path) -> Found | None:
-    """Return where `best` leads, and its loss: what the manifest says, and what is found. None: no `best`."""
+    """Return the target of `best`, its losses by the manifest, and the computed loss. None without `best`."""
     folder = checkpoint.best(run)
     if folder is None:
         return None
@@ -123,16 +123,17 @@ def _best(run: Path, data: Path) -> Found | None:
         stream = texts.read(data / "val.jsonl", tokenizer, options.context, options.text_field)
         loss, tokens = evaluated(_model(folder, manifest), stream, options.micro_batch)
         found |= {"loss": loss, "tokens": tokens}
-    except Exception as error:  # as above; also a missing val.jsonl
+    except Exception as error:  # as above, and a missing val.jsonl
         found["why"] = f"{type(error).__name__}: {error}"[:500]
     return found
 
 
 def evaluated(model: nn.Module, stream: Stream, chunk: int) -> tuple[float, int]:
-    """Return the mean loss over every token of the stream but the first, and their number.
+    """Return the mean loss in nats over all tokens of the stream but the first, and their number.
 
-    In chunks of the trainer's size: the rounding of a product may depend on its shape. Everything else is
-    done another way: one pass over the tokens themselves, each predicted once by what precedes it.
+    The chunks have the trainer's size, because the rounding of a product may depend on its shape. Otherwise
+    the computation is independent: one pass over the tokens, in which each is predicted once from those
+    before it.
     """
     model.eval()
     tokens, length = torch.tensor(stream.tokens), stream.context
@@ -152,16 +153,16 @@ def evaluated(model: nn.Module, stream: Stream, chunk: int) -> tuple[float, int]
 
 
 def _entropy(data: Path) -> Found | None:
-    """Return what is known of made texts (source.py), or None."""
+    """Return the entropy of generated texts (source.py), or None if there is none."""
     try:
-        found: Found = json.loads((data / "source.json").read_text())
-        return found
+        known: Found = json.loads((data / "source.json").read_text())
+        return known
     except (OSError, ValueError):
         return None
 
 
 def _unchanged(first: Path, last: Path) -> list[str]:
-    """Return the weights that training left as they were, between two checkpoints."""
+    """Return the names of the weights that are equal in two checkpoints."""
     before, after = (load_file(folder / "rank-0" / state.MODEL) for folder in (first, last))
     return sorted(
         name

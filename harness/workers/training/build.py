@@ -1,4 +1,4 @@
-"""Make tokenizer and model as the options say."""
+"""Create the tokenizer and the model from the options."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .texts import Tokenizer
 
 
 def tokenizer(options: argparse.Namespace) -> Tokenizer:
-    """Return the tokenizer of the model, or bytes."""
+    """Return the tokenizer of the model, or the byte tokenizer if there is none."""
     _use_token()
     folder = options.tokenizer_local_dir or options.model_local_dir or options.model
     if folder is None:
@@ -23,7 +23,7 @@ def tokenizer(options: argparse.Namespace) -> Tokenizer:
 
 
 def model(options: argparse.Namespace, tokenizer: Tokenizer) -> nn.Module:
-    """Return the model: one of Hugging Face, or the small GPT."""
+    """Return the Hugging Face model that the options name, or the small GPT."""
     _use_token()
     folder = options.model_local_dir or options.model
     if folder is not None:
@@ -37,13 +37,13 @@ def model(options: argparse.Namespace, tokenizer: Tokenizer) -> nn.Module:
 
 
 def _use_token() -> None:
-    """Give the hub's client the guide's variable under the name that it reads, which is HF_TOKEN alone."""
+    """Copy HUGGINGFACE_HUB_TOKEN, the variable of the guide, to HF_TOKEN, which the hub's client reads."""
     if token := os.environ.get("HUGGINGFACE_HUB_TOKEN"):
         os.environ.setdefault("HF_TOKEN", token)
 
 
 def gated(error: BaseException | None) -> bool:
-    """Return whether the hub refused a gated model. transformers hides its client's error behind others."""
+    """Return whether the hub refused a gated model. transformers chains the client's error to others."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if type(error).__name__ == "GatedRepoError":
@@ -54,12 +54,12 @@ def gated(error: BaseException | None) -> bool:
 
 
 def cannot_compile(device: torch.device) -> str:
-    """Return why torch.compile does not work here, or "". It compiles something small, forth and back."""
+    """Return why torch.compile does not work here, or "". It compiles a small model and its backward pass."""
     try:
         # The backward pass needs more than the forward pass: it is cut out of both.
         layer = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()).to(device))
         layer(torch.ones(2, 4, device=device)).sum().backward()
-    except Exception as error:  # its own exceptions are private, and differ by version
+    except Exception as error:  # torch.compile's exceptions are private, and differ between versions
         lines = [line for line in str(error).splitlines() if line.strip()]
         return " ".join(lines[:2])[:300] or type(error).__name__
     return ""

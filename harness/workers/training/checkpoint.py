@@ -1,20 +1,20 @@
-"""Checkpoints that are whole or not there, whatever is killed when.
+"""Atomic checkpoints: whole or absent, whichever process is killed at whatever time.
 
     OUT/RUN/epoch-0001-step-00000120/
         rank-0/model.safetensors      the weights, equal on every rank
         rank-0/training.pt            optimizer, scaler, place in the data
         rank-K/generators.pt          the states of rank K's random generators
         manifest.json                 size and SHA-256 of each file, world size, losses
-    OUT/RUN/best                      a link to the one with the lowest validation loss
-    OUT/RUN/best.txt                  its name, for copies that lose links, as those of `kubectl cp`
+    OUT/RUN/best                      a link to the checkpoint with the lowest validation loss
+    OUT/RUN/best.txt                  its name, for copies that lose links, such as those of `kubectl cp`
     OUT/RUN/trackers/id               a random name of the run (trackers.py)
 
 Every rank writes its files into a folder whose name begins with a dot, and flushes them to the disk. Rank 0
-writes the manifest last, and renames the folder. So a folder without a manifest, or whose files are not what
-the manifest says, is no checkpoint: a resume says so and takes the one before.
+writes the manifest last, and renames the folder. A folder without a manifest, or with files that do not match
+it, is not a checkpoint. A resume reports such a folder, and uses the previous checkpoint.
 
-torch.distributed.checkpoint is not used: under DDP every rank holds the same state, so there is nothing to
-put together, and its folders carry neither sizes nor hashes: a torn file would be found while it is loaded.
+torch.distributed.checkpoint is not used. Under DDP every rank holds the same state, so there is nothing to
+assemble. Its folders have no sizes or hashes, so a torn file would be noticed only while it is loaded.
 """
 
 from __future__ import annotations
@@ -33,40 +33,40 @@ VERSION = 1
 MANIFEST = "manifest.json"
 BEST, BEST_NAME = "best", "best.txt"
 TRACKERS, IDENTITY = "trackers", "id"
-"""In the run's folder: the folder of trackers.py, and in it what names the run in the trackers."""
+"""The folder of trackers.py in the run's folder, and its file that identifies the run in the trackers."""
 KEPT = 2
-"""Checkpoints that are kept at least. The newest may turn out to be torn."""
+"""Smallest number of checkpoints to keep, because the newest one may be torn."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a checkpoint says of itself."""
+    """The manifest of a checkpoint."""
 
     epoch: int
-    """The epoch that goes on, from 0."""
+    """The epoch in which the training continues, from 0."""
     step: int
-    """Steps that were made, over all epochs."""
+    """Completed steps, over all epochs."""
     place: int
-    """Sequences of this epoch that were trained on."""
+    """Number of sequences of this epoch that were trained on."""
     world: int
     order: dict[str, int]
-    """What the order of the data is made from: seed, sequences, batch, context."""
+    """The values that determine the order of the data: seed, sequences, batch, context."""
     options: dict[str, Any] = field(default_factory=dict)
-    """All options of the training, by their names in options.py."""
+    """All options of the training, by name (options.py)."""
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Path in the folder → size in bytes, and sha256."""
+    """Path in the folder → size in bytes and sha256."""
     losses: dict[str, float] = field(default_factory=dict)
-    """What is known at this step, as `val/loss`."""
+    """The losses known at this step, such as `val/loss`."""
     version: int = VERSION
 
     @property
     def name(self) -> str:
-        """Return the folder's name. Names sort as steps do."""
+        """Return the name of the folder."""
         return f"epoch-{self.epoch:04d}-step-{self.step:08d}"
 
 
 class Torn(Exception):
-    """A folder is not a whole checkpoint. The message says what is wrong with it."""
+    """A folder is not a whole checkpoint. The message has the reason."""
 
 
 def verified(folder: Path) -> Manifest:
@@ -77,20 +77,20 @@ def verified(folder: Path) -> Manifest:
     except (OSError, ValueError, TypeError) as error:
         raise Torn(f"{folder.name}: {MANIFEST} cannot be read: {error}") from error
     if manifest.version != VERSION:
-        raise Torn(f"{folder.name} is of version {manifest.version}; {VERSION} is expected")
-    for name, told in manifest.files.items():
+        raise Torn(f"{folder.name} has version {manifest.version}; expected {VERSION}")
+    for name, entry in manifest.files.items():
         path = folder / name
         if not path.is_file():
             raise Torn(f"{folder.name}: {name} is missing")
-        if path.stat().st_size != told["size"]:
-            raise Torn(f"{folder.name}: {name} has {path.stat().st_size} bytes of {told['size']}")
-        if digest(path) != told["sha256"]:
+        if path.stat().st_size != entry["size"]:
+            raise Torn(f"{folder.name}: {name} has {path.stat().st_size} bytes of {entry['size']}")
+        if digest(path) != entry["sha256"]:
             raise Torn(f"{folder.name}: {name} has other bytes than were written")
     return manifest
 
 
 def newest(run: Path, say: Callable[[str], None]) -> tuple[Path, Manifest] | None:
-    """Return the newest whole checkpoint of a run, or None. Says of each newer one why it is none."""
+    """Return the newest whole checkpoint of a run, or None. Report the defects of newer ones to `say`."""
     for folder in sorted(all_of(run), key=lambda one: one.name.rpartition("-")[2], reverse=True):
         try:
             return folder, verified(folder)
@@ -100,12 +100,12 @@ def newest(run: Path, say: Callable[[str], None]) -> tuple[Path, Manifest] | Non
 
 
 def all_of(run: Path) -> Iterator[Path]:
-    """Yield the folders of a run that claim to be checkpoints."""
+    """Yield the folders of a run that have the name of a checkpoint."""
     yield from (path for path in run.glob("epoch-*-step-*") if path.is_dir() and not path.is_symlink())
 
 
 def write(path: Path, save: Callable[[Path], object]) -> dict[str, Any]:
-    """Have a file written and flushed to the disk. Return its size and digest, as they are on the disk."""
+    """Write a file with `save`, and flush it. Return its size and digest, as read from the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
     save(path)
     flush(path)
@@ -113,14 +113,14 @@ def write(path: Path, save: Callable[[Path], object]) -> dict[str, Any]:
 
 
 def complete(partial: Path, manifest: Manifest) -> Path:
-    """Make a folder, in which every rank has written its files, a checkpoint. For one rank alone."""
+    """Turn a folder, in which every rank has written its files, into a checkpoint. Only one rank calls it."""
     path = partial / MANIFEST
     path.write_text(json.dumps(asdict(manifest), indent=1))
     flush(path)
     for folder in (*(each for each in partial.iterdir() if each.is_dir()), partial):
         flush(folder)
     final = partial.parent / manifest.name
-    if final.exists():  # torn, or it would have been resumed from
+    if final.exists():  # it is torn, or the run would have resumed from it
         discard(final)
     partial.rename(final)
     flush(final.parent)
@@ -128,25 +128,25 @@ def complete(partial: Path, manifest: Manifest) -> Path:
 
 
 def begin(run: Path, manifest: Manifest) -> Path:
-    """Return a new folder for the ranks to write into. For one rank alone.
+    """Create a new folder for the files of all ranks, and return it. Only one rank calls it.
 
-    Its name is new each time: a rank of an earlier attempt that still lives must not write into it.
+    Its name is always new, so that a rank of an earlier attempt that is still alive does not write into it.
     """
     run.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{manifest.name}-", dir=run))
-    partial.chmod(0o755)  # mkdtemp's folders are for their owner alone
+    partial.chmod(0o755)  # mkdtemp gives access only to the owner
     return partial
 
 
 def tidy(run: Path) -> None:
-    """Remove what earlier attempts left half written. Only when no other attempt writes."""
+    """Remove incomplete folders of earlier attempts. No other attempt may be writing."""
     for path in run.glob(".*"):
         if path.name.startswith((".epoch-", ".gone-")):
             shutil.rmtree(path, ignore_errors=True)
 
 
 def point_best(run: Path, folder: Path) -> None:
-    """Let `best` be this checkpoint. At any moment `best` is the old one or the new one."""
+    """Point `best` to this checkpoint. The change is atomic."""
     link = run / f".{BEST}-link"
     link.unlink(missing_ok=True)
     link.symlink_to(folder.name)
@@ -158,7 +158,7 @@ def point_best(run: Path, folder: Path) -> None:
 
 
 def restore_best(run: Path) -> None:
-    """Make the link `best` again in a copy of a run that lost it. For one rank alone."""
+    """Restore the link `best` from best.txt in a copy of a run that lost it. Only one rank calls it."""
     name = run / BEST_NAME
     if name.is_file() and not os.path.lexists(run / BEST):
         folder = run / Path(name.read_text().strip()).name
@@ -173,7 +173,7 @@ def best(run: Path) -> Path | None:
 
 
 def retain(run: Path, kept: int) -> None:
-    """Remove all but the newest `kept` whole checkpoints, and the best. For one rank alone."""
+    """Remove all checkpoints but the newest `kept` and the best one. Only one rank calls it."""
     spared = best(run)
     folders = sorted(all_of(run), key=lambda one: one.name.rpartition("-")[2])
     for folder in folders[: -max(kept, KEPT)]:
@@ -182,7 +182,7 @@ def retain(run: Path, kept: int) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove a checkpoint. First it loses its name, so that no half of it looks like one."""
+    """Remove a checkpoint. Rename it first, so that a partly removed one is not taken for a checkpoint."""
     gone = folder.with_name(f".gone-{folder.name}")
     shutil.rmtree(gone, ignore_errors=True)
     folder.rename(gone)
@@ -196,7 +196,7 @@ def digest(path: Path) -> str:
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Wait until a file, or the entries of a folder, are on the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

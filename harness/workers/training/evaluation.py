@@ -1,9 +1,9 @@
-"""The mean loss over all tokens of a file, exact over all ranks and the same for any number of them.
+"""The mean loss over all tokens of a file, exact, and the same for any number of ranks.
 
-Each rank takes some of the chunks, sums the loss in float64 and counts the tokens as integers. At the end
-both are summed over the ranks, and divided once. Nothing is padded and nothing is counted twice. No
-collective is in the loop, so ranks with fewer chunks never make others wait for a call that does not come. A
-chunk is the same for any number of ranks: the rounding of a product may depend on its shape.
+Each rank evaluates some of the chunks, sums the loss in float64 and counts the tokens as integers. At the end
+both are summed over the ranks and divided once. Nothing is padded or counted twice. The loop has no
+collective, so ranks with fewer chunks do not block the others. The chunks do not depend on the number of
+ranks, because the rounding of a product may depend on its shape.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ class Loss:
 
     @property
     def perplexity(self) -> float:
-        """exp of the mean; inf where that is too large for a float."""
+        """Return exp of the mean, or inf if that is too large for a float."""
         return math.exp(self.mean) if self.mean < 700 else math.inf
 
 
 def evaluate(
     model: nn.Module, stream: Stream, chunk: int, rank: int, world: int, device: torch.device
 ) -> Loss:
-    """Return the loss over the whole stream. Every rank gets the same. Leaves all generators as they are."""
+    """Return the loss over the whole stream, the same on every rank. The random generators do not change."""
     was_training = model.training
     model.eval()
     total, tokens = 0.0, 0
@@ -48,7 +48,7 @@ def evaluate(
         tokens += losses.numel()
     model.train(was_training)
     if world > 1:
-        # Two collectives, because each has one type: a float64 counts exactly only up to 2^53.
+        # Two collectives, because the types differ. A float64 counts exactly only up to 2^53.
         sums = torch.tensor([total], dtype=torch.float64, device=device)
         counts = torch.tensor([tokens], dtype=torch.int64, device=device)
         dist.all_reduce(sums)
@@ -58,7 +58,7 @@ def evaluate(
 
 
 def chunks(stream: Stream, size: int) -> list[range]:
-    """Return the sequences of each chunk. The shorter sequence at the end is a chunk of its own."""
+    """Return the sequences of each chunk. A shorter sequence at the end is a separate chunk."""
     whole = stream.whole
-    made = [range(first, min(first + size, whole)) for first in range(0, whole, size)]
-    return made if stream.sequences == whole else [*made, range(whole, whole + 1)]
+    ranges = [range(first, min(first + size, whole)) for first in range(0, whole, size)]
+    return ranges if stream.sequences == whole else [*ranges, range(whole, whole + 1)]

@@ -1,8 +1,8 @@
-"""Write a checkpoint of a Hugging Face model as transformers reads it, with its tokenizer.
+"""Export a checkpoint of a Hugging Face model, with its tokenizer, in the format of transformers.
 
     python3 -m training.export --checkpoint OUT/RUN/best --to FOLDER
 
-Exit code 1 where the checkpoint is torn, or of the small GPT: transformers does not know that.
+The exit code is 1 if the checkpoint is torn, or holds the small GPT, which transformers cannot load.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from . import build, checkpoint, state
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Export, and return the exit code."""
+    """Export the checkpoint, and return the exit code."""
     made = argparse.ArgumentParser("python -m training.export", description=(__doc__ or "").splitlines()[0])
     made.add_argument("--checkpoint", type=Path, required=True, help="a folder, or `best`")
     made.add_argument("--to", type=Path, required=True, help="a new folder")
     given = made.parse_args(arguments)
     if given.to.exists():
-        made.error(f"--to is a new folder; {given.to} is there")
+        made.error(f"--to must be a new folder; {given.to} exists")
     folder = given.checkpoint.resolve()
     try:
         manifest = checkpoint.verified(folder)
@@ -34,12 +34,15 @@ def main(arguments: list[str] | None = None) -> int:
     options = argparse.Namespace(**manifest.options)
     if not (options.model or options.model_local_dir):
         weights = folder / "rank-0" / state.MODEL
-        print(f"{folder.name} is of the small GPT: {weights} has its weights", file=sys.stderr)
+        print(
+            f"{folder.name} holds the small GPT, which is not exported: its weights are in {weights}",
+            file=sys.stderr,
+        )
         return 1
     tokenizer = build.tokenizer(options)
     model: Any = build.model(options, tokenizer)
     state.load(model, load_file(folder / "rank-0" / state.MODEL), folder)
-    # Under another name until it is whole.
+    # The folder has another name until it is complete.
     partial = given.to.with_name(f".{given.to.name}-partial")
     model.inner.save_pretrained(partial, safe_serialization=True)
     tokenizer.save(partial)  # type: ignore[attr-defined]

@@ -1,11 +1,10 @@
-"""Train as train_framework.py does, with one defect that a judge of a training must find.
+"""Train like train_framework.py, with one defect that the judges of trainings must find.
 
     torchrun … -m training.faulty KIND[:NUMBER] [options of train_framework.py]
 
-What is wrong is wrong in the real run: in its data, its sums, its checkpoints, its curves. Nothing tells the
-judges which. NUMBER is a step, an epoch or a rank; each kind has one of its own where none is given. Kinds
-that need a resume kill a rank themselves, once: a run that was resumed is left alive. For tests alone
-(tests/k8s/test_training_faults.py).
+The defect is in the real run: in its data, its sums, its checkpoints or its curves. The judges do not get its
+KIND. NUMBER is a step, an epoch or a rank; each kind has a default. Kinds that need a resume kill a rank
+once, and leave a resumed run alive. Only for tests (tests/k8s/test_training_faults.py).
 """
 
 from __future__ import annotations
@@ -39,15 +38,15 @@ KINDS: dict[str, tuple[Callable[[int], None], int]] = {
     "nan": (steps.nan, 20),
     "killed": (steps.killed, 18),
 }
-"""Kind → what injects it, and its number where none is given: a step, an epoch or a rank."""
+"""Kind → the function that injects it, and its default number: a step, an epoch or a rank."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train with a defect, and return the trainer's exit code; 2 where the kind is not known."""
+    """Train with a defect, and return the trainer's exit code, or 2 for an unknown kind."""
     given = sys.argv[1:] if arguments is None else arguments
     kind, _, number = (given[0] if given else "").partition(":")
     if kind not in KINDS or (number and not number.isdecimal()):
-        print(f"KIND[:NUMBER] is expected, one of {', '.join(KINDS)}; seen {given[:1]}", file=sys.stderr)
+        print(f"expected KIND[:NUMBER] with one of {', '.join(KINDS)}; found {given[:1]}", file=sys.stderr)
         return 2
     inject, default = KINDS[kind]
     inject(int(number) if number else default)

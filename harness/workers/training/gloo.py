@@ -1,4 +1,4 @@
-"""The interface that gloo is told to use, by GLOO_SOCKET_IFNAME."""
+"""Checks of GLOO_SOCKET_IFNAME, the network interface for gloo."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ GLOO = "GLOO_SOCKET_IFNAME"
 
 
 def problem(value: str) -> str:
-    """Return why a value cannot name interfaces for gloo, or "".
+    """Return why a value is invalid for gloo, or "".
 
-    Gloo takes names with commas between them. NCCL_SOCKET_IFNAME also takes `^NAME` and `=NAME`.
+    Gloo accepts names separated by commas. NCCL_SOCKET_IFNAME also accepts `^NAME` and `=NAME`.
     """
     for name in value.split(","):
         if name.startswith(("^", "=")):
@@ -28,9 +28,9 @@ def problem(value: str) -> str:
 
 
 def missing(environment: Mapping[str, str] = os.environ, there: Iterable[str] | None = None) -> str:
-    """Return why gloo will find no interface by its variable in this pod, or "".
+    """Return why gloo cannot use the interface of its variable in this pod, or "".
 
-    `there` are the names of the pod's interfaces; None means those of this host.
+    `there` are the names of the pod's interfaces. None means those of this host.
     """
     value = environment.get(GLOO, "")
     if not value:

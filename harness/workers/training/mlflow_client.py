@@ -1,7 +1,7 @@
-"""Log to one MLflow run, which all ranks and all restarts share.
+"""Log to one MLflow run, which all ranks and all attempts share.
 
-MLflow keeps every value that was ever logged for a step. So before a rank logs a metric for the first time,
-and after each request whose outcome is not known, it reads which steps the server has, and leaves them out.
+MLflow keeps every value that was ever logged for a step. Therefore a rank reads which steps the server has,
+and does not send them, before it first logs a metric and after each request with an unknown outcome.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from urllib.parse import unquote, urlsplit
 from .sender import Point
 
 TAG = "training.id"
-"""The run's tag: rank 0 finds the run again by it, and the other ranks find what rank 0 has created."""
+"""Tag of the run, by which rank 0 finds the run again, and the other ranks find the run of rank 0."""
 AT_ONCE, PARAMS_AT_ONCE, LONGEST_PARAM = 1000, 100, 500
-"""MLflow's limits of one request; the last one is the smallest of its stores."""
+"""MLflow's limits for one request. LONGEST_PARAM is the smallest limit of its stores."""
 CREATED_SECONDS = 30.0
-"""How long the other ranks wait for rank 0 before they say that something is wrong."""
+"""Seconds that the other ranks wait for the run of rank 0 before they report an error."""
 
 
 def problem(uri: str) -> str:
     """Return why ranks on several nodes cannot log to this tracking URI, or "".
 
     mlflow 3 refuses folders ("maintenance mode"), and ranks that share an SQLite file lock each other out.
-    It takes HOST:PORT for a scheme that it does not know.
+    mlflow interprets HOST:PORT as an unknown scheme.
     """
     scheme, named, _ = uri.partition("://")
     if (named or uri.startswith("databricks")) and not scheme.startswith(("file", "sqlite")):
@@ -39,22 +39,22 @@ def problem(uri: str) -> str:
 
 
 class Mlflow:
-    """MlflowClient. All but `close` is called by one thread."""
+    """A client of MLflow. One thread calls all methods but `close`."""
 
     name = "MLflow"
 
     def __init__(self, run: str, rank: int, config: dict[str, Any], identity: str) -> None:
         self._name, self._rank, self._config, self._identity = run, rank, config, identity
-        # Its own limits are 120 s and 7 tries for each request. Tries are made by Sender.
+        # MLflow's defaults are 120 s and 7 retries for each request. Here, Sender retries.
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
         os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
         self._client: Any = None
         self._run_id = os.environ.get("MLFLOW_RUN_ID", "")
         self._there: dict[str, set[int]] = {}
-        """Steps that the server has, of each metric whose history was read."""
+        """Metric → steps that the server has, for each metric whose history was read."""
 
     def connect(self) -> None:
-        """Find the run; rank 0 creates it. Raises MlflowException, and LookupError where there is none."""
+        """Find the run, or create it on rank 0. Raises MlflowException, and LookupError after a timeout."""
         from mlflow import MlflowClient
 
         self._client = self._client or MlflowClient()
@@ -69,7 +69,7 @@ class Mlflow:
             self._begin()
 
     def send(self, points: Sequence[Point]) -> tuple[Sequence[Point], str]:
-        """Log points, except what the server has. All are acknowledged when it returns."""
+        """Log the points that the server does not have. All are acknowledged when it returns."""
         from mlflow.entities import Metric
 
         metrics = [
@@ -82,15 +82,15 @@ class Mlflow:
             try:
                 self._client.log_batch(self._run_id, metrics=metrics[first : first + AT_ONCE])
             except Exception:
-                self._there.clear()  # the server may have taken it
+                self._there.clear()  # the server may have stored the values
                 raise
         return [], ""
 
     def artifacts(self, texts: Mapping[str, str], shared: Path) -> None:
-        """Store texts as files of the run, by name, and a table of all validations. For rank 0 alone.
+        """Store texts as files of the run, by name, and a table of all validations. Only rank 0 calls it.
 
-        MLflow's client writes to a folder of the server on its own disk, without an error. Raises ValueError
-        for one that is not below `shared`, the disk of the outputs.
+        If the server keeps artifacts in a folder, MLflow's client writes that folder on its own disk, without
+        an error. Raises ValueError for a folder that is not below `shared`, the disk of the outputs.
         """
         uri = str(self._client.get_run(self._run_id).info.artifact_uri)
         folder = urlsplit(uri)
@@ -103,7 +103,7 @@ class Mlflow:
             self._client.log_text(self._run_id, text, name)
 
     def _validations(self) -> str:
-        """Return a table of the steps and losses of all attempts, which the server has."""
+        """Return a CSV table of the validations of all attempts, as the server has them."""
         columns = [
             {one.step: one.value for one in self._client.get_metric_history(self._run_id, f"val/{name}")}
             for name in ("loss", "perplexity")
@@ -112,7 +112,7 @@ class Mlflow:
         return "\n".join(["step,loss,perplexity", *rows]) + "\n"
 
     def close(self, ok: bool) -> None:
-        """Let rank 0 set the run's status. The next attempt sets it to RUNNING again."""
+        """Set the run's status on rank 0. The next attempt sets it to RUNNING again."""
         if self._rank or not self._run_id:
             return
         try:
@@ -122,7 +122,7 @@ class Mlflow:
                 raise
 
     def _steps(self, name: str, points: Sequence[Point]) -> set[int]:
-        """Return the steps, of those that are to be sent, which the server has. It is asked once."""
+        """Return the steps of a metric that the server has, from the first step of `points` on. Cached."""
         if name not in self._there:
             first = min(point.step for point in points)
             history = self._client.get_metric_history(self._run_id, name)
@@ -143,17 +143,17 @@ class Mlflow:
         return str(run.info.run_id)
 
     def _experiment(self, create: bool) -> str | None:
-        """Return the id of the experiment that the environment names, or of MLflow's default one."""
+        """Return the id of the experiment that the environment names, or of MLflow's default experiment."""
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", "")
         if not name:
             return os.environ.get("MLFLOW_EXPERIMENT_ID") or "0"
-        found = self._client.get_experiment_by_name(name)
-        if found is None and create:
+        experiment = self._client.get_experiment_by_name(name)
+        if experiment is None and create:
             return str(self._client.create_experiment(name))
-        return str(found.experiment_id) if found else None
+        return str(experiment.experiment_id) if experiment else None
 
     def _begin(self) -> None:
-        """Set the status, and those options that the run does not have: MLflow lets nobody change them."""
+        """Set the run's status, and log the options that it does not have. MLflow's params cannot change."""
         from mlflow.entities import Param
 
         run = self._client.get_run(self._run_id)

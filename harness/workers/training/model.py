@@ -1,4 +1,4 @@
-"""A small GPT: what is trained where no model is given, so that nothing has to be downloaded."""
+"""A small GPT, the default model, which needs no download, and the wrapper of Hugging Face models."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 @dataclass(frozen=True)
 class Shape:
-    """How big the model is. `context` is the longest sequence, in tokens."""
+    """The size of the model. `context` is the length of the longest sequence in tokens."""
 
     vocabulary: int
     context: int = 128
@@ -25,7 +25,7 @@ class Shape:
 
 
 class Block(nn.Module):
-    """Causal self-attention and a feed-forward layer, each with its normalisation before it."""
+    """Causal self-attention and a feed-forward layer, each after a layer normalisation."""
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -40,10 +40,10 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         batch, length, width = x.shape
-        made = self.queries_keys_values(self.before_attention(x))
+        projected = self.queries_keys_values(self.before_attention(x))
         queries, keys, values = (
             part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
-            for part in made.split(width, dim=2)
+            for part in projected.split(width, dim=2)
         )
         dropped = self.dropout if self.training else 0.0
         mixed = functional.scaled_dot_product_attention(queries, keys, values, None, dropped, is_causal=True)
@@ -58,7 +58,7 @@ class Gpt(nn.Module):
     """Token numbers of shape (batch, length) → logits of shape (batch, length, vocabulary)."""
 
     def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
-        """Create it. `recompute`: forget activations, and compute them again in the backward pass."""
+        """Create the model. With `recompute`, the backward pass recomputes activations, to save memory."""
         super().__init__()
         self.shape, self.recompute = shape, recompute
         self.tokens = nn.Embedding(shape.vocabulary, shape.width)
@@ -68,7 +68,7 @@ class Gpt(nn.Module):
         self.logits = nn.Linear(shape.width, shape.vocabulary, bias=False)
         self.apply(_begin)
         for name, parameter in self.named_parameters():
-            # Each block adds to the residual twice; its share is kept the same for any number of layers.
+            # Each block adds to the residual stream twice, so the variance is scaled by the number of layers.
             if name.endswith(("attended.weight", "feed_forward.2.weight")):
                 nn.init.normal_(parameter, std=0.02 / math.sqrt(2 * shape.layers))
 
@@ -85,22 +85,22 @@ class HuggingFace(nn.Module):
     """A causal model of transformers, with the same forward as Gpt."""
 
     def __init__(self, folder: str, *, local_only: bool, recompute: bool) -> None:
-        """Load it from a folder, or by its name from the hub. Raises OSError where there is none."""
+        """Load the model from a folder, or by its name from the hub. Raises OSError if there is none."""
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
 
         super().__init__()
-        logging.disable_progress_bar()  # a line of each rank in the job's log
+        logging.disable_progress_bar()  # it would add lines of each rank to the job's log
         self.inner: Any = AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=local_only, dtype=torch.float32
         )
-        # It comes without dropout, and would get it with the first evaluation: a resumed run would differ.
+        # from_pretrained returns the model in eval mode, without dropout.
         self.inner.train()
         if recompute:
             self.inner.gradient_checkpointing_enable({"use_reentrant": False})
 
     def check(self, vocabulary: int, context: int) -> None:
-        """Raise ValueError where the tokens or the length of a sequence are too many for the model."""
+        """Raise ValueError if the model supports fewer tokens, or shorter sequences."""
         config = self.inner.config
         if vocabulary > config.vocab_size:
             raise ValueError(

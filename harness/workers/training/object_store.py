@@ -1,8 +1,8 @@
-"""Objects of one S3 bucket, by the standard library alone.
+"""A client of one S3 bucket that needs only the standard library.
 
-An image of a job has Python and no S3 client, so requests are signed here (AWS Signature Version 4, as
-docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html says). The environment is that of AWS's
-own tools: VARIABLES. Writes are conditional (`If-None-Match: *`) unless an object may be replaced.
+The image of a job may have no S3 client, so this module signs requests itself (AWS Signature Version 4,
+docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html). It reads the environment variables of
+AWS's tools (VARIABLES). Writes are conditional (`If-None-Match: *`) unless an object may be replaced.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ TRIES = 4
 REQUEST_SECONDS = 60
 PIECE = 1 << 20
 PART = 16 << 20
-"""Bytes of a part of a large object, at least: S3 takes 10,000 parts, and a request holds one in memory."""
+"""Smallest part of a large object in bytes. S3 accepts 10,000 parts, and a request holds one in memory."""
 MAX_PARTS, AT_ONCE = 10_000, 4
 EMPTY = hashlib.sha256(b"").hexdigest()
 _AGAIN = (408, 409, 429)
-"""Status codes of the 4xx range after which a request is repeated: timeout, conflicting writes, too many."""
+"""4xx status codes after which a request is retried: timeout, conflicting writes, too many requests."""
 
 
 class Failed(Exception):
-    """A request failed. The text has what was expected and what was found, and never a key."""
+    """A request failed. The message contains no credentials."""
 
     def __init__(self, text: str, status: int = 0, code: str = "") -> None:
         super().__init__(text)
         self.status, self.code = status, code
-        """HTTP status and S3's error code, 0 and "" where no response came."""
+        """HTTP status and S3's error code; 0 and "" without a response."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """An object of a bucket, as it was listed. `size` in bytes."""
+    """An object of a bucket listing. `size` is in bytes."""
 
     key: str
     etag: str
@@ -55,7 +55,7 @@ class Item:
 
 
 def located(url: str) -> tuple[str, str]:
-    """Return bucket and prefix of `s3://BUCKET/PREFIX`; the prefix has no slash at its end.
+    """Return bucket and prefix of `s3://BUCKET/PREFIX`, the prefix without a trailing slash.
 
     Raises ValueError.
     """
@@ -68,7 +68,7 @@ def located(url: str) -> tuple[str, str]:
 
 
 class Bucket:
-    """One bucket, used with the keys of an environment, or without any."""
+    """One bucket, accessed with the credentials of an environment, or anonymously without any."""
 
     def __init__(self, name: str, environment: Mapping[str, str], tries: int = TRIES) -> None:
         self.name, self.environment, self.tries = name, environment, tries
@@ -78,13 +78,13 @@ class Bucket:
 
     # -- reading -----------------------------------------------------------------------------------------
     def items(self, prefix: str, most: int | None = None) -> Iterator[Item]:
-        """Yield the objects whose keys begin with `prefix`. `most` is a limit for one page, which ends it."""
+        """Yield the objects whose keys begin with `prefix`. With `most`, yield only one page of that many."""
         query = {"list-type": "2", "prefix": prefix, **({"max-keys": str(most)} if most else {})}
         while True:
-            with self.request("GET", "", query) as answer:
-                page = ElementTree.fromstring(answer.read())  # noqa: S314 - no entities since expat 2.4
-            for found in page.iterfind("{*}Contents"):
-                text = {part.tag.rpartition("}")[2]: part.text or "" for part in found}
+            with self.request("GET", "", query) as response:
+                page = ElementTree.fromstring(response.read())  # noqa: S314 - no entities since expat 2.4
+            for element in page.iterfind("{*}Contents"):
+                text = {part.tag.rpartition("}")[2]: part.text or "" for part in element}
                 yield Item(text["Key"], text["ETag"], int(text["Size"]))
             token = page.findtext("{*}NextContinuationToken")
             if not token or most:
@@ -92,7 +92,7 @@ class Bucket:
             query = {**query, "continuation-token": token}
 
     def read(self, key: str, limit: int) -> bytes:
-        """Return a small object. Raises Failed, also for one of more than `limit` bytes."""
+        """Return a small object. Raises Failed, also if it is larger than `limit` bytes."""
         pieces: list[bytes] = []
         size, _ = self.stream(key, pieces.append, pieces.clear, limit)
         assert size <= limit
@@ -109,24 +109,24 @@ class Bucket:
         restart: Callable[[], object],
         limit: int | None = None,
     ) -> tuple[int, str]:
-        """Hand an object to `take`, piece by piece. Return its size in bytes and its SHA-256.
+        """Pass an object to `take`, piece by piece. Return its size in bytes and its SHA-256.
 
-        After a connection that broke, `restart` is called and the object is read again from its begin.
+        If the connection breaks, call `restart`, and read the object again from the beginning.
         """
         for left in reversed(range(self.tries)):
-            found, size = hashlib.sha256(), 0
+            hashed, size = hashlib.sha256(), 0
             restart()
             try:
-                with self.request("GET", key) as answer:
-                    wanted = answer.headers.get("Content-Length")
+                with self.request("GET", key) as response:
+                    wanted = response.headers.get("Content-Length")
                     if limit is not None and int(wanted or 0) > limit:
-                        raise Failed(f"{self.url(key)} has {wanted} bytes; {limit} at most are expected")
-                    while piece := answer.read(PIECE):
-                        found.update(piece)
+                        raise Failed(f"{self.url(key)} has {wanted} bytes; at most {limit} are expected")
+                    while piece := response.read(PIECE):
+                        hashed.update(piece)
                         size += len(piece)
                         take(piece)
                 if wanted is None or size == int(wanted):
-                    return size, found.hexdigest()
+                    return size, hashed.hexdigest()
                 broken: object = f"it ended after {size} of {wanted} bytes"
             except (OSError, http.client.HTTPException) as error:
                 broken = error
@@ -137,13 +137,13 @@ class Bucket:
 
     # -- writing -----------------------------------------------------------------------------------------
     def put(self, key: str, body: bytes, *, replace: bool = False) -> None:
-        """Write a small object. Raises Failed with status 412 where the key exists and `replace` is false."""
+        """Write a small object. Raises Failed with status 412 if the key exists and `replace` is false."""
         self.request("PUT", key, body=body, headers=_condition(replace)).close()
 
     def put_file(self, key: str, path: str, size: int) -> None:
-        """Write a file of `size` bytes as a new object, in parts where it is large.
+        """Write a file of `size` bytes as a new object, in parts if it is large.
 
-        Raises Failed, with status 412 where the key exists.
+        Raises Failed, with status 412 if the key exists.
         """
         descriptor = os.open(path, os.O_RDONLY)
         try:
@@ -162,8 +162,8 @@ class Bucket:
             first = (number - 1) * each
             body = _slice(descriptor, first, min(each, size - first), path)
             query = {"partNumber": str(number), "uploadId": upload}
-            with self.request("PUT", key, query, body=body) as answer:
-                return str(answer.headers["ETag"])
+            with self.request("PUT", key, query, body=body) as response:
+                return str(response.headers["ETag"])
 
         pool = ThreadPoolExecutor(AT_ONCE)
         try:
@@ -177,8 +177,8 @@ class Bucket:
             pool.shutdown(cancel_futures=True)
 
     def _begin(self, key: str) -> str:
-        with self.request("POST", key, {"uploads": ""}, body=b"") as answer:
-            page = ElementTree.fromstring(answer.read())  # noqa: S314
+        with self.request("POST", key, {"uploads": ""}, body=b"") as response:
+            page = ElementTree.fromstring(response.read())  # noqa: S314
         return f"{page.findtext('{*}UploadId')}"
 
     def _complete(self, key: str, upload: str, etags: list[str]) -> None:
@@ -188,22 +188,22 @@ class Bucket:
         )
         body = f"<CompleteMultipartUpload>{parts}</CompleteMultipartUpload>".encode()
         query = {"uploadId": upload}
-        with self.request("POST", key, query, body=body, headers=_condition(replace=False)) as answer:
-            text = answer.read()
-        if code := _code(text):  # S3 answers with 200 before it knows
-            raise Failed(f"{self.url(key)} could not be put together of its parts: {code}", 200, code)
+        with self.request("POST", key, query, body=body, headers=_condition(replace=False)) as response:
+            text = response.read()
+        if code := _code(text):  # S3 may send status 200 before the request has failed
+            raise Failed(f"{self.url(key)} could not be assembled from its parts: {code}", 200, code)
 
     def _abort(self, key: str, upload: str) -> None:
         with suppress(Failed):
             self.request("DELETE", key, {"uploadId": upload}).close()
 
     def prove_writable(self, key: str) -> None:
-        """Begin a multipart upload of this key and abort it: no object is made. Raises Failed."""
+        """Start a multipart upload of this key and abort it, which creates no object. Raises Failed."""
         self._abort(key, self._begin(key))
 
     # -- requests ----------------------------------------------------------------------------------------
     def url(self, key: str) -> str:
-        """Return how messages name an object."""
+        """Return the URL of an object, for messages."""
         return f"s3://{self.name}/{key}"
 
     def request(
@@ -214,14 +214,14 @@ class Bucket:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Return an open response. A request that fails for a moment is repeated. Raises Failed."""
+        """Return an open response. Temporary failures are retried. Raises Failed."""
         path = quote(f"/{self.name}/{key}" if key else f"/{self.name}", safe="/-_.~")
         given = query or {}
         asked = "&".join(f"{quote(name, safe='')}={quote(given[name], safe='')}" for name in sorted(given))
         url = f"{self.endpoint}{path}" + (f"?{asked}" if asked else "")
         for left in reversed(range(self.tries)):
             try:
-                # urlsplit raises ValueError for an endpoint that is no URL
+                # urlsplit raises ValueError for an endpoint that is not a URL
                 signed = self._signed(method, urlsplit(url).path, asked, body or b"")
                 kind = {} if body is None else {"content-type": "application/octet-stream"}
                 request = urllib.request.Request(  # noqa: S310
@@ -276,7 +276,7 @@ def _condition(replace: bool) -> dict[str, str]:
 
 
 def _slice(descriptor: int, first: int, size: int, path: str) -> bytes:
-    """Return bytes of a file. Raises Failed where it is shorter than it was."""
+    """Return `size` bytes of a file from `first` on. Raises Failed if the file has become shorter."""
     pieces, left = [], size
     while left:
         piece = os.pread(descriptor, left, first + size - left)
@@ -288,11 +288,11 @@ def _slice(descriptor: int, first: int, size: int, path: str) -> bytes:
 
 
 def _code(body: bytes) -> str:
-    """Return S3's error code of a response's body, "" where it is no error."""
+    """Return S3's error code in the body of a response, or "" if it is not an error."""
     try:
-        found = ElementTree.fromstring(body)  # noqa: S314
+        root = ElementTree.fromstring(body)  # noqa: S314
     except ElementTree.ParseError:
         return ""
-    if found.tag.rpartition("}")[2] != "Error":
+    if root.tag.rpartition("}")[2] != "Error":
         return ""
-    return f"{found.findtext('{*}Code') or found.findtext('Code') or ''}"
+    return f"{root.findtext('{*}Code') or root.findtext('Code') or ''}"

@@ -10,75 +10,92 @@ from typing import Any
 
 
 def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Return the command's parser. Names and defaults are those of the training guide where it has them."""
+    """Return the parser of the command. Names and defaults follow the training guide if it has them."""
     made = kind(
         "python -m training.train_framework",
         description="Train a causal language model from JSONL under DDP. Run it again to go on: it resumes.",
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     data = made.add_argument_group("data")
-    data.add_argument("--data-dir", type=Path, default=Path("/data"), help="has train.jsonl and val.jsonl")
-    data.add_argument("--text-field", default="text", help="name of the text in each line")
-    data.add_argument("--context", type=int, default=128, help="tokens of a sequence")
+    data.add_argument(
+        "--data-dir", type=Path, default=Path("/data"), help="folder with train.jsonl and val.jsonl"
+    )
+    data.add_argument("--text-field", default="text", help="key of the text in each JSON line")
+    data.add_argument("--context", type=int, default=128, help="length of a sequence in tokens")
     model = made.add_argument_group("model")
     model.add_argument("--model", help="name on the Hugging Face hub (HUGGINGFACE_HUB_TOKEN if it is gated)")
-    model.add_argument("--model-local-dir", help="folder of a Hugging Face model; without one a small GPT")
+    model.add_argument("--model-local-dir", help="folder of a Hugging Face model; default: a small GPT")
     model.add_argument(
         "--tokenizer-local-dir",
-        help="folder of its tokenizer, if that is not the model's; without either bytes",
+        help="folder of the tokenizer; default: that of the model, or bytes without a model",
     )
     model.add_argument("--local-files-only", action="store_true", help="download nothing")
-    model.add_argument("--layers", type=int, default=2, help="of the small GPT")
-    model.add_argument("--heads", type=int, default=4, help="of the small GPT")
-    model.add_argument("--width", type=int, default=64, help="of the small GPT")
-    model.add_argument("--dropout", type=float, default=0.0, help="of the small GPT")
-    model.add_argument("--recompute", action="store_true", help="activation checkpointing: less memory")
+    model.add_argument("--layers", type=int, default=2, help="layers of the small GPT")
+    model.add_argument("--heads", type=int, default=4, help="attention heads of the small GPT")
+    model.add_argument("--width", type=int, default=64, help="width of the small GPT")
+    model.add_argument("--dropout", type=float, default=0.0, help="dropout of the small GPT")
+    model.add_argument("--recompute", action="store_true", help="activation checkpointing, to save memory")
     model.add_argument("--compile", action="store_true", help="torch.compile")
     steps = made.add_argument_group("training")
     steps.add_argument("--epochs", type=int, default=2)
-    steps.add_argument("--batch", type=int, default=32, help="sequences of a step, over all ranks")
-    steps.add_argument("--micro-batch", type=int, default=8, help="sequences that one rank takes at once")
+    steps.add_argument("--batch", type=int, default=32, help="sequences of one step over all ranks")
+    steps.add_argument("--micro-batch", type=int, default=8, help="sequences that one rank processes at once")
     steps.add_argument("--lr", type=float, default=3e-3, help="highest learning rate")
     steps.add_argument("--warmup", type=int, default=20, help="steps until the highest learning rate")
     steps.add_argument("--weight-decay", type=float, default=0.1)
-    steps.add_argument("--clip", type=float, default=1.0, help="largest norm of a gradient; 0: any")
+    steps.add_argument(
+        "--clip", type=float, default=1.0, help="largest norm of the gradient; 0 means no limit"
+    )
     steps.add_argument("--amp", choices=("off", "bf16", "fp16"), default="off", help="mixed precision")
     steps.add_argument("--seed", type=int, default=42)
-    steps.add_argument("--max-steps", type=int, help="end after so many steps, over all epochs")
+    steps.add_argument("--max-steps", type=int, help="stop after this number of steps over all epochs")
     out = made.add_argument_group("checkpoints")
     out.add_argument("--out-dir", type=Path, default=Path("/out"), help="on a disk that all ranks share")
-    # Python before 3.12.7 lets torchrun refuse a --run of its script: it may mean --run-path or --run_path.
+    # Before Python 3.12.7, torchrun refuses --run of its script as an ambiguous --run-path or --run_path.
     out.add_argument(
         "--run-name",
         "--run",
         dest="run",
         default=os.environ.get("RUN_ID", "run"),
-        help="name of the folder in it",
+        help="name of the run, and of its folder in --out-dir",
     )
-    out.add_argument("--save-every", type=int, default=50, help="steps between checkpoints, beside epochs'")
-    out.add_argument("--keep", type=int, default=3, help="checkpoints that are kept, 2 at least")
+    out.add_argument(
+        "--save-every",
+        type=int,
+        default=50,
+        help="steps between checkpoints; the end of an epoch has one too",
+    )
+    out.add_argument("--keep", type=int, default=3, help="number of checkpoints to keep, at least 2")
     machine = made.add_argument_group("machine")
     machine.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    machine.add_argument("--threads", type=int, default=1, help="of a rank on the CPU; they change bits")
+    machine.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="CPU threads of a rank; their number changes the last bits of results",
+    )
     machine.add_argument(
         "--deterministic",
         action=argparse.BooleanOptionalAction,
         default=True,
-        help="on GPUs: the same bits each time, also after a restart",
+        help="on GPUs, give the same bits in each run, also after a restart",
     )
     machine.add_argument("--log-every", type=int, default=10, help="steps between [TRAIN] lines")
-    machine.add_argument("--meeting", type=float, default=60, help="seconds until all ranks have met")
+    machine.add_argument("--meeting", type=float, default=60, help="seconds for all ranks to join")
     machine.add_argument(
         "--timeout", type=float, default=300, help="seconds that a rank waits for the others in a step"
     )
     machine.add_argument(
-        "--tracker-seconds", type=float, default=60, help="seconds that a rank waits for a tracker in a row"
+        "--tracker-seconds",
+        type=float,
+        default=60,
+        help="longest uninterrupted wait of a rank for a tracker, in seconds",
     )
     return made
 
 
 def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Return the options. Ends with exit code 2 and a message where they make no sense."""
+    """Return the options. Invalid options end the process with exit code 2 and a message."""
     made = parser()
     options = sensible(made, arguments)
     for name in ("train.jsonl", "val.jsonl"):
@@ -92,7 +109,7 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
 
 
 def sensible(made: argparse.ArgumentParser, arguments: Sequence[str] | None) -> argparse.Namespace:
-    """Return the options, checked as far as no file is needed. `made.error` is called with what is wrong."""
+    """Return the options, after the checks that need no file. Errors are passed to `made.error`."""
     options = made.parse_args(arguments)
     for name in ("context", "layers", "heads", "width", "epochs", "batch", "micro_batch", "save_every"):
         if getattr(options, name) < 1:
@@ -114,6 +131,8 @@ def sensible(made: argparse.ArgumentParser, arguments: Sequence[str] | None) -> 
 
 
 def plain(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options as JSON and the trackers take them."""
-    kept = (int, float, str, bool, type(None))
-    return {name: value if isinstance(value, kept) else str(value) for name, value in vars(options).items()}
+    """Return the options as values for JSON and for the trackers."""
+    plain_types = (int, float, str, bool, type(None))
+    return {
+        name: value if isinstance(value, plain_types) else str(value) for name, value in vars(options).items()
+    }

@@ -1,7 +1,7 @@
-"""What each rank takes in which step, and how far it goes: functions of seed, epoch and place alone.
+"""The data and the learning rate of each step, as functions of only seed, epoch and place.
 
-So a resumed run takes what the first one would have taken. With another number of ranks it goes on at the
-same sequence, and the ranks share each step's batch anew.
+A resumed run therefore trains on the same data as an undisturbed one. With another number of ranks it
+continues at the same sequence, and each batch is divided among the ranks it now has.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from functools import lru_cache
 def permutation(seed: int, epoch: int, count: int) -> Sequence[int]:
     """Return the numbers below `count` in the order of this epoch.
 
-    Python's own generator, because its shuffle is the same on every machine and version of PyTorch.
+    It uses Python's generator, whose shuffle is the same on every machine and with every version of PyTorch.
     """
     order = list(range(count))
     random.Random(f"{seed}/{epoch}").shuffle(order)
@@ -24,7 +24,7 @@ def permutation(seed: int, epoch: int, count: int) -> Sequence[int]:
 
 
 def steps(count: int, batch: int) -> int:
-    """Return the steps of an epoch. The last one may have fewer sequences."""
+    """Return the number of steps of an epoch. The last step may have fewer sequences."""
     return -(-count // batch)
 
 
@@ -34,12 +34,12 @@ def batch_of(seed: int, epoch: int, count: int, first: int, batch: int) -> Seque
 
 
 def share(batch: Sequence[int], rank: int, world: int) -> Sequence[int]:
-    """Return one rank's part: the ranks' parts together are the batch, each sequence once, in its order."""
+    """Return one rank's part of a batch. The parts of all ranks, in order, are the batch."""
     return batch[len(batch) * rank // world : len(batch) * (rank + 1) // world]
 
 
 def rate(step: int, steps: int, warmup: int, highest: float) -> float:
-    """Return the learning rate of a step: linear up to the highest, then a cosine down to a tenth of it."""
+    """Return the learning rate of a step: a linear warm-up, then a cosine decay to a tenth of `highest`."""
     if step < warmup:
         return highest * (step + 1) / warmup
     done = (step - warmup) / max(1, steps - warmup)

@@ -1,8 +1,8 @@
-"""Log to one Pluto run, which all ranks and all restarts share by PLUTO_RUN_ID.
+"""Log to one Pluto run, which all ranks and all attempts share by PLUTO_RUN_ID.
 
-The client puts points into a queue on this machine's disk, and a process of its own uploads them. Whether a
-point arrived is read from that queue: neither log() nor finish() tells. What its settings below change, and
-why each of them loses points or breaks a resume as it is, is in docs/training.md.
+The client puts points into a queue on the local disk, and a separate process uploads them. This module reads
+from that queue which points were acknowledged, because neither log() nor finish() returns it.
+docs/reference/training.md explains why the defaults of the settings below lose points or break a resume.
 """
 
 from __future__ import annotations
@@ -22,40 +22,40 @@ import multinode
 from .sender import Point
 
 SETTINGS = {
-    # A line must be in the container's log at once. Captured, it is in a pipe that a kill empties.
+    # A line must be in the container's log at once. A captured line is in a pipe, whose content a kill loses.
     "disable_console": True,
-    # A status that arrives after the next attempt has begun would stay, and the run would end as TERMINATED.
+    # A status that arrives after the start of the next attempt would persist, and end the run as TERMINATED.
     "x_sigterm_status_enabled": False,
-    # After 5 failures it would give up on a point, and call that success.
+    # After 5 failures the client would drop a point, and report success.
     "sync_process_retry_max": 1_000_000_000,
     "sync_process_batch_size": 1000,
     "sync_process_flush_interval": 0.2,
 }
 STALLED_SECONDS = 5.0
-"""So long nothing is acknowledged, until it is looked whether the uploading process still lives."""
+"""Seconds without an acknowledgement after which `send` checks whether the uploader is alive."""
 _METRIC, _COMPLETED = 0, 2
 
 
 class Pluto:
-    """The unmodified client. All but `close` is called by one thread."""
+    """A client of Pluto, which uses its unmodified package. One thread calls all methods but `close`."""
 
     name = "Pluto"
 
     def __init__(self, run: str, rank: int, config: dict[str, Any], identity: str) -> None:
-        """`identity` names the run where PLUTO_RUN_ID does not."""
+        """Without PLUTO_RUN_ID in the environment, `identity` names the run."""
         self._name, self._rank, self._config = run, rank, config
-        # The prefix: what looks like a number or a display id of Pluto's would be looked up as one.
+        # The prefix prevents that Pluto interprets the id as a number or as one of its display ids.
         os.environ.setdefault("PLUTO_RUN_ID", f"training-{run}-{identity}")
         self._run: Any = None
         self._rows: dict[int, int] = {}
-        """Row of the client's queue by the number of a point."""
+        """Number of a point → its row in the client's queue."""
         self._last_row, self._progress, self._waiting = 0, 0.0, 0
 
     def connect(self) -> None:
-        """Create the run or join it. Raises what the client raises: ConnectionError, RuntimeError."""
+        """Create the run or join it. Raises the errors of the client: ConnectionError, RuntimeError."""
         import pluto
 
-        # Of this attempt alone: the ranks of two attempts that share a queue lose points.
+        # A new folder for each attempt, because ranks of two attempts that share a queue lose points.
         folder = Path(tempfile.mkdtemp(prefix=f"pluto-rank{self._rank}-"))
         os.environ["PLUTO_DIR"] = str(folder)
         job = os.environ.get("KONDUKTOR_JOB_NAME")
@@ -65,14 +65,14 @@ class Pluto:
             config=self._config if self._rank == 0 else None,
             settings={**SETTINGS, "sync_process_db_path": str(folder / "sync.db")},
         )
-        # At the end of Python it would set a status whatever happened. `close` does what is right.
+        # At exit, `finish` would set a status in any case. `close` sets the right one.
         atexit.unregister(self._run.finish)
         self._queue = sqlite3.connect(f"file:{folder / 'sync.db'}?mode=ro", uri=True, timeout=10)
         self._rows, self._last_row = {}, 0
         self._progress = time.monotonic()
 
     def send(self, points: Sequence[Point]) -> tuple[Sequence[Point], str]:
-        """Put points into the queue. Return those that the server has not acknowledged."""
+        """Put new points into the queue. Return the points that are not acknowledged, and the last error."""
         for point in points:
             if point.number not in self._rows:
                 self._rows[point.number] = self._put(point)
@@ -88,11 +88,11 @@ class Pluto:
         return left, next((error for error in waiting.values() if error), "")
 
     def close(self, ok: bool) -> None:
-        """End the run where `ok`. Otherwise leave its status: the next attempt goes on with it."""
+        """End the run if `ok`. Otherwise keep its status, because the next attempt continues the run."""
         if self._run is None:
             return
         if not ok:
-            # A status FAILED that arrives late would stay when the run has ended well after all.
+            # A status FAILED that arrives late would persist even if the next attempt succeeds.
             self._run.close()
             return
         multinode.wait_for_uploader(self._rank, 40.0)
@@ -100,24 +100,24 @@ class Pluto:
         multinode.wait_for_sync(self._rank, 40.0)
 
     def state(self) -> dict[str, Any] | None:
-        """Return what the client's own queue says, for the ground truth."""
+        """Return the state of the client's queue, for the ground truth."""
         return client_state.read(os.environ["PLUTO_DIR"]) if self._run is not None else None
 
     def _put(self, point: Point) -> int:
-        """Log a point. Return its row in the queue. Raises OSError where the client dropped it."""
-        # Half a millisecond more: the client cuts what it multiplied by 1000.
+        """Log a point. Return its row in the queue. Raises OSError if the client dropped it."""
+        # Half a millisecond is added, because the client multiplies by 1000 and truncates.
         self._run.log(point.values, step=point.step, timestamp=(point.time_ms + 0.5) / 1000)
-        found = self._queue.execute(
+        row = self._queue.execute(
             "SELECT id FROM sync_queue WHERE id > ? AND record_type = ? AND step = ? AND timestamp_ms = ?",
             (self._last_row, _METRIC, point.step, point.time_ms),
         ).fetchone()
-        if found is None:
+        if row is None:
             raise OSError(f"Pluto's client has not queued step {point.step}: is the disk full?")
-        self._last_row = int(found[0])
+        self._last_row = int(row[0])
         return self._last_row
 
     def _see_to_uploader(self, waiting: int, before: int) -> None:
-        """Begin anew with another queue where the uploading process has died: nobody else starts one."""
+        """Reconnect with a new queue if the uploader has died, because nothing else restarts it."""
         if not waiting or waiting < before:
             self._progress = time.monotonic()
         if time.monotonic() - self._progress < STALLED_SECONDS:

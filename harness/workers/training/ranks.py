@@ -1,4 +1,4 @@
-"""The ranks of one training: how they meet, what they agree on, and what they print."""
+"""The ranks of one training: how they join, exchange values, print, and end."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from . import gloo
 
 REFUSED = 2
-"""The exit code of a rank whose options or data are wrong, as of argparse: another start ends the same."""
+"""Exit code of a rank with invalid options or data, as in argparse. A restart would not help."""
 
 
 class Refused(ValueError):
-    """Options or data of the user that no training can be made of. The message says what is wrong."""
+    """Invalid options or data of the user. The message has the reason."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among the others."""
+    """This process as one of the ranks."""
 
     rank: int
     world: int
@@ -42,44 +42,44 @@ class Ranks:
         _print(f"[{tag}] rank {self.rank}: {text}\n")
 
     def tell(self, tag: str, text: str) -> None:
-        """Print a line once in each pod, because `kubectl logs` of a controller picks any of its pods."""
+        """Print a line once in each pod, because `kubectl logs` of a controller selects any of its pods."""
         if os.environ.get("LOCAL_RANK", "0") == "0":
             _print(f"[{tag}] {text}\n")
 
     def of_rank_0(self, value: Any) -> Any:
-        """Return rank 0's value on every rank. It is a barrier too."""
+        """Return rank 0's value on every rank. It is also a barrier."""
         if self.world == 1:
             return value
-        held = [value]
-        dist.broadcast_object_list(held, src=0)
-        return held[0]
+        values = [value]
+        dist.broadcast_object_list(values, src=0)
+        return values[0]
 
     def sum(self, value: float) -> float:
         """Return the sum over all ranks, in float64."""
         if self.world == 1:
             return value
-        held = torch.tensor([value], dtype=torch.float64, device=self.device)
-        dist.all_reduce(held)
-        return float(held)
+        total = torch.tensor([value], dtype=torch.float64, device=self.device)
+        dist.all_reduce(total)
+        return float(total)
 
     def every(self, value: Any) -> list[Any]:
         """Return the values of all ranks, by rank."""
-        held: list[Any] = [value] * self.world
+        values: list[Any] = [value] * self.world
         if self.world > 1:
-            dist.all_gather_object(held, value)
-        return held
+            dist.all_gather_object(values, value)
+        return values
 
 
 def meet(device: str, meeting: float, timeout: float) -> Ranks:
-    """Join the others as torchrun's environment says; without it, be the only rank.
+    """Join the other ranks by torchrun's environment. Without it, this process is the only rank.
 
-    `meeting`: seconds until all have met. `timeout`: seconds that a rank waits in a collective afterwards.
-    Raises RuntimeError where a GPU is asked for and there is none, or an all-reduce is wrong. Raises Refused
-    where GLOO_SOCKET_IFNAME names no interface of this pod.
+    `meeting`: seconds for all ranks to join. `timeout`: seconds that a rank later waits in a collective.
+    Raises RuntimeError if a GPU is requested and there is none, or if an all-reduce is wrong. Raises Refused
+    if GLOO_SOCKET_IFNAME names no interface of this pod.
     """
     cuda = torch.cuda.is_available() if device == "auto" else device == "cuda"
     if cuda and not torch.cuda.is_available():
-        raise RuntimeError("--device cuda is asked for, and torch sees no CUDA device")
+        raise RuntimeError("--device cuda is requested, but torch sees no CUDA device")
     local = int(os.environ.get("LOCAL_RANK", "0"))
     at = torch.device("cuda", local) if cuda else torch.device("cpu")
     if cuda:
@@ -89,7 +89,7 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
     if not cuda and (why := gloo.missing()):
         raise Refused(why)
     began = time.monotonic()
-    # gloo's connections have no deadline of their own: where one gets lost, all would wait for ever.
+    # gloo's connections have no deadline. If one is lost, all ranks would wait forever.
     late = threading.Timer(meeting, _give_up, (meeting,))
     late.daemon = True
     late.start()
@@ -99,9 +99,9 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
     total, expected = ranks.sum(ranks.rank + 1.0), ranks.world * (ranks.world + 1) / 2
     late.cancel()
     if total != expected:
-        raise RuntimeError(f"an all-reduce over {ranks.world} ranks gave {total}; {expected} is expected")
+        raise RuntimeError(f"an all-reduce over {ranks.world} ranks gave {total}; expected {expected}")
     if local == 0 and (noted := os.environ.get("TRAINING_MET")):
-        with open(noted, "a") as file:  # training.sh counts the restarts that were of use
+        with open(noted, "a") as file:  # training.sh counts the restarts in which the ranks joined
             file.write(f"{ranks.world}\n")
     restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     ranks.say(
@@ -113,21 +113,23 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
 
 
 def ended_with(main: Callable[[], int]) -> NoReturn:
-    """Run a rank's `main`, and end the process with its exit code: 2 where it refuses what the user gave.
+    """Run a rank's `main`, and end the process with its exit code, or 2 if it raises Refused.
 
-    Any other error is 1 and a traceback. training.sh starts a rank that refused not again.
+    Any other error gives exit code 1 and a traceback. training.sh does not restart a rank that exits with 2.
 
-    gloo's connections are not taken down: its destructor waits for ranks that have gone before, some of them
-    for ever (seen with 3 ranks on one host), and torchrun would never hear that this one has ended.
+    gloo's connections are not closed. Its destructor waits for ranks that ended earlier, sometimes forever
+    (observed with 3 ranks on one host), and torchrun would not notice the end of this rank.
     """
     try:
         code = record(main)()
         if dist.is_initialized():
-            # Rank 0 may hold the store that the others still talk to. NCCL would guess the GPU from the rank.
+            # Rank 0 may hold the store that the others still use. NCCL would guess the GPU from the rank.
             cuda = dist.get_backend() == "nccl"
             dist.barrier(device_ids=[torch.cuda.current_device()] if cuda else None)
             if code == 0 and dist.get_rank() == 0 and (ended := os.environ.get("TRAINING_ENDED")):
-                Path(ended).touch()  # a node that comes back later has nobody to meet (training.sh)
+                Path(
+                    ended
+                ).touch()  # a node that returns later would wait for ranks that have ended (training.sh)
             if cuda:
                 dist.destroy_process_group()
     except SystemExit as error:
@@ -140,18 +142,18 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
         code = 1
     if code == REFUSED and (noted := os.environ.get("TRAINING_REFUSED")):
         Path(noted).touch()
-    atexit._run_exitfuncs()  # what others registered: trackers, a recorder
+    atexit._run_exitfuncs()  # callbacks of the trackers and of a recorder
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def same_bits() -> None:
-    """Let a GPU compute the same bits each time. Called before its first matrix product.
+    """Make GPU computations deterministic. It must be called before the first matrix product.
 
-    Otherwise the gradients of an embedding and of attention are summed in the order in which threads come by,
-    and a run that was killed ends with other weights than one that was not. For an operation that has no such
-    way PyTorch raises RuntimeError, with its name.
+    Otherwise the order of the threads determines the sums of the gradients of embeddings and attention, and a
+    killed run ends with other weights than an undisturbed one. PyTorch raises RuntimeError, with the name of
+    the operation, for an operation without a deterministic algorithm.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
@@ -159,7 +161,7 @@ def same_bits() -> None:
 
 
 def _give_up(seconds: float) -> None:
-    """End the process, so that torchrun starts all ranks again."""
+    """End the process, so that torchrun restarts all ranks."""
     rank, world = os.environ["RANK"], os.environ["WORLD_SIZE"]
     _print(
         f"[DDP] rank {rank}: {world} ranks have not met in {seconds:.0f} s; torchrun may start them again\n"
@@ -168,6 +170,6 @@ def _give_up(seconds: float) -> None:
 
 
 def _print(line: str) -> None:
-    """Write a line at once: print() writes its end by itself, and lines of several ranks would mix."""
+    """Write a line in one call. print() writes the newline separately, so that lines of ranks would mix."""
     sys.stdout.write(line)
     sys.stdout.flush()

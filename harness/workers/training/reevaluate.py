@@ -1,9 +1,9 @@
-"""Compute the validation loss of a checkpoint anew, by the same formula over any number of ranks.
+"""Compute the validation loss of a checkpoint again, by the same formula, with any number of ranks.
 
     [torchrun …] -m training.reevaluate --checkpoint OUT/RUN/best --data-dir DIR
 
-Prints one line of JSON: what the manifest says, and what was found. Exit code 1 where they differ by more
-than --tolerance, or where the checkpoint is torn.
+It prints one line of JSON with the loss of the manifest and the computed loss. The exit code is 1 if they
+differ by more than --tolerance, or if the checkpoint is torn.
 """
 
 from __future__ import annotations
@@ -21,14 +21,16 @@ from .ranks import ended_with, meet
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Evaluate, and return the exit code."""
+    """Evaluate the checkpoint, and return the exit code."""
     made = argparse.ArgumentParser(
         "python -m training.reevaluate", description=(__doc__ or "").splitlines()[0]
     )
     made.add_argument("--checkpoint", type=Path, required=True, help="a folder, or `best`")
-    made.add_argument("--data-dir", type=Path, default=Path("/data"), help="has val.jsonl")
+    made.add_argument("--data-dir", type=Path, default=Path("/data"), help="folder with val.jsonl")
     made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    made.add_argument("--tolerance", type=float, default=1e-9, help="nats; on GPUs sums differ more")
+    made.add_argument(
+        "--tolerance", type=float, default=1e-9, help="largest difference in nats; sums differ more on GPUs"
+    )
     given = made.parse_args(arguments)
     folder = given.checkpoint.resolve()
     try:

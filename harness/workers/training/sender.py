@@ -1,7 +1,7 @@
-"""Send one rank's points to one tracker, beside the training.
+"""Send one rank's points to one tracker, concurrently with the training.
 
-A thread of its own talks to the tracker, so that a step never waits for it. A point is kept here until the
-tracker has acknowledged it, whatever happens in between.
+A separate thread communicates with the tracker, so that a step never waits for it. A point stays in the
+sender until the tracker has acknowledged it.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from dataclasses import dataclass
 from typing import Protocol
 
 PAUSE, AFTER_TROUBLE = 0.1, 1.0
-"""Seconds between two looks at what is acknowledged, and until the next try when the tracker failed."""
+"""Seconds between two polls for acknowledgements, and seconds until the next try after an error."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """What was logged at once: values by the names of their metrics. `number` counts the points of a rank."""
+    """The values of one call of `log`, by metric name. `number` counts the points of a rank."""
 
     number: int
     step: int
@@ -27,27 +27,27 @@ class Point:
 
 
 class Client(Protocol):
-    """How one tracker is talked to, by one thread."""
+    """The connection to one tracker, used by one thread."""
 
     name: str
 
     def connect(self) -> None:
-        """Open the run, which all ranks and all restarts share. It is called again where it raised."""
+        """Open the run, which all ranks and all attempts share. After an error it is called again."""
 
     def send(self, points: Sequence[Point]) -> tuple[Sequence[Point], str]:
-        """Send those that were not sent yet. Return those that are not acknowledged, and what is wrong."""
+        """Send the points that were not sent yet. Return the unacknowledged points, and the error or ""."""
 
     def close(self, ok: bool) -> None:
-        """Let go of the run. `ok`: the training is over, and nothing is missing."""
+        """Close the run. `ok` means that the training has ended and no point is missing."""
 
 
 class Sender:
-    """Keeps points until its client has had them acknowledged."""
+    """Keeps points until the tracker has acknowledged them."""
 
     def __init__(
         self, client: Client, points: Sequence[Point], say: Callable[[str], None], seconds: float
     ) -> None:
-        """Begin to send `points`. `seconds`: how long the training may wait for a tracker that is down."""
+        """Start to send `points`. `seconds` limits how long the training waits for a tracker that is down."""
         self.client, self.seconds = client, seconds
         self._say, self._points = say, list(points)
         self._changed = threading.Condition()
@@ -57,7 +57,7 @@ class Sender:
         self._thread.start()
 
     def put(self, point: Point) -> None:
-        """Have a point sent. Returns at once."""
+        """Queue a point. Return at once."""
         with self._changed:
             self._points.append(point)
             self._changed.notify_all()
@@ -68,10 +68,10 @@ class Sender:
             return list(self._points)
 
     def wait(self, again: bool = False) -> bool:
-        """Wait until all is acknowledged. Return whether it is.
+        """Wait until all points are acknowledged. Return whether they are.
 
-        There is one limit for all waits in a row: after `seconds` in vain the next ones do not wait, until
-        the tracker has acknowledged something. `again`: they may take `seconds` once more.
+        `seconds` limits the total time of consecutive waits. Once it is used up, further calls do not wait
+        until the tracker has acknowledged something. `again` resets the limit.
         """
         with self._changed:
             if again or self._acknowledged > self._at_last_wait:
@@ -83,16 +83,16 @@ class Sender:
             return done
 
     def trouble(self) -> str:
-        """Return why the tracker takes nothing, or ""."""
+        """Return the current error of the tracker, or ""."""
         with self._changed:
             return self._trouble
 
     def close(self, ok: bool) -> None:
-        """End. The run is over where `ok`, and where no point is left."""
+        """Stop the thread, and close the run, as complete if `ok` and no point is left."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        # It may be in the middle of a request, whose limits are the client's. The process can end meanwhile.
+        # The thread may be in a request, which has the timeout of the client. The process can end meanwhile.
         self._thread.join(self.seconds if ok else 1.0)
         if not self._thread.is_alive():
             self.client.close(ok and not self._points)
@@ -112,7 +112,7 @@ class Sender:
                     self.client.connect()
                     connected = True
                 left, trouble = self.client.send(points)
-            except Exception as error:  # whatever it is, the training goes on
+            except Exception as error:  # the training continues after any error
                 left, trouble = points, f"{type(error).__name__}: {error}"
             self._tell(trouble)
             with self._changed:
@@ -124,7 +124,7 @@ class Sender:
                     self._changed.wait_for(lambda: self._ended, pause)
 
     def _tell(self, trouble: str) -> None:
-        """Say once that it began, and once that it is over."""
+        """Report the start and the end of an error, once each."""
         name, before = self.client.name, self._trouble
         with self._changed:
             self._trouble = trouble

@@ -1,14 +1,14 @@
-"""Make texts whose entropy is known: what a model's loss must reach, and cannot go below.
+"""Generate texts of a known entropy, which is the lowest loss that a model can reach.
 
     python -m training.source --out-dir DIR [--letters 8 --documents 2000 --length 64 --seed 1]
 
-A Markov chain over letters and the end of a document writes train.jsonl and val.jsonl. source.json says, in
-nats for each byte that is predicted:
+A Markov chain over letters and the end of a document generates train.jsonl and val.jsonl. source.json has, in
+nats for each predicted byte:
 
-    entropy   what the chain has on average: the loss of the best possible model on endless data
-    val       the loss of the chain's own probabilities on val.jsonl: no model should be below it, but by luck
+    entropy   entropy of the chain: the loss of the best possible model on infinite data
+    val       loss of the chain's probabilities on val.jsonl; only by chance is a model below it
 
-A model sees at most its context. One letter is enough here, because the chain looks no further back.
+A context of one letter is enough, because the next state depends only on the current one.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Chain:
-    """`next[i][j]`: how probable state j is after state i. The last state is the end of a document."""
+    """A Markov chain. `next[i][j]`: the probability of state j after i. The last state ends a document."""
 
     next: tuple[tuple[float, ...], ...]
 
@@ -36,7 +36,7 @@ class Chain:
         return string.ascii_lowercase[: len(self.next) - 1]
 
     def document(self, numbers: random.Random) -> str:
-        """Return a text: the states between two ends. It may be empty."""
+        """Return a random text, the states between two ends of a document. It may be empty."""
         end = state = len(self.next) - 1
         text: list[str] = []
         while True:
@@ -46,25 +46,26 @@ class Chain:
             text.append(self.letters[state])
 
     def shares(self) -> list[float]:
-        """Return how often each state comes on endless data."""
-        found = [1 / len(self.next)] * len(self.next)
+        """Return the stationary distribution of the states."""
+        shares = [1 / len(self.next)] * len(self.next)
         for _ in range(10_000):
-            again = [sum(found[i] * self.next[i][j] for i in range(len(found))) for j in range(len(found))]
-            if max(abs(a - b) for a, b in zip(found, again, strict=True)) < 1e-15:
+            again = [sum(shares[i] * self.next[i][j] for i in range(len(shares))) for j in range(len(shares))]
+            if max(abs(a - b) for a, b in zip(shares, again, strict=True)) < 1e-15:
                 break
-            found = again
-        return found
+            shares = again
+        return shares
 
     def entropy(self) -> float:
-        """Return the entropy of a state when the one before is known, in nats."""
+        """Return the entropy of a state, given the previous state, in nats."""
         return sum(
             share * -sum(p * math.log(p) for p in row if p)
             for share, row in zip(self.shares(), self.next, strict=True)
         )
 
     def loss(self, documents: Sequence[str]) -> float:
-        """Return the chain's own mean loss on documents as train_framework.py reads them: all but the first
-        byte of their stream is predicted.
+        """Return the mean loss of the chain's probabilities on documents, in nats.
+
+        As in train_framework.py, all bytes of the stream of documents but the first are predicted.
         """
         end = len(self.next) - 1
         states = [state for text in documents for state in [*map(self.letters.index, text), end]]
@@ -73,7 +74,7 @@ class Chain:
 
 
 def chain(letters: int, length: float, seed: int) -> Chain:
-    """Return a chain in which few letters follow each letter, with documents of about this length."""
+    """Return a random chain whose documents have `length` letters on average, with few likely successors."""
     numbers = random.Random(seed)
     rows = []
     for state in range(letters + 1):
@@ -88,8 +89,10 @@ def main(arguments: list[str] | None = None) -> int:
     made = argparse.ArgumentParser("python -m training.source", description=__doc__.splitlines()[0])
     made.add_argument("--out-dir", type=Path, required=True)
     made.add_argument("--letters", type=int, default=8, choices=range(2, 27), metavar="2…26")
-    made.add_argument("--documents", type=int, default=2000, help="of train.jsonl; val.jsonl has a tenth")
-    made.add_argument("--length", type=float, default=64, help="letters of a document, on average")
+    made.add_argument(
+        "--documents", type=int, default=2000, help="documents in train.jsonl; val.jsonl has a tenth"
+    )
+    made.add_argument("--length", type=float, default=64, help="average number of letters of a document")
     made.add_argument("--seed", type=int, default=1)
     options = made.parse_args(arguments)
     source = chain(options.letters, options.length, options.seed)
@@ -100,9 +103,9 @@ def main(arguments: list[str] | None = None) -> int:
         texts[name] = [source.document(numbers) for _ in range(count)]
         lines = "".join(json.dumps({"text": text}) + "\n" for text in texts[name])
         (options.out_dir / f"{name}.jsonl").write_text(lines)
-    said = {"entropy": source.entropy(), "val": source.loss(texts["val"])}
-    (options.out_dir / "source.json").write_text(json.dumps(said))
-    print(f"{options.out_dir}: {said['entropy']:.4f} nats a byte; val.jsonl {said['val']:.4f}")
+    known = {"entropy": source.entropy(), "val": source.loss(texts["val"])}
+    (options.out_dir / "source.json").write_text(json.dumps(known))
+    print(f"{options.out_dir}: {known['entropy']:.4f} nats a byte; val.jsonl {known['val']:.4f}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""What a checkpoint holds: collect it from a rank, and give it back, to the bit."""
+"""Save the state of a training to a checkpoint, and restore it bit by bit."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def save(
     scaler: torch.amp.GradScaler,
     ranks: Ranks,
 ) -> Path:
-    """Write a checkpoint. Every rank calls it; each returns the folder when it is whole.
+    """Write a checkpoint, and return its folder once it is complete. Every rank calls it.
 
-    Raises RuntimeError where a rank does not see rank 0's disk.
+    Raises RuntimeError if a rank does not see the disk of rank 0.
     """
     first = ranks.rank == 0
     partial: Path = ranks.of_rank_0(checkpoint.begin(run, manifest) if first else None)
@@ -41,8 +41,8 @@ def save(
         training = {"optimizer": optimizer.state_dict(), "scaler": scaler.state_dict()}
         files[MODEL] = checkpoint.write(own / MODEL, lambda path: save_file(weights, path))
         files[TRAINING] = checkpoint.write(own / TRAINING, lambda path: torch.save(training, path))
-    told = ranks.every({f"rank-{ranks.rank}/{name}": entry for name, entry in files.items()})
-    whole = replace(manifest, files={name: entry for part in told for name, entry in part.items()})
+    entries = ranks.every({f"rank-{ranks.rank}/{name}": entry for name, entry in files.items()})
+    whole = replace(manifest, files={name: entry for part in entries for name, entry in part.items()})
     final: Path = ranks.of_rank_0(checkpoint.complete(partial, whole) if first else None)
     return final
 
@@ -55,9 +55,9 @@ def restore(
     scaler: torch.amp.GradScaler,
     ranks: Ranks,
 ) -> None:
-    """Give model, optimizer and generators the states of a checkpoint.
+    """Restore model, optimizer, scaler and random generators from a checkpoint.
 
-    With another number of ranks the generators are left as they are: there is no state for each.
+    With another number of ranks the generators are not restored, because not every rank has a saved state.
     """
     load(model, load_file(folder / "rank-0" / MODEL), folder)
     training = torch.load(folder / "rank-0" / TRAINING, map_location="cpu", weights_only=True)
@@ -68,37 +68,37 @@ def restore(
 
 
 def unique(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the weights by name. Of those that share memory only the first: safetensors takes no others."""
+    """Return the weights by name, only the first of those that share memory, as safetensors requires."""
     seen: set[int] = set()
-    found = {}
+    weights = {}
     for name, value in model.state_dict().items():
         if value.data_ptr() not in seen or not value.numel():
             seen.add(value.data_ptr())
-            found[name] = value.detach().cpu()
-    return found
+            weights[name] = value.detach().cpu()
+    return weights
 
 
 def load(model: nn.Module, weights: dict[str, torch.Tensor], folder: Path) -> None:
-    """Give the model its weights. Raises RuntimeError where these are not exactly this model's."""
+    """Load weights into the model. Raises RuntimeError if names or shapes differ from the model's."""
     wanted = {name: tuple(value.shape) for name, value in unique(model).items()}
     there = {name: tuple(value.shape) for name, value in weights.items()}
     if wanted != there:
         differs = sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
         raise RuntimeError(f"{folder}: the weights are of another model: {', '.join(differs[:4])}")
-    model.load_state_dict(weights, strict=False)  # weights that share memory are in the file once
+    model.load_state_dict(weights, strict=False)  # of weights that share memory, the file has only the first
 
 
 def generators() -> dict[str, Any]:
     """Return the states of this rank's random generators."""
     version, numbers, gauss = random.getstate()
-    found = {"python": [version, list(numbers), gauss], "torch": torch.get_rng_state()}
+    states = {"python": [version, list(numbers), gauss], "torch": torch.get_rng_state()}
     if torch.cuda.is_available():
-        found["cuda"] = torch.cuda.get_rng_state()
-    return found
+        states["cuda"] = torch.cuda.get_rng_state()
+    return states
 
 
 def give_back(states: dict[str, Any]) -> None:
-    """Set this rank's random generators."""
+    """Restore the states of this rank's random generators."""
     version, numbers, gauss = states["python"]
     random.setstate((version, tuple(numbers), gauss))
     torch.set_rng_state(states["torch"])

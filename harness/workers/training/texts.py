@@ -1,8 +1,9 @@
-"""From JSONL to sequences of tokens.
+"""Convert JSONL files to sequences of tokens.
 
-A file has one document a line: `{"text": "…"}`. Documents become one stream, an end mark after each. The
-stream is cut into sequences that share nothing: `context` tokens, and the token that follows each of them.
-The last one may be shorter. So each token of the stream but the first is predicted exactly once.
+Each line of a file has one document: `{"text": "…"}`. The documents form one stream, with an end token after
+each. The stream is cut into disjoint sequences of `context` tokens; the target of each token is the next
+token of the stream. The last sequence may be shorter. Each token but the first is thus predicted exactly
+once.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Protocol
 
 
 class Tokenizer(Protocol):
-    """Text to token numbers, from 0 to `size` − 1."""
+    """Converts text to token numbers from 0 to `size` − 1."""
 
     size: int
     end: int
@@ -27,7 +28,7 @@ class Tokenizer(Protocol):
 
 
 class Bytes:
-    """Each byte of UTF-8 is a token."""
+    """A tokenizer whose tokens are the bytes of UTF-8."""
 
     size, end = 257, 256
 
@@ -39,7 +40,7 @@ class HuggingFaceTokenizer:
     """A tokenizer of transformers, from a folder or by its name from the hub."""
 
     def __init__(self, folder: str, *, local_only: bool) -> None:
-        """Load it. Raises OSError where there is none, and ValueError where it has no end mark."""
+        """Load it. Raises OSError if there is none, and ValueError if it has no end-of-text token."""
         from transformers import AutoTokenizer
 
         self._inner: Any = AutoTokenizer.from_pretrained(folder, local_files_only=local_only)
@@ -48,11 +49,11 @@ class HuggingFaceTokenizer:
         self.size, self.end = len(self._inner), int(self._inner.eos_token_id)
 
     def encode(self, text: str) -> list[int]:
-        found: list[int] = self._inner.encode(text, add_special_tokens=False)
-        return found
+        tokens: list[int] = self._inner.encode(text, add_special_tokens=False)
+        return tokens
 
     def save(self, folder: Path) -> None:
-        """Write it as transformers reads it."""
+        """Save the tokenizer in the format of transformers."""
         self._inner.save_pretrained(folder)
 
 
@@ -65,16 +66,16 @@ class Stream:
 
     @property
     def whole(self) -> int:
-        """How many sequences have `context` predictions."""
+        """Return the number of sequences with `context` predictions."""
         return (len(self.tokens) - 1) // self.context
 
     @property
     def sequences(self) -> int:
-        """How many there are, with the shorter one at the end."""
+        """Return the number of sequences, including a shorter one at the end."""
         return -(-(len(self.tokens) - 1) // self.context)
 
     def sequence(self, index: int) -> list[int]:
-        """Return `context` + 1 tokens, or fewer at the end: inputs, and what follows each."""
+        """Return the `context` + 1 tokens of a sequence, or fewer for the last one: inputs and targets."""
         first = index * self.context
         return self.tokens[first : first + self.context + 1].tolist()
 
@@ -82,9 +83,9 @@ class Stream:
 def read(
     path: Path, tokenizer: Tokenizer, context: int, field: str = "text", *, whole: bool = False
 ) -> Stream:
-    """Read a JSONL file, which has a sequence of `context` predictions at least where it must be `whole`.
+    """Return the tokens of a JSONL file. With `whole`, it must have at least one sequence of full length.
 
-    Raises ValueError that names the file or the line, and OSError.
+    Raises OSError, and ValueError with the file or the line.
     """
     tokens = array("q")
     for text in documents(path, field):
@@ -94,9 +95,10 @@ def read(
 
 
 def examine(path: Path, field: str, context: int | None) -> None:
-    """Raise what `read` raises, with bytes for tokens, and keep no text.
+    """Raise the errors of `read`, with bytes as tokens, without keeping the text in memory.
 
-    `context` is that of a file that must be whole. It is None for others, and where tokens are no bytes.
+    `context` is set for a file that needs a sequence of full length, if the tokens are bytes. Otherwise it is
+    None.
     """
     _enough(path, sum(len(text.encode()) + 1 for text in documents(path, field)), context)
 
@@ -112,7 +114,7 @@ def _enough(path: Path, tokens: int, context: int | None) -> None:
 
 
 def documents(path: Path, field: str) -> Iterator[str]:
-    """Yield the text of each line. Raises ValueError that names the line."""
+    """Yield the text of each line. Raises ValueError with the number of the line."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
@@ -125,17 +127,17 @@ def documents(path: Path, field: str) -> Iterator[str]:
 def _text(line: bytes, field: str) -> str:
     """Return the text of a line. Raises ValueError."""
     try:
-        found = json.loads(line.decode())
+        document = json.loads(line.decode())
     except (ValueError, RecursionError) as error:
-        expected, found = _expected(line, error), None
+        expected, document = _expected(line, error), None
     else:
         expected = _OBJECT
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         raise ValueError(f"{expected}; found {_shown(line)}")
-    if field not in found:
-        has = f"has {', '.join(map(json.dumps, [*found][:6]))}" if found else "is empty"
+    if field not in document:
+        has = f"has {', '.join(map(json.dumps, [*document][:6]))}" if document else "is empty"
         raise ValueError(f'"{field}" is expected; the object {has}. --text-field names another')
-    text = found[field]
+    text = document[field]
     if not isinstance(text, str):
         raise ValueError(f'"{field}" is a string; found {type(text).__name__}')
     try:
@@ -150,7 +152,7 @@ _OBJECT = "one JSON object a line is expected"
 
 
 def _expected(line: bytes, error: Exception) -> str:
-    """Return what was expected of a line that cannot be read. A last line without its end may be cut off."""
+    """Return the error of an unreadable line. A last line without a newline may be cut off."""
     if not line.endswith(b"\n") and line.lstrip().startswith(b"{") and "Extra data" not in str(error):
         return "the last line is cut off"
     return "UTF-8 is expected" if isinstance(error, UnicodeDecodeError) else _OBJECT

@@ -1,10 +1,10 @@
-"""The curves of one run, in the trackers that are set: Pluto, MLflow, both or none.
+"""Log the values of one run to the trackers of the environment: Pluto, MLflow, both or none.
 
-Every point arrives once, whatever is killed. Before a checkpoint the ranks wait until the trackers have
-acknowledged everything (`settle`), because a resumed run will not log it again. Where a tracker is down, what
-it has not acknowledged is written beside the checkpoint, and the next attempt sends it. What a killed attempt
-logged after its last checkpoint is logged again: Pluto replaces the values of a step, and what MLflow has is
-not sent twice.
+Every point arrives once, whichever process is killed. Before a checkpoint the ranks wait until the trackers
+have acknowledged all points (`settle`), because a resumed run does not log them again. If a tracker is down,
+the unacknowledged points are written next to the checkpoints, and the next attempt sends them. Points that a
+killed attempt logged after its last checkpoint are logged again: Pluto replaces the values of a step, and
+values that MLflow already has are not sent.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Trackers:
         say: Callable[[str], None] = print,
         seconds: float = 60.0,
     ) -> None:
-        """Begin to log at `step`. Every rank calls it.
+        """Start to log at `step`. Every rank creates one.
 
-        `folder`: of the run, on the disk that all ranks share. `share` returns rank 0's value on every rank.
-        `seconds`: the limit for all waits in a row for a tracker that does not answer.
+        `folder` is the run's folder on the shared disk. `share` returns rank 0's value on every rank.
+        `seconds` limits the total time of consecutive waits for a tracker that does not respond.
         """
         self._folder, self._rank, self._say = folder / checkpoint.TRACKERS, rank, say
         identity = share(_identity(self._folder) if rank == 0 else None)
@@ -57,7 +57,7 @@ class Trackers:
         self._senders = [Sender(each, self._kept(each, step, world), say, seconds) for each in clients]
 
     def log(self, step: int, values: dict[str, float]) -> None:
-        """Log values of a step. It waits for nothing. A metric has one value a step."""
+        """Log values of a step, without waiting. A metric has one value per step."""
         now = int(time.time() * 1000)
         if self._truth:
             for name, value in values.items():
@@ -66,9 +66,9 @@ class Trackers:
             sender.put(self._point(step, now, values))
 
     def settle(self, *, last: bool = False) -> int:
-        """Wait until everything is acknowledged, or is on the disk for the next attempt.
+        """Wait until all points are acknowledged, or written to the disk for the next attempt.
 
-        Return the number of values that no tracker has acknowledged yet. `last`: after the last step.
+        Return the number of unacknowledged values over all trackers. `last` means after the last step.
         """
         unsent = 0
         for sender in self._senders:
@@ -87,10 +87,10 @@ class Trackers:
         return unsent
 
     def finish(self, ok: bool, artifacts: Mapping[str, str] | None = None) -> int:
-        """End the run where `ok`; otherwise let go of it at once: the next attempt goes on with it.
+        """End the run if `ok`. Otherwise close it at once, because the next attempt continues it.
 
-        `artifacts`: texts that MLflow keeps as files of the run, by name. Return the number of values that no
-        tracker has acknowledged: with any, the training has not ended well.
+        `artifacts` are texts that MLflow stores as files of the run, by name. Return the number of
+        unacknowledged values. If it is not 0, the training has failed.
         """
         unsent = self.settle(last=True) if ok else 0
         for sender in self._senders:
@@ -115,7 +115,7 @@ class Trackers:
 
     # -- what waits for the next attempt -----------------------------------------------------------------
     def _keep(self, client: Client, points: list[Point]) -> None:
-        """Write points to the disk; with none, remove what was written."""
+        """Write points to the disk. Without points, remove the file."""
         path = self._path(client, self._rank)
         if points:
             partial = path.with_suffix(".partial")
@@ -126,28 +126,27 @@ class Trackers:
             checkpoint.flush(self._folder)
         else:
             path.unlink(missing_ok=True)
-        # Now they are in this rank's own file, or acknowledged.
+        # The points of these files are now in this rank's own file, or acknowledged.
         for old in [old for old in self._old if old.name.startswith(client.name.lower())]:
             old.unlink(missing_ok=True)
             self._old.remove(old)
 
     def _kept(self, client: Client, step: int, world: int) -> list[Point]:
-        """Return what earlier attempts left, of before `step`: the rest will be logged again.
+        """Return the points before `step` that earlier attempts could not send. Later ones are logged again.
 
-        A rank takes also what ranks left that are no more, where there were more of them.
+        If an earlier attempt had more ranks, the files of the missing ranks are divided among the current
+        ones.
         """
-        found = []
+        rows = []
         for path in sorted(self._folder.glob(f"{client.name.lower()}-rank-*.json")):
             rank = int(path.stem.rpartition("-")[2])
             if rank % world == self._rank:
-                found += [row for row in json.loads(path.read_text()) if row[0] < step]
+                rows += [row for row in json.loads(path.read_text()) if row[0] < step]
                 if rank != self._rank:
                     self._old.append(path)
-        if found:
-            self._say(
-                f"{client.name}: {len(found)} steps that an earlier attempt could not send are sent now"
-            )
-        return [self._point(*row) for row in sorted(found, key=lambda row: row[0])]
+        if rows:
+            self._say(f"{client.name}: {len(rows)} steps that an earlier attempt could not send are sent now")
+        return [self._point(*row) for row in sorted(rows, key=lambda row: row[0])]
 
     def _path(self, client: Client, rank: int) -> Path:
         return self._folder / f"{client.name.lower()}-rank-{rank}.json"
@@ -155,18 +154,18 @@ class Trackers:
 
 def _wanted(say: Callable[[str], None]) -> list[type[Pluto] | type[Mlflow]]:
     """Return the trackers that the environment names."""
-    found: list[type[Pluto] | type[Mlflow]] = []
+    clients: list[type[Pluto] | type[Mlflow]] = []
     if os.environ.get("PLUTO_API_KEY"):
-        found.append(Pluto)
+        clients.append(Pluto)
     elif os.environ.get("PLUTO_RUN_ID"):
         say("PLUTO_RUN_ID is set and PLUTO_API_KEY is not: nothing is logged to Pluto")
     if os.environ.get("MLFLOW_TRACKING_URI"):
-        found.append(Mlflow)
-    return found
+        clients.append(Mlflow)
+    return clients
 
 
 def _identity(folder: Path) -> str:
-    """Return what names this run in the trackers, the same in every attempt. For rank 0 alone."""
+    """Return the id of this run in the trackers, the same in every attempt. Only rank 0 calls it."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / checkpoint.IDENTITY
     if not path.is_file():
@@ -179,4 +178,4 @@ def _identity(folder: Path) -> str:
 
 
 def _silent(text: str) -> None:
-    """Say nothing: rank 0 does."""
+    """Print nothing, because rank 0 prints the text."""

@@ -1,9 +1,9 @@
-"""Train a small classifier on generated data under DDP, as a smoke test: does the loss fall?
+"""Train a small classifier on generated data under DDP, as a smoke test.
 
     torchrun … -m training.train --epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3
 
-Each class has a centre; the samples lie around it. Exit code 1 where the model learned nothing, or where the
-ranks do not hold the same weights at the end.
+Each class has a centre, around which its samples lie. The exit code is 1 if the model did not learn, or if
+the ranks have different weights at the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from .ranks import Ranks, ended_with, meet
 from .trackers import Trackers
 
 LEARNED = 0.5
-"""Share of the loss of a guess, at most."""
+"""Largest share of the initial loss with which the model counts as trained."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -73,15 +73,15 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--lr", type=float, default=3e-3)
     made.add_argument("--seed", type=int, default=42)
     name = os.environ.get("RUN_ID", "smoke")
-    made.add_argument("--run-name", "--run", dest="run", default=name, help="name in the trackers")
+    made.add_argument("--run-name", "--run", dest="run", default=name, help="name of the run in the trackers")
     made.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    made.add_argument("--meeting", type=float, default=60, help="seconds until all ranks have met")
+    made.add_argument("--meeting", type=float, default=60, help="seconds for all ranks to join")
     made.add_argument("--timeout", type=float, default=300, help="seconds that a rank waits for the others")
     return made
 
 
 def data(options: argparse.Namespace) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return samples (samples × features) and their classes. Every rank makes the same."""
+    """Return samples (samples × features) and their classes, the same on every rank."""
     numbers = torch.Generator().manual_seed(options.seed)
     centres = torch.randn(options.classes, options.features, generator=numbers)
     y = torch.randint(options.classes, (options.samples,), generator=numbers)
@@ -94,11 +94,11 @@ def _loss(model: nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
 
 
 def _end(ranks: Ranks, model: nn.Module, began: float, loss: float) -> int:
-    """Say how it ended. Return the exit code, which is the same on every rank."""
-    found = hashlib.sha256()
+    """Print the result. Return the exit code, which is the same on every rank."""
+    hashed = hashlib.sha256()
     for value in model.state_dict().values():
-        found.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-    weights = ranks.every(found.hexdigest())
+        hashed.update(value.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+    weights = ranks.every(hashed.hexdigest())
     learned, same = loss <= LEARNED * began, len(set(weights)) == 1
     ranks.tell("DONE", f"loss {began:.4f} → {loss:.4f}, weights {weights[0]}")
     if not same:

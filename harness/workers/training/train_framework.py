@@ -1,4 +1,4 @@
-"""Train a causal language model under DDP, and go on where it was when anything is killed.
+"""Train a causal language model under DDP. After a crash or a kill, it resumes from its last checkpoint.
 
     torchrun … -m training.train_framework --data-dir /data --out-dir /out --run-name NAME
 
@@ -53,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _artifacts(trainer: Trainer) -> dict[str, str]:
-    """Return what a tracker keeps beside the curves: the manifest of `best`, and all options."""
+    """Return the files that a tracker stores with the run: the manifest of `best`, and all options."""
     best = checkpoint.best(trainer.run)
     manifest = best / checkpoint.MANIFEST if best else None
     texts = {"config.json": json.dumps(plain(trainer.options), indent=1)}
@@ -61,9 +61,9 @@ def _artifacts(trainer: Trainer) -> dict[str, str]:
 
 
 def _given(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
-    """Return the texts to train on and to validate with, and the model. Raises Refused where they are wrong.
+    """Return the training texts, the validation texts and the model. Raises Refused if they are invalid.
 
-    A disk or a hub that fails for a moment is no such error: the ranks are started again.
+    A temporary failure of a disk or of the hub raises another error, after which the ranks are restarted.
     """
     try:
         tokenizer = build.tokenizer(options)

@@ -1,10 +1,11 @@
-"""One training from its first step, or from its last checkpoint, to its end.
+"""One training, from its first step or its last checkpoint to its end.
 
-The order of floating-point sums decides the last bits. So that a resumed run has the same as one that nobody
-disturbed, everything is a function of the step: the sequences (order.py), the learning rate, the batches of
-the evaluation. DDP sums gradients in buckets, and makes them anew after the first backward pass, in the order
-in which gradients came. A run that begins anew would make its first step with other buckets than a run that
-goes on. Therefore a backward pass that changes nothing comes first, in both.
+The order of floating-point sums determines the last bits of the result. A resumed run must have the same bits
+as an undisturbed one. Therefore the sequences (order.py), the learning rate and the batches of the evaluation
+are functions of the step. DDP sums gradients in buckets, and rebuilds the buckets after the first backward
+pass, in the order in which the gradients arrived. The first step of a resumed run would thus use other
+buckets than the same step of an undisturbed run. Therefore both start with a backward pass that changes
+nothing.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Trainer:
-    """The model with all that changes while it is trained."""
+    """The model, the optimizer and the other state of a training."""
 
     def __init__(
         self, options: argparse.Namespace, ranks: Ranks, model: nn.Module, train: Stream, val: Stream
@@ -75,14 +76,15 @@ class Trainer:
                 loss = self._end_epoch()
             elif self.step % self.options.save_every == 0:
                 self.save({})
-        if loss is None:  # it was resumed at its end
+        if loss is None:  # the run was resumed after its last step
             loss = self._evaluate()
         return loss
 
     def save(self, losses: dict[str, float]) -> Path:
-        """Write a checkpoint, and forget old ones. Every rank returns its folder.
+        """Write a checkpoint, and remove old ones. Return its folder on every rank.
 
-        All that was logged is acknowledged before, or on the disk: a resumed run will not log it again.
+        Before, all logged values are acknowledged or on the disk, because a resumed run does not log them
+        again.
         """
         self.trackers.settle()
         better = losses.get("val/loss", math.inf) < self.best
@@ -102,15 +104,15 @@ class Trainer:
 
     def weights(self) -> str:
         """Return the SHA-256 of all weights, to compare two runs to the bit."""
-        found = hashlib.sha256()
+        hashed = hashlib.sha256()
         for name, value in state.unique(self.model).items():
-            found.update(name.encode())
-            found.update(value.contiguous().view(torch.uint8).numpy().tobytes())
-        return found.hexdigest()
+            hashed.update(name.encode())
+            hashed.update(value.contiguous().view(torch.uint8).numpy().tobytes())
+        return hashed.hexdigest()
 
     # -- one step ----------------------------------------------------------------------------------------
     def _one_step(self) -> None:
-        """Make one step over all ranks, and log its loss: the mean over all tokens of the batch."""
+        """Train one step on all ranks, and log its loss, the mean over all tokens of the batch."""
         options, ranks = self.options, self.ranks
         epoch, place = divmod(self.step, self.per_epoch)
         chosen = order.batch_of(options.seed, epoch, self.train.whole, place * options.batch, options.batch)
@@ -128,7 +130,7 @@ class Trainer:
         loss = ranks.sum(total) / (len(chosen) * self.train.context)
         if not math.isfinite(loss):
             if math.isfinite(own):
-                ranks.every(None)  # the rank whose loss it is ends first, and this one loses it here
+                ranks.every(None)  # the rank with this loss ends first, which ends this call with an error
             raise FloatingPointError(f"the loss of step {self.step} is {loss}: a smaller --lr, or --amp off")
         values = {f"rank{ranks.rank}/train/loss": own} | _taken(ranks.rank, mine)
         if ranks.rank == 0:
@@ -138,11 +140,11 @@ class Trainer:
         self.step, self.loss = self.step + 1, loss
 
     def _backward(self, mine: Any, count: int) -> float:
-        """Add up the gradients of this rank's sequences. Return the sum of their losses, over tokens.
+        """Add up the gradients of this rank's sequences. Return the sum of their losses over all tokens.
 
-        `count` is the number of sequences over all ranks. DDP divides by the number of ranks; so each rank's
-        loss is multiplied by it, and the gradient is that of the mean over the whole batch, however the ranks
-        share it. A rank without a sequence takes part with one that counts nothing.
+        `count` is the number of sequences over all ranks. DDP divides by the number of ranks, so each rank's
+        loss is multiplied by it. The gradient is then that of the mean over the whole batch, however it is
+        divided among the ranks. A rank without a sequence processes one with weight 0.
         """
         size, total = self.options.micro_batch, 0.0
         parts = [mine[first : first + size] for first in range(0, len(mine), size)] or [[0]]
@@ -168,7 +170,7 @@ class Trainer:
         )
 
     def _first_backward(self) -> None:
-        """Have DDP make its buckets, without a trace: no gradient, no number drawn, no step."""
+        """Make DDP build its buckets, without changing gradients, random generators or the step."""
         before = state.generators()
         self._loss_of([0]).mul(0.0).backward()
         self.optimizer.zero_grad(set_to_none=True)
@@ -176,15 +178,15 @@ class Trainer:
 
     # -- epochs ------------------------------------------------------------------------------------------
     def _end_epoch(self) -> Loss:
-        """Evaluate, log, save. Return the validation loss."""
+        """Evaluate, log and save. Return the validation loss."""
         loss = self._evaluate()
         epoch = -(-self.step // self.per_epoch)
         if self.ranks.rank == 0:
-            # Of the last step that was made: a metric has one value a step.
+            # Logged at the last completed step, because a metric has one value per step.
             self.trackers.log(self.step - 1, {"val/loss": loss.mean, "val/perplexity": loss.perplexity})
         better = loss.mean < self.best
-        told = {"val/loss": loss.mean, "val/perplexity": loss.perplexity, "val/tokens": loss.tokens}
-        folder = self.save(told)
+        losses = {"val/loss": loss.mean, "val/perplexity": loss.perplexity, "val/tokens": loss.tokens}
+        folder = self.save(losses)
         self.ranks.tell(
             "EPOCH",
             f"{epoch}/{self.options.epochs} step {self.step}: validation loss {loss.mean:.6f} nats over "
@@ -194,7 +196,7 @@ class Trainer:
 
     def _evaluate(self) -> Loss:
         ranks = self.ranks
-        # Not through DDP: its forward pass would wait for ranks that have fewer chunks.
+        # Without DDP, whose forward pass would wait for ranks that have fewer chunks.
         return evaluate(self.model, self.val, self.options.micro_batch, ranks.rank, ranks.world, ranks.device)
 
     def _tell(self, began: float, first: int) -> None:
@@ -209,16 +211,16 @@ class Trainer:
 
     # -- the start ---------------------------------------------------------------------------------------
     def _resume(self) -> None:
-        """Go on from the newest whole checkpoint, if there is one."""
-        found: Any = None
+        """Restore the newest whole checkpoint, if there is one."""
+        newest: Any = None
         if self.ranks.rank == 0:
             checkpoint.tidy(self.run)
             checkpoint.restore_best(self.run)
-            found = checkpoint.newest(self.run, lambda text: self.ranks.tell("TRAIN", text))
-        found = self.ranks.of_rank_0(found)
-        if found is None:
+            newest = checkpoint.newest(self.run, lambda text: self.ranks.tell("TRAIN", text))
+        newest = self.ranks.of_rank_0(newest)
+        if newest is None:
             return
-        folder, manifest = found
+        folder, manifest = newest
         if manifest.order != self._order():
             raise Refused(
                 f"{folder} was written with {manifest.order}, and this run has {self._order()}: "
@@ -227,7 +229,9 @@ class Trainer:
         state.restore(folder, manifest, self.model, self.optimizer, self.scaler, self.ranks)
         self.step, self.best = manifest.step, manifest.losses.get("val/best", math.inf)
         if manifest.losses.get("val/loss") == self.best and self.ranks.rank == 0:
-            checkpoint.point_best(self.run, folder)  # the end may have come between the two
+            checkpoint.point_best(
+                self.run, folder
+            )  # the run may have ended between the checkpoint and this call
         text = f"resumed at step {self.step} of {self.steps} from {folder}"
         if manifest.world != self.ranks.world:
             torch.manual_seed(self._seed(self.step))
@@ -235,27 +239,27 @@ class Trainer:
         self.ranks.tell("TRAIN", text)
 
     def _order(self) -> dict[str, int]:
-        """Return what the order of the data is made from."""
+        """Return the values that determine the order of the data."""
         names = {"seed": self.options.seed, "batch": self.options.batch}
         return names | {"sequences": self.train.whole, "context": self.train.context}
 
     def _seed(self, step: int) -> int:
-        """Return what a rank's generators begin with at a step. Each rank draws other numbers."""
+        """Return the seed of this rank's random generators at a step. It is different for each rank."""
         text = f"{self.options.seed}/{step}/{self.ranks.rank}"
         return int.from_bytes(hashlib.sha256(text.encode()).digest()[:7])
 
 
 def _taken(rank: int, sequences: Sequence[int]) -> dict[str, float]:
-    """Return what tells from outside which sequences a rank took: number, sum, and sum of squares.
+    """Return metrics that identify the sequences of a rank: their count, sum and sum of squares.
 
-    They are exact as float64 while the sum of squares is below 2^53.
+    They are exact in float64 if the sum of squares is below 2^53.
     """
     sums = {"count": len(sequences), "sum": sum(sequences), "squares": sum(one * one for one in sequences)}
     return {f"rank{rank}/data/{name}": float(value) for name, value in sums.items()}
 
 
 def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Return the weights in two groups: only matrices are decayed."""
+    """Return the weights in two groups, because weight decay applies only to matrices."""
     wanted = [value for value in model.parameters() if value.requires_grad]
     return [
         {"params": [value for value in wanted if value.dim() >= 2], "weight_decay": decay},

@@ -1,38 +1,38 @@
 #!/bin/sh
-# One node of a training: torchrun, started again when it was lost with something of another node.
+# Run torchrun on one node of a training, and restart it after it ended because another node was lost.
 #
 #   training.sh [torchrun's options] -m training.train_framework …
 #
-# torchrun itself restarts ranks. What it does not survive is the loss of its rendezvous, which node 0 holds: then every
-# node comes here, and all meet again. NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT, RUN_ID and RESTARTS are set.
+# torchrun itself restarts ranks, but it does not survive the loss of its rendezvous, which node 0 holds. In that case
+# this script restarts torchrun on every node. NNODES, NODE_RANK, MASTER_ADDR, MASTER_PORT, RUN_ID and RESTARTS are set.
 #
-# NNODES may be a range, MIN:MAX. Then the nodes that are there train: torchrun restarts the ranks when a node joins or
-# leaves, for example after `kubectl scale`, and they resume from the last checkpoint.
+# NNODES may be a range, MIN:MAX. Then the available nodes train. When a node joins or leaves, for example after
+# `kubectl scale`, torchrun restarts the ranks, and they resume from the last checkpoint.
 set -u
-# As process 1 a shell does not hear SIGTERM without a trap: all of it is under one, also what waits.
+# Process 1 ignores SIGTERM without a trap, so the whole script runs under one, also while it waits.
 pid='' watcher=''
 trap 'kill $pid $watcher 2>/dev/null; [ -z "$pid" ] || wait "$pid"; exit 143' TERM INT
 . "${0%/*}/../own_processes.sh"
 : "${NODE_RANK:=${HOSTNAME##*-}}" "${MASTER_PORT:=29500}" "${RESTARTS:=0}" "${DATA_DIR:=/data}" "${OUT_DIR:=/out}"
 id=${HARNESS_NONCE:-$(echo "$*" | cksum | cut -d' ' -f1)}
-# Of torch 2.6: with one store for all attempts, a restarted rank reads the addresses of the attempt before.
+# For torch 2.6: with one store for all attempts, a restarted rank reads the addresses of the previous attempt.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 TORCH_NCCL_ASYNC_ERROR_HANDLING=1
-# Rank 0 makes it after the last barrier: whoever comes later has nothing to do, and nobody to meet.
+# Rank 0 creates this file after the last barrier. A node that starts later has nothing to do.
 export TRAINING_ENDED="$OUT_DIR/.ended-$RUN_ID-$id"
-# The ranks add a line each time they have met: torchrun's own restarts and ours are counted together.
+# A line is added each time the ranks have joined. It counts the restarts by torchrun and by this script.
 export TRAINING_MET=/tmp/training-met
 : >"$TRAINING_MET"
-# A rank makes it that refuses its options or data: another start would end the same.
+# A rank that refuses its options or data creates this file, because a restart would not help.
 export TRAINING_REFUSED=/tmp/training-refused
 rm -f "$TRAINING_REFUSED"
-# Only of this container: other pods' ranks are in /proc too where pods share the node's process ids.
+# Only ranks of this container: if pods share the PID namespace of the node, /proc also has ranks of other pods.
 end_rank() { grep -qz '^LOCAL_RANK=' "/proc/$1/environ" 2>/dev/null && kill -9 "$1" 2>/dev/null; }
 say() { echo "[DDP] node $NODE_RANK: $*"; }
 
-# Texts that a volume has are the user's: they are trained on, and never replaced.
+# Texts on a volume belong to the user. The training uses them and never replaces them.
 texts() { [ -f "$DATA_DIR/train.jsonl" ] && [ -f "$DATA_DIR/val.jsonl" ]; }
-# Make texts of a known entropy beside the volume's files, then move them there. source.json comes last, so that whoever
-# sees it sees all. A node that was lost in between goes on.
+# Generate texts of a known entropy in a folder on the volume, then move them to their place. source.json is moved last,
+# so when it exists, all files exist. After an interruption, the next start continues.
 make_texts() {
   making="$DATA_DIR/.harness-texts-$id"
   if [ ! -f "$making/source.json" ]; then
@@ -60,20 +60,20 @@ if [ "${TRAINING_SOURCE:-0}" = 1 ]; then
   until [ -f "$DATA_DIR/source.json" ] || texts; do sleep 0.2; done
 fi
 
-# Ranks follow the order of the nodes' addresses as texts, in which 10 comes before 2. Node 0's address is the only one
-# that is dialled; the others are that with a number of six digits.
+# Ranks are ordered by the addresses of the nodes as strings, in which 10 comes before 2. Connections use only the address
+# of node 0. The addresses of the other nodes are that of node 0 with a suffix of six digits.
 [ "$NODE_RANK" = 0 ] && host=true address=$MASTER_ADDR || host=false address=$(printf '%s-%06d' "$MASTER_ADDR" "$NODE_RANK")
-# With c10d the nodes meet in node 0, with etcd-v2 in a server that outlives each of them.
+# With c10d node 0 holds the rendezvous, with etcd-v2 a server that outlives each node.
 : "${RDZV_BACKEND:=c10d}"
 : "${RDZV_ENDPOINT:=$MASTER_ADDR:$MASTER_PORT}"
 [ "$RDZV_BACKEND" = c10d ] && conf="is_host=$host," || conf=
-# With a range of nodes, torchrun waits this long for more of them once MIN are there. Its default is 30 s.
+# With a range of nodes, torchrun waits this long for more nodes once MIN nodes have joined. Its default is 30 s.
 case $NNODES in *:*) conf="${conf}last_call_timeout=${TRAINING_LAST_CALL:-10}," ;; esac
 met() { wc -l <"$TRAINING_MET"; }
-# Each line of the file is the size of a world. A world of another size was formed because a node joined or left.
+# Each line of the file is a world size. A different size means that a node joined or left, not that ranks restarted.
 restarts() { echo $(($(met) - $(uniq "$TRAINING_MET" | wc -l))); }
-# A torchrun that gets SIGTERM twice closes its rendezvous, and etcd keeps that for ever: then all go on in the next one.
-# Which it is, folders on the shared disk say.
+# A torchrun that receives SIGTERM twice closes its rendezvous, and etcd keeps it closed. Then all nodes use the next
+# rendezvous. The number of folders on the shared disk is the number of the current one.
 closed="$OUT_DIR/.closed-$RUN_ID-$id"
 meeting() { set -- "$closed"-*; [ -d "$1" ] && echo $# || echo 0; }
 error=/tmp/torchrun-error.json
@@ -91,8 +91,8 @@ while :; do
     --rdzv-backend="$RDZV_BACKEND" --rdzv-endpoint="$RDZV_ENDPOINT" \
     --rdzv-conf="${conf}join_timeout=${TRAINING_JOIN:-300},read_timeout=30" "$@" &
   pid=$!
-  # Who waits for others that have ended would wait until torchrun's own limit. A signal to this subshell is lost where
-  # it comes before the subshell has dropped the trap above, so it also ends by itself.
+  # A node that waits for nodes that have ended would wait until the limit of torchrun. A signal to this subshell is lost
+  # before the subshell has reset the trap above, so the subshell also ends by itself.
   (while sleep 1 && kill -0 $pid; do
     [ ! -e "$TRAINING_REFUSED" ] || kill $pid
     [ -e "$TRAINING_ENDED" ] && [ "$(met)" = "$before" ] && sleep 5 && kill $pid
@@ -112,7 +112,7 @@ while :; do
     code=2
     break
   fi
-  # Where torchrun itself was killed, its ranks live on, train with the others, and nobody would wait for them.
+  # If torchrun itself was killed, its ranks are still alive and train with the others, but no process waits for them.
   own_each end_rank
   if [ "$RDZV_BACKEND" != c10d ] && grep -qs RendezvousClosedError "$error"; then
     mkdir -p "$closed-$meeting"
@@ -131,7 +131,7 @@ while :; do
   sleep 1
 done
 [ "$NODE_RANK" = 0 ] && [ "$code" = 0 ] && rmdir "$closed"-* 2>/dev/null
-# A StatefulSet starts again what ends. The harness holds its containers itself.
+# A StatefulSet restarts containers that end. The harness keeps its containers alive itself.
 if [ "${TRAINING_HOLD:-0}" = 1 ] && [ "$code" = 0 ]; then
   say "done; the pod stays until it is deleted"
   trap 'exit 0' TERM INT

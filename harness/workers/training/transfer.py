@@ -1,18 +1,18 @@
-"""Send a run to S3 storage, or bring one back, each file verified. Prints one JSON document at its end.
+"""Upload a run to S3 storage, or download it, and verify each file. At the end, print one JSON document.
 
     python -m training.transfer up   --run-dir OUT/RUN --url s3://BUCKET/PREFIX
     python -m training.transfer down --run-dir OUT/RUN --url s3://BUCKET/PREFIX
 
-The prefix holds what OUT/RUN holds: checkpoints (checkpoint.py), best.txt for the link `best`, trackers/id.
+The prefix has the content of OUT/RUN: checkpoints (checkpoint.py), best.txt for the link `best`, trackers/id.
 
-up: The files of a checkpoint come first, and each is read back from the bucket and compared with size and
-SHA-256 in the manifest. The manifest comes last. So a manifest in the bucket means that its checkpoint is
-whole. What is there already with the right bytes is not sent again. An object with other bytes is never
-replaced, except best.txt of the same run, which trackers/id tells. Nothing is deleted, and nothing is written
-to the disk.
+up: The files of a checkpoint are sent first. Each is read back from the bucket, and compared with the size
+and SHA-256 in the manifest. The manifest is sent last, so a manifest in the bucket means that its checkpoint
+is whole. Objects that have the right bytes already are not sent again. An object with other bytes is never
+replaced, except best.txt of the same run, which trackers/id identifies. Nothing is deleted, and nothing is
+written to the disk.
 
-down: The two newest checkpoints that are whole, and the best one, into a folder beside OUT/RUN that is
-renamed when everything in it was verified. An OUT/RUN that exists is refused.
+down: The two newest whole checkpoints, and the best one, are written to a folder next to OUT/RUN. It is
+renamed to OUT/RUN when all files are verified. An existing OUT/RUN is refused.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from .object_store import Bucket, Failed, Item, located
 
 VERSION = 1
 OWNER = f"{TRACKERS}/{IDENTITY}"
-"""The random name of the run. Its object tells to which run a prefix belongs."""
+"""The file with the random name of the run. Its object identifies the run of a prefix."""
 MANIFEST_BYTES, SMALL_BYTES = 64 << 20, 4096
 """Largest size of a manifest, and of best.txt and trackers/id."""
 Found = dict[str, Any]
@@ -46,7 +46,7 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Local:
-    """One file to send: its key below the prefix, and what its object must be."""
+    """One file to send: its key below the prefix, and the size and SHA-256 of its object."""
 
     name: str
     path: Path
@@ -55,13 +55,15 @@ class Local:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Transfer, print the document, and return the exit code: 1 where it has an error."""
+    """Transfer the run, print the document, and return the exit code, 1 for an error."""
     made = argparse.ArgumentParser("python -m training.transfer")
     made.add_argument("direction", choices=("up", "down"))
     made.add_argument("--run-dir", type=Path, required=True)
     made.add_argument("--url", required=True)
     given = made.parse_args(arguments)
-    signal.signal(signal.SIGTERM, _ended)  # as process 1 it would hear nothing, and clean nothing
+    signal.signal(
+        signal.SIGTERM, _ended
+    )  # process 1 ignores SIGTERM without a handler, and would leave files
     does = upload if given.direction == "up" else download
     found: Found = {"version": VERSION, "url": given.url, "run": given.run_dir.name}
     try:
@@ -82,7 +84,7 @@ def _say(text: str) -> None:
 
 # -- up --------------------------------------------------------------------------------------------------
 def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Found:
-    """Send a run. Return what the bucket has of it, verified. Raises Failed; what was sent stays."""
+    """Upload a run. Return its verified content in the bucket. Raises Failed, and keeps sent objects."""
     target = Target(*located(url), environment)
     folders, torn = whole_on_disk(run)
     if not folders:
@@ -110,23 +112,23 @@ def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Fou
 
 
 def whole_on_disk(run: Path) -> tuple[list[tuple[Path, Manifest]], list[str]]:
-    """Return the whole checkpoints of a run, oldest first, and what is wrong with the others."""
-    found, torn = [], []
+    """Return the whole checkpoints of a run, oldest first, and the defects of the others."""
+    whole, torn = [], []
     for folder in sorted(checkpoint.all_of(run), key=lambda one: one.name.rpartition("-")[2]):
         try:
-            found.append((folder, checkpoint.verified(folder)))
+            whole.append((folder, checkpoint.verified(folder)))
         except Torn as error:
             torn.append(f"{error}")
-    return found, torn
+    return whole, torn
 
 
 def _files(folder: Path, manifest: Manifest) -> list[Local]:
-    """Return the files of a whole checkpoint in the order in which they are sent: the manifest last."""
-    found = [
-        Local(f"{folder.name}/{name}", folder / name, int(told["size"]), str(told["sha256"]))
-        for name, told in sorted(manifest.files.items())
+    """Return the files of a whole checkpoint in the order of sending, with the manifest last."""
+    files = [
+        Local(f"{folder.name}/{name}", folder / name, int(entry["size"]), str(entry["sha256"]))
+        for name, entry in sorted(manifest.files.items())
     ]
-    return [*found, _local(f"{folder.name}/{MANIFEST}", folder / MANIFEST)]
+    return [*files, _local(f"{folder.name}/{MANIFEST}", folder / MANIFEST)]
 
 
 def _local(name: str, path: Path) -> Local:
@@ -138,7 +140,7 @@ def _small(run: Path, name: str) -> Local | None:
 
 
 def _best(run: Path, sent: set[str]) -> Local | None:
-    """Return best.txt where it names a checkpoint that is sent and the link agrees."""
+    """Return best.txt if it names a checkpoint that is sent and agrees with the link, or None."""
     best, link = _small(run, BEST_NAME), checkpoint.best(run)
     if best is None or best.path.read_text().strip() not in sent:
         return None
@@ -146,7 +148,7 @@ def _best(run: Path, sent: set[str]) -> Local | None:
 
 
 class Target:
-    """The prefix of a bucket that a run is sent to."""
+    """The prefix of a bucket to which a run is uploaded."""
 
     def __init__(self, bucket: str, prefix: str, environment: Mapping[str, str]) -> None:
         self._bucket, self._prefix = Bucket(bucket, environment), prefix
@@ -154,14 +156,14 @@ class Target:
         self._verified: set[str] = set()
 
     def at(self, name: str) -> str:
-        """Return how messages name an object."""
+        """Return the URL of an object, for messages."""
         return self._bucket.url(self._key(name))
 
     def _key(self, name: str) -> str:
         return f"{self._prefix}/{name}"
 
     def belongs_to(self, owner: Local | None) -> bool:
-        """Return whether the prefix holds this run, which wrote it before. Raises Failed for another run."""
+        """Return whether the prefix already holds this run. Raises Failed if it holds another run."""
         if self._key(OWNER) not in self._there:
             return False
         theirs = self._bucket.read(self._key(OWNER), SMALL_BYTES)
@@ -173,14 +175,14 @@ class Target:
         return True
 
     def compare(self, files: list[Local]) -> None:
-        """Look which files the bucket has. Raises Failed where an object has other bytes."""
+        """Verify the files that the bucket already has. Raises Failed if an object has other bytes."""
         for each in files:
             there = self._there.get(self._key(each.name))
             if there is not None:
                 self._verify(each, there)
 
     def send(self, file: Local, *, replace: bool = False) -> int:
-        """Have a file in the bucket, read back and compared. Return the bytes that were sent."""
+        """Send a file unless it is verified already, and verify its object. Return the bytes sent."""
         if file.name in self._verified:
             return 0
         key = self._key(file.name)
@@ -190,7 +192,7 @@ class Target:
             else:
                 self._bucket.put_file(key, str(file.path), file.size)
         except Failed as error:
-            # A response may have been lost after which the object is there: what it holds decides.
+            # The object may exist although the response was lost, so its content is verified below.
             if error.status != 412 and error.code != "NoSuchUpload":
                 raise
         self._verify(file, None)
@@ -213,21 +215,21 @@ class Target:
 # -- down ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Stored:
-    """A checkpoint of a bucket: its manifest, and the manifest's own bytes."""
+    """A checkpoint in a bucket: its manifest, parsed and as bytes."""
 
     manifest: Manifest
     text: bytes
 
     @property
     def size(self) -> int:
-        """Return the bytes of its files."""
-        return sum(int(told["size"]) for told in self.manifest.files.values())
+        """Return the total size of the files in bytes, without the manifest."""
+        return sum(int(entry["size"]) for entry in self.manifest.files.values())
 
 
 def stored(bucket: Bucket, prefix: str, say: Say) -> Iterator[Stored]:
-    """Yield the checkpoints below a prefix whose objects have the sizes of their manifests, newest first.
+    """Yield the checkpoints below a prefix whose objects have the sizes in the manifest, newest first.
 
-    Says of each other one what is wrong with it. Raises Failed.
+    Report the defects of the others to `say`. Raises Failed.
     """
     there = {item.key.removeprefix(f"{prefix}/"): item for item in bucket.items(f"{prefix}/")}
     names = {name.removesuffix(f"/{MANIFEST}") for name in there if name.endswith(f"/{MANIFEST}")}
@@ -257,7 +259,7 @@ def _manifest(name: str, text: bytes, sizes: Mapping[str, int]) -> Manifest:
 
 
 def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Found:
-    """Bring a run back. Return what was brought. Raises Failed; then nothing of it is left."""
+    """Download a run. Return its content. Raises Failed, and then leaves no files."""
     if os.path.lexists(run):
         raise Failed(f"{run} is there already, and is never replaced: name another run, or resume that one")
     bucket_name, prefix = located(url)
@@ -265,7 +267,7 @@ def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> F
     torn: list[str] = []
     made = Path(tempfile.mkdtemp(prefix=f".resume-{run.name}-", dir=run.parent))
     try:
-        made.chmod(0o755)  # mkdtemp's folders are for their owner alone
+        made.chmod(0o755)  # mkdtemp gives access only to the owner
         best = _optional(bucket, f"{prefix}/{BEST_NAME}")
         brought = _brought(bucket, prefix, made, best.decode(errors="replace").strip(), torn, say)
         for name, text in ((OWNER, _optional(bucket, f"{prefix}/{OWNER}")), (BEST_NAME, best)):
@@ -276,7 +278,7 @@ def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> F
             if folder.is_dir() and not folder.is_symlink():
                 checkpoint.flush(folder)
         if os.path.lexists(run):
-            raise Failed(f"{run} came to be meanwhile, and is never replaced")
+            raise Failed(f"{run} was created during the download, and is never replaced")
         made.rename(run)
         checkpoint.flush(run.parent)
     except BaseException:
@@ -297,12 +299,12 @@ def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> F
 
 
 def _optional(bucket: Bucket, key: str) -> bytes:
-    """Return a small object, empty where there is none. Raises Failed."""
+    """Return a small object, or empty bytes if there is none. Raises Failed."""
     return bucket.read(key, SMALL_BYTES) if any(item.key == key for item in bucket.items(key)) else b""
 
 
 def _brought(bucket: Bucket, prefix: str, into: Path, best: str, torn: list[str], say: Say) -> list[Stored]:
-    """Bring what a run keeps: the newest whole checkpoints, and the best. Raises Failed."""
+    """Download the newest whole checkpoints of a run, and the best one. Raises Failed."""
     brought: list[Stored] = []
     kept = 0
 
@@ -332,15 +334,15 @@ def _brought(bucket: Bucket, prefix: str, into: Path, best: str, torn: list[str]
 
 
 def _bring(bucket: Bucket, at: str, one: Stored, folder: Path) -> None:
-    """Bring one checkpoint, each file flushed to the disk and compared. Raises Failed, and Torn."""
-    for name, told in one.manifest.files.items():
+    """Download one checkpoint, flush each file to the disk, and verify it. Raises Failed and Torn."""
+    for name, entry in one.manifest.files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("wb") as file:
             size, sha256 = bucket.stream(f"{at}/{name}", file.write, partial(_again, file))
             file.flush()
             os.fsync(file.fileno())
-        if (size, sha256) != (told["size"], told["sha256"]):
+        if (size, sha256) != (entry["size"], entry["sha256"]):
             raise Torn(f"{folder.name}: {name} has other bytes than were written")
     checkpoint.write(folder / MANIFEST, partial(_save, one.text))
     checkpoint.verified(folder)

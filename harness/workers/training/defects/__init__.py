@@ -1,4 +1,4 @@
-"""What is put in the place of the trainer's own parts, so that a training is wrong. For tests alone."""
+"""Defects that replace functions of the trainer, so that a training is wrong. Only for tests."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from ..trackers import Trackers
 
 
 def instead(owner: object, name: str, made: Callable[[Any], Any]) -> None:
-    """Put in the place of a function what `made` makes of it."""
+    """Replace a function of `owner` with the result of `made(function)`."""
     setattr(owner, name, made(getattr(owner, name)))
 
 
 def before_log(change: Callable[[int, dict[str, float]], dict[str, float]]) -> None:
-    """Have other values logged: they reach the trackers and the ground truth alike."""
+    """Change the values that are logged, for the trackers and for the ground truth."""
 
     def made(log: Any) -> Any:
         def logged(self: Trackers, step: int, values: dict[str, float]) -> None:

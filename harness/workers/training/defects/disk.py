@@ -17,11 +17,11 @@ from ..trainer import Trainer
 from . import instead
 
 TOLD_LESS = 0.5
-"""Nats that an edited manifest claims less."""
+"""Nats by which an edited manifest lowers the loss."""
 
 
 def torn(step: int) -> None:
-    """The weights of the checkpoint of this step are cut in half after they got their name."""
+    """Truncate the weights of this step's checkpoint to half their size, after the checkpoint is complete."""
 
     def cut(folder: Path, manifest: Manifest) -> None:
         if manifest.step == step:
@@ -32,20 +32,20 @@ def torn(step: int) -> None:
 
 
 def edited(step: int) -> None:
-    """The manifest of the checkpoint of this step claims a lower validation loss than was found."""
+    """Lower the validation loss in the manifest of this step's checkpoint."""
 
     def edit(folder: Path, manifest: Manifest) -> None:
         if manifest.step == step:
             path = folder / checkpoint.MANIFEST
-            said = json.loads(path.read_text())
-            said["losses"]["val/loss"] -= TOLD_LESS
-            path.write_text(json.dumps(said))
+            fields = json.loads(path.read_text())
+            fields["losses"]["val/loss"] -= TOLD_LESS
+            path.write_text(json.dumps(fields))
 
     _after_complete(edit)
 
 
 def _after_complete(change: Callable[[Path, Manifest], None]) -> None:
-    """Have rank 0 change each checkpoint once it is complete."""
+    """Change each checkpoint on rank 0 once it is complete."""
 
     def made(complete: Any) -> Any:
         def completed(partial: Path, manifest: Manifest) -> Path:
@@ -59,7 +59,7 @@ def _after_complete(change: Callable[[Path, Manifest], None]) -> None:
 
 
 def unsaved(_: int) -> None:
-    """No checkpoint is written."""
+    """Write no checkpoints."""
 
     def save(self: Trainer, _: dict[str, float]) -> Path:
         self.trackers.settle()
@@ -69,7 +69,7 @@ def unsaved(_: int) -> None:
 
 
 def nan_weight(step: int) -> None:
-    """From this step on a weight is NaN that no text uses: the loss stays finite."""
+    """From this step on, set a weight that no text uses to NaN. The loss stays finite."""
 
     def made(one_step: Any) -> Any:
         def stepped(self: Trainer) -> None:
@@ -84,7 +84,7 @@ def nan_weight(step: int) -> None:
 
 
 def frozen(_: int) -> None:
-    """One weight requires no gradient."""
+    """Train one weight without a gradient."""
 
     def made(model: Any) -> Any:
         def built(*given: Any) -> Any:
@@ -98,7 +98,7 @@ def frozen(_: int) -> None:
 
 
 def stale(_: int) -> None:
-    """`best` stays at the first checkpoint that it led to."""
+    """Keep `best` at its first checkpoint."""
 
     def made(point: Any) -> Any:
         def pointed(run: Path, folder: Path) -> None:
@@ -111,7 +111,7 @@ def stale(_: int) -> None:
 
 
 def removed(_: int) -> None:
-    """`best` is stale, and its checkpoint is removed as any other that is old."""
+    """Keep `best` at its first checkpoint, and remove that checkpoint like any other old one."""
     stale(0)
 
     def made(retain: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Defects of the validation: what it sums, when it is done, what of it is logged, and its texts."""
+"""Defects of the validation: its sums, its schedule, its logged values, and its texts."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ..trainer import Trainer
 from . import before_log, instead
 
 TOLD_MORE = 0.5
-"""Nats that the trackers are told more than was found."""
+"""Nats by which the logged validation loss is too high."""
 EASY = 10
-"""Documents that are left of val.jsonl."""
+"""Number of documents that remain in val.jsonl."""
 
 
 def double_tail(_: int) -> None:
-    """The evaluation counts the last chunk of the texts twice."""
+    """Count the last chunk of the texts twice in the evaluation."""
 
     def made(chunks: Any) -> Any:
         def counted(*given: Any) -> list[range]:
@@ -36,7 +36,7 @@ def double_tail(_: int) -> None:
 
 
 def mean_of_ranks(_: int) -> None:
-    """The validation loss is the mean of the ranks' means, however many tokens each of them had."""
+    """Compute the validation loss as the mean of the ranks' means, whatever their numbers of tokens."""
 
     def made(evaluate: Any) -> Any:
         def evaluated(model: Any, stream: Any, chunk: int, rank: int, world: int, device: Any) -> Loss:
@@ -56,7 +56,7 @@ def mean_of_ranks(_: int) -> None:
 
 
 def not_evaluated(epoch: int) -> None:
-    """This epoch, counted from 1, is not evaluated."""
+    """Do not evaluate this epoch, counted from 1."""
 
     def made(end_epoch: Any) -> Any:
         def ended(self: Trainer) -> Loss:
@@ -72,12 +72,12 @@ def not_evaluated(epoch: int) -> None:
 
 
 def perplexity(_: int) -> None:
-    """The perplexity is a power of 2."""
+    """Compute the perplexity as a power of 2 instead of e."""
     instead(Loss, "perplexity", lambda _: property(lambda self: 2.0**self.mean))
 
 
 def other_loss_logged(_: int) -> None:
-    """The trackers get a higher validation loss than the checkpoint, and the perplexity that fits it."""
+    """Log a higher validation loss than the checkpoint has, with the matching perplexity."""
 
     def other(_: int, values: dict[str, float]) -> dict[str, float]:
         if "val/loss" not in values:
@@ -89,14 +89,14 @@ def other_loss_logged(_: int) -> None:
 
 
 def easy(_: int) -> None:
-    """Of val.jsonl only the documents are left that are the easiest to predict."""
+    """Keep only the documents of val.jsonl that are the easiest to predict."""
 
     def made(meet: Any) -> Any:
         def met(*given: Any) -> Any:
             ranks = meet(*given)
             if ranks.rank == 0:
                 folder = Path(sys.argv[sys.argv.index("--data-dir") + 1])
-                _keep_easiest(folder / "val.jsonl", source.chain(8, 64, 1))  # as training.sh makes them
+                _keep_easiest(folder / "val.jsonl", source.chain(8, 64, 1))  # the chain of training.sh
             ranks.of_rank_0(None)
             return ranks
 
@@ -107,6 +107,6 @@ def easy(_: int) -> None:
 
 def _keep_easiest(path: Path, chain: source.Chain) -> None:
     lines = path.read_text().splitlines(keepends=True)
-    # Of long ones: a short one's own mean is mostly luck.
+    # Only long documents, because the mean loss of a short one is mostly chance.
     long = sorted(lines, key=len)[len(lines) // 2 :]
     path.write_text("".join(sorted(long, key=lambda line: chain.loss([json.loads(line)["text"]]))[:EASY]))

@@ -1,4 +1,4 @@
-"""Defects of the steps: which data a rank takes, what a resume gives back, a loss that is NaN."""
+"""Defects of the steps: the data of a rank, the state after a resume, and a loss of NaN."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ KILLED = 1
 
 
 def other_seed(rank: int) -> None:
-    """This rank takes the batches of another seed."""
+    """Train this rank on the batches of another seed."""
     if int(os.environ.get("RANK", "0")) == rank:
         instead(order, "batch_of", lambda right: lambda seed, *given: right(seed + 1, *given))
 
 
 def dropped(rank: int) -> None:
-    """This rank leaves out the last sequence of each of its shares."""
+    """Drop the last sequence of each share of this rank."""
 
     def made(share: Any) -> Any:
         def shared(batch: Sequence[int], of: int, world: int) -> Sequence[int]:
@@ -38,13 +38,13 @@ def dropped(rank: int) -> None:
 
 
 def silent(rank: int) -> None:
-    """This rank does not say what it takes."""
+    """Do not log which sequences this rank trained on."""
     if int(os.environ.get("RANK", "0")) == rank:
         before_log(lambda _, values: {name: v for name, v in values.items() if "/data/" not in name})
 
 
 def repeated_data(step: int) -> None:
-    """A resume takes the data from the epoch's beginning on. Before this step a rank is killed."""
+    """Kill a rank before this step, and resume with the data from the beginning of the epoch."""
     begins: dict[int, int] = {}
 
     def made(resume: Any) -> Any:
@@ -68,13 +68,13 @@ def repeated_data(step: int) -> None:
 
 
 def half_resumed(step: int) -> None:
-    """A resume leaves the optimizer as it was made. Before this step a rank is killed."""
+    """Kill a rank before this step, and resume without restoring the optimizer."""
     instead(torch.optim.AdamW, "load_state_dict", lambda _: lambda *_: None)
     killed(step)
 
 
 def killed(step: int) -> None:
-    """Before this step a rank is killed, in a run that began at step 0. That is no defect."""
+    """Kill a rank before this step, in a run that began at step 0. This is not a defect."""
     began: list[int] = []
 
     def made(one_step: Any) -> Any:
@@ -90,7 +90,7 @@ def killed(step: int) -> None:
 
 
 def nan(step: int) -> None:
-    """In this step the loss of one rank is NaN."""
+    """Make the loss of one rank NaN in this step."""
 
     def made(loss_of: Any) -> Any:
         def lost(self: Trainer, sequences: Any) -> Any:

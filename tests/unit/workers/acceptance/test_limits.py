@@ -144,7 +144,7 @@ def written(**changed: str) -> str:
     [
         ("", "row"),
         ("row = 3", "row"),
-        ("[[row]]\n= 3", "no TOML"),
+        ("[[row]]\n= 3", "not valid TOML"),
         ('[[row]]\nmodel = "m"', "row 1"),
         (written(source='" "'), "source is empty"),
         (written(value='"1"'), "value"),
