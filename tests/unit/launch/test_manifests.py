@@ -175,8 +175,18 @@ def test_a_secret_in_a_manifest_is_applied_by_reference() -> None:
     [
         ("statefulset", "spec/replicas", 0, "spec.replicas: a whole number from 1 on"),
         ("statefulset", "spec/serviceName", None, "spec.serviceName"),
-        ("statefulset", "spec/template/spec/containers/0/command", None, "containers[0].command: expected a list"),
-        ("statefulset", "spec/template/spec/containers/0/image", None, "containers[0].image: expected a text"),
+        (
+            "statefulset",
+            "spec/template/spec/containers/0/command",
+            None,
+            "containers[0].command: expected a list",
+        ),
+        (
+            "statefulset",
+            "spec/template/spec/containers/0/image",
+            None,
+            "containers[0].image: expected a text",
+        ),
         ("statefulset", "spec/template/spec/containers/0/image", 7, "containers.0.image: Input should be a"),
         (
             "statefulset",

@@ -66,7 +66,9 @@ def test_without_keys_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: it is refused before there is a cluster."""
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(UsageError, match="--upload needs keys: expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"):
+    with pytest.raises(
+        UsageError, match="--upload needs keys: expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+    ):
         training.workload(Asked(upload=URL)).check(load())
 
 
