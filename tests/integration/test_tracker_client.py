@@ -86,7 +86,7 @@ def test_a_wrong_filter_is_told(seen: dict[str, Any]) -> None:
     state, pattern, time = seen["lists"]["wrong"]
     assert state[0] == pattern[0] == time[0] == 400
     assert "unknown state" in state[1]
-    assert "no groups" in pattern[1]
+    assert "(?=" in pattern[1]
     assert "expected a time" in time[1]
 
 
