@@ -164,12 +164,12 @@ class Case:
 
     @cached_property
     def pod_attempts(self) -> dict[int, list[Pod]]:
-        """Map each node index to all its pods, oldest first. A node whose pod was replaced has more than one."""
+        """Map each node index to all its pods, oldest first. A node with a replaced pod has more than one."""
         return self.bundle.pod_attempts()
 
     @cached_property
     def stopped_at(self) -> float | None:
-        """Return when the harness stopped waiting for a job that was still running, or None if the job ended."""
+        """Return when the harness stopped waiting for an unfinished job, or None if the job ended."""
         return self.waited_until if self.terminal is None else None
 
     @property
@@ -230,7 +230,7 @@ class Case:
 
     @property
     def ranks_ever(self) -> range:
-        """Return all ranks that were expected at any time, including those that an elastic job later removed."""
+        """Return all ranks that were ever expected, including those that an elastic job later removed."""
         return range(max(self.expected.ranks, self.expected.most_ranks or 0))
 
     def ranks_of(self, *indexes: int) -> list[int]:
@@ -364,11 +364,11 @@ class Case:
         return False
 
     def last_logged(self, rank: int) -> float:
-        """Return when a rank logged its last point, in seconds since the epoch by the rank's clock, or 0.0."""
+        """Return when a rank logged its last point by its own clock (seconds since the epoch), or 0.0."""
         return max(self._logged_at(rank), default=0.0)
 
     def first_logged(self, rank: int) -> float:
-        """Return when a rank logged its first point, in seconds since the epoch by the rank's clock, or 0.0."""
+        """Return when a rank logged its first point by its own clock (seconds since the epoch), or 0.0."""
         return min(self._logged_at(rank), default=0.0)
 
     def _logged_at(self, rank: int) -> list[float]:

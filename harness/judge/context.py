@@ -54,7 +54,7 @@ class Facts:
 
     @cached_property
     def truths(self) -> list[truth.Truth]:
-        """Return what each rank logged, according to its own recorder and to the one around Pluto's client."""
+        """Return what each rank logged, according to its own recorder and the one around Pluto's client."""
         return self.agreement.truths
 
     @cached_property
@@ -163,7 +163,7 @@ class Facts:
         return met[entry.applies]
 
     def lacks(self, need: Need) -> tuple[Requirement, list[int]] | None:
-        """Return the first unmet need up to `need`, with the ranks that it concerns, or None if all are met."""
+        """Return the first unmet need up to `need` and the ranks that it concerns, or None if all are met."""
         for each in up_to(need):
             ranks = _UNMET[each](self)
             if ranks is not None:

@@ -211,7 +211,7 @@ def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
 
 
 def _praise(facts: Facts, findings: list[Finding], accounted: str) -> str:
-    """Return the explanation of a PASS: the main proofs, each restart, and then the summary in `accounted`."""
+    """Return the explanation of a PASS: the main proofs, each restart, and the summary in `accounted`."""
     texts = {finding.name: explanation(finding.head, finding.details) for finding in findings}
     some = "ranks-logged" in texts and len(facts.case.logging) < len(facts.case.ranks)
     notes = [one.name for one in findings if one.name in ("restarts", "collisions", "keys") and one.details]

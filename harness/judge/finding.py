@@ -35,7 +35,7 @@ class Finding:
     """Further sentences of the explanation."""
     phase: float = END
     at: float = LATE
-    """When the cause appeared, in seconds since the epoch. Causes of the same phase are ordered by this time."""
+    """When the cause appeared, in seconds since the epoch. It orders causes of the same phase."""
     advice: str = ""
     """What the user should do, if that differs from the action in the catalogue of causes."""
     verbatim: Check | None = None
@@ -84,7 +84,7 @@ def listed(details: Texts) -> str:
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a count with its noun: "1 run", "2 runs". Give `plural` if the plural is not the noun plus "s"."""
+    """Return a count with its noun: "1 run", "2 runs". `plural` is for irregular plurals."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 

@@ -43,7 +43,7 @@ def tracker_evidence(facts: Facts) -> Finding:
 
 
 def truth_complete(facts: Facts) -> Finding:
-    """Check `ground-truth-complete`: no frame is missing, every rank recorded its end, and the digests match."""
+    """Check `ground-truth-complete`: no frame is missing, each rank recorded its end, and digests match."""
     bad = [truth for truth in facts.truths if truth.incomplete]
     if not bad:
         rows = sum(truth.count for truth in facts.truths)
@@ -250,7 +250,7 @@ def _own_collisions(facts: Facts) -> Finding:
 
 
 def foreign(facts: Facts) -> Finding:
-    """Check `no-unexpected-points`: every point in the run was logged by a rank or is a system metric (sys/)."""
+    """Check `no-unexpected-points`: a rank logged every point, apart from system metrics (sys/)."""
     compared = facts.compared
     extra = [(block, have) for _, block, have in compared.lost_in_blocks if have > block.count]
     if not compared.foreign and not extra:

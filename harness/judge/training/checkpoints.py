@@ -1,4 +1,4 @@
-"""Judge the checkpoints and validation losses of a training, from an audit of its disk and from the tracker."""
+"""Judge the checkpoints and validation losses of a training, using an audit of its disk and the tracker."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.workers.training import order
 
 VAL_LOSS, VAL_PERPLEXITY = "val/loss", "val/perplexity"
 EXACT = 1e-9
-"""Maximum difference in nats between two evaluations on the same kind of machine, caused by summation order."""
+"""Maximum difference in nats between two evaluations on one kind of machine, due to summation order."""
 OTHER_MACHINE = 1e-3
 """Maximum difference in nats if the training ran on GPUs and the second evaluation on a CPU."""
 BELOW = 0.01
@@ -72,7 +72,7 @@ def _broken(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
 
 
 def best(facts: Facts) -> Finding:
-    """Check `training-best`: `best` has the lowest validation loss in the tracker, and that loss is correct."""
+    """Check `training-best`: `best` has the lowest validation loss in the tracker, and the loss is correct."""
     audit = _audit(facts)
     if isinstance(audit, str):
         return unknown("training-best", audit)

@@ -16,11 +16,11 @@ from harness.judge.points.series import NONE, Series
 from harness.workers.training import order
 
 MOSTLY = 0.75
-"""Minimum share of steps in which a rank with another seed deviates. In the others, it can match by chance."""
+"""Minimum share of steps in which a rank with another seed deviates. The rest can match by chance."""
 LOOKED = 3
 """Number of deviating steps of a rank that are compared with earlier steps."""
 Taken = tuple[float, float, float]
-"""The number of sequences that a rank used in a step, the sum of their indexes, and the sum of the squares."""
+"""The number of sequences that a rank used in a step, the sum of their indexes, and that of the squares."""
 
 
 @dataclass(frozen=True)
