@@ -72,7 +72,7 @@ def _broken(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
 
 
 def best(facts: Facts) -> Finding:
-    """Check `training-best`: `best` has the lowest validation loss in the tracker, and the loss is correct."""
+    """Check `training-best`: `best` has the lowest validation loss in the tracker, and it is correct."""
     audit = _audit(facts)
     if isinstance(audit, str):
         return unknown("training-best", audit)
