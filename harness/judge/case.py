@@ -272,7 +272,7 @@ class Case:
         )
 
     def place(self, index: int) -> str:
-        """Return the ranks of a node and its place as text: "rank 1 (pod x on node y)"."""
+        """Return the ranks of a node with their pod and its machine: "rank 1 (pod x on node y)"."""
         pod = self.pods.get(index)
         who = names(self.ranks_of(index))
         return who if pod is None else f"{who} (pod {pod.name} on node {pod.node or 'none'})"
@@ -300,8 +300,8 @@ class Case:
     def terminal(self) -> str | None:
         """Return "Completed" or "Failed" from the launched object's status, or None while it shows neither.
 
-        For workloads whose containers are kept alive after the command, the exit codes of the ranks decide,
-        because the status of such an object never shows either.
+        If the containers of a workload are kept alive after the command, the status of the launched object
+        never shows either. In that case, the exit codes of the ranks decide.
         """
         if self.launch.held:
             pods = self._not_scaled_away.values()

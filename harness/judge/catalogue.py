@@ -27,7 +27,7 @@ class Cause:
     provoked_by: str
     result: Literal["FAIL", "UNKNOWN"] = "FAIL"
     absence: bool = False
-    """Whether the cause means that an event has not happened, or that an object does not exist (yet)."""
+    """Whether the cause is that an event has not happened or that an object does not exist."""
 
     @property
     def family(self) -> str:

@@ -196,7 +196,7 @@ def _not_made(id_: CheckId, need: Requirement, ranks: list[int]) -> Finding | No
 
 
 def _in_time(facts: Facts) -> list[Finding]:
-    """Return the findings so far. Failures become UNKNOWN if they could come from too little time."""
+    """Return the findings so far. Those that an early stop of the harness can explain become UNKNOWN."""
     return [_unless_too_early(facts, finding) for finding in facts.findings]
 
 

@@ -11,7 +11,7 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.points.overwritten import How
 
 EXPECT_RANKS = "pluto-e2e-harness/expect-ranks"
-"""The label that declares which ranks log. It repeats the value in harness/launch/names.py."""
+"""The label or annotation that declares which ranks log. harness/launch/names.py has the same value."""
 
 
 def tracker_evidence(facts: Facts) -> Finding:
@@ -49,7 +49,7 @@ def truth_complete(facts: Facts) -> Finding:
         rows = sum(truth.count for truth in facts.truths)
         who = _all(len(facts.truths))
         return passed("ground-truth-complete", f"the ground truth of {who} is complete: {rows} rows")
-    if facts.failed("world"):  # Some of these ranks never existed.
+    if facts.failed("world"):  # Some ranks of the job never existed.
         return unknown("ground-truth-complete", "see world", ranks=[truth.rank for truth in bad])
     how = {"failed": " (it failed)", "deleted": " (its pod was deleted)"}
     ends = {rank: end.state for end in facts.ends.values() for rank in facts.case.ranks_of(end.index)}
@@ -113,7 +113,7 @@ def _line_that_allows(facts: Facts) -> str:
     if not ranks or facts.case.expected.ranks_that_log is not None:
         return ""
     if facts.passed("tracker") and facts.attached.shared and facts.compared.collisions:
-        return ""  # Ranks overwrote each other's points, which a declaration would not prevent.
+        return ""  # Ranks overwrote each other's points, and a declaration would not prevent that.
     konduktor = facts.case.launch.launcher == "konduktor"
     text = ("_" if konduktor else ",").join(map(str, ranks[:8])) + ("…" if len(ranks) > 8 else "")
     return f'{EXPECT_RANKS}: "{text}" in {"resources.labels" if konduktor else "metadata.annotations"}'
@@ -135,7 +135,7 @@ def _line_of(case: Case, rank: int, metric: str, step: int) -> str:
 
 
 def points_kept(facts: Facts) -> Finding:
-    """Check `no-lost-points`: every row of the ground truth is in the run."""
+    """Check `no-lost-points`: every point of the ground truth is in the run."""
     compared, recorded = facts.compared, facts.recorded
     blocks = [(rank, block, have) for rank, block, have in compared.lost_in_blocks if have < block.count]
     if compared.lost or blocks:

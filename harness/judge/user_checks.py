@@ -87,8 +87,8 @@ def findings(path: Path, judges: Iterable[Named]) -> list[Finding]:
 def _asked(name: str, judge: Judge, bundle: Bundle) -> list[Finding]:
     """Run one judge and return its checks, including those that it yielded before it raised.
 
-    BaseException is caught because pytest.fail() and sys.exit() raise subclasses of it alone. The output of
-    the judge goes to stderr, because stdout is reserved for the verdict.
+    BaseException is caught, because pytest.fail() and sys.exit() raise exceptions that are not subclasses of
+    Exception. The output of the judge goes to stderr, because stdout is reserved for the verdict.
     """
     checks: list[Finding] = []
     try:

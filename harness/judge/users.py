@@ -17,8 +17,8 @@ this entry point group:
     loss-falls = "my_package:loss_falls"
 
 The cause of a FAIL is `user.loss-falls`, or `user.<cause>` with `failed(…, cause=…)`. A judge can turn a PASS
-into FAIL or UNKNOWN, but no other verdict into PASS: if the harness's own verdict is not PASS, your checks are
-listed without changing it. If a judge raises, yields no check or reads damaged evidence, the verdict is
+into FAIL or UNKNOWN, but no other verdict into PASS: if the harness's own verdict is not PASS, your checks
+are listed without changing it. If a judge raises, yields no check or reads damaged evidence, the verdict is
 UNKNOWN. Judges are called only if the launch created a job. A judge must read only the bundle, because no
 cluster or network is available when the bundle is judged again.
 """

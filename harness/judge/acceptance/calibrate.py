@@ -18,7 +18,7 @@ from harness.judge.acceptance.fleet import Fleet
 from harness.workers.acceptance.limits import MARGIN
 
 SHARE = 0.9
-"""Share of the baseline that still passes. Equal nodes differ less from each other than from a data sheet."""
+"""Share of the baseline that still passes. Good nodes differ less from each other than from vendor peaks."""
 FROM_NODES = 4
 """Minimum number of nodes. With fewer, a bad node cannot be distinguished from a good one."""
 LEAST = 2 / 3
@@ -85,10 +85,10 @@ def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
 
 
 def stable(values: Sequence[float], share: float) -> list[float]:
-    """Return the values that agree: repeatedly, those within `share` of the mean of the last selection.
+    """Return the values that agree with each other within the factor `share`.
 
-    The first selection is made around the median, because distant outliers move the mean away from good
-    values.
+    Values near the median are selected first, because distant outliers move the mean away from good values.
+    The selection is then repeated around the mean of the selected values until it no longer changes.
     """
     centre, kept = median(values), list(values)
     while True:

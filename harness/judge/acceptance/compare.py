@@ -91,7 +91,7 @@ def _highest(values: Sequence[float], total: int) -> float | None:
 
 
 def _compared(cell: Cell, figure: Figure | None) -> Cell:
-    """Return a result with the median of all nodes. Only a passed result can get a worse verdict by that."""
+    """Return a result with the median of all nodes, which can make the verdict worse but never better."""
     if figure is None or cell.measured is None or not _comparable(cell) or figure.unit != cell.unit:
         return cell
     if figure.median is None:

@@ -1,4 +1,4 @@
-"""Judge whether Kueue admitted the job and did not evict it again."""
+"""Judge whether Kueue admitted the job and did not evict it."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def stages(manifest: Manifest) -> Finding:
     """Check `stages`: every stage of the harness succeeded."""
     for stage in manifest.stages:
         error = (stage.error or "no reason was recorded").strip()
-        # For a stage that a signal ended, the check `harness` reports this.
+        # The check `harness` reports stages that a signal ended.
         if stage.ok or (manifest.interrupted and error in SIGNALS):
             continue
         cause = CAUSES.get(stage.cause or "")
@@ -30,7 +30,7 @@ def stages(manifest: Manifest) -> Finding:
 
 
 def ended(manifest: Manifest) -> Finding:
-    """Check `harness`: the harness was not stopped before the end."""
+    """Check `harness`: the harness was neither stopped by a signal nor killed."""
     refs = ["manifest.json"]
     word = (manifest.interrupted or "").upper()
     if word.startswith(("SIG", "KEYBOARDINTERRUPT", "CTRL")):
@@ -40,7 +40,7 @@ def ended(manifest: Manifest) -> Finding:
         where = f" in the stage {manifest.in_stage}" if manifest.in_stage else ""
         text = f"the harness was killed{where}, so its evidence has no end"
         return found("harness", "run.harness_killed", text, evidence=refs)
-    # Lost requests that were repeated do not change the verdict, but they are shown.
+    # Requests that failed and were repeated are shown, but do not change the verdict.
     retries = listed([f"{retry.what}: {retry.reason}" for retry in manifest.retries])
     why = [f"it repeated these requests: {retries}"] if retries else []
     return passed("harness", "the harness watched until the end", refs, why=why)

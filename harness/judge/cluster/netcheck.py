@@ -32,7 +32,7 @@ class Said:
 
 def said(case: Case) -> dict[int, Said]:
     """Map each node index to the last diagnosis from the node's last pod."""
-    if case.launch.netcheck is None:  # A rank that starts netcheck itself is not judged by it.
+    if case.launch.netcheck is None:  # Runs of netcheck that a rank started itself are not judged.
         return {}
     index = {pod.name: node for node, pod in case.pods.items()}
     return {

@@ -60,7 +60,7 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
             refs = [one.change.ref, *first.evidence]
             text = f"{one.change.told}{one.text}"
             return _before(found(CHECK, one.cause, text, why=why, ranks=one.ranks, evidence=refs), first)
-    # A cause tracker.* needs no other explanation, so changes of the tracker are only mentioned.
+    # Causes tracker.* need no further explanation, so changes of the tracker are only mentioned.
     elsewhere = [
         change
         for change in changed

@@ -121,7 +121,7 @@ def _one_of(*causes: str) -> Explains:
 
 
 def named(case: Case, seen: list[Change]) -> Iterator[Disturbance]:
-    """Yield a disturbance for each change that is one and so has a cause of its own."""
+    """Yield a disturbance for each change that has a cause of its own."""
     all_ = tuple(range(case.expected.ranks))
     for change in seen:
         if change.kind == "namespace" and change.verb == "deleted":
@@ -159,7 +159,10 @@ def named(case: Case, seen: list[Change]) -> Iterator[Disturbance]:
 
 
 def _of_the_job(cause: str) -> bool:
-    """Return whether the deletion of the namespace can lead to this cause, e.g. not to cluster.*."""
+    """Return whether the deletion of the namespace can lead to this cause.
+
+    Causes that lie in the cluster, the controllers, the harness or a user's judge do not follow from it.
+    """
     family = cause.partition(".")[0]
     return family not in {"docker", "cluster", "controllers", "user"} and cause not in {
         *(
@@ -177,7 +180,7 @@ def _edits_spec(change: Change) -> bool:
 
 
 def _config(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield the deletion of a Secret or ConfigMap that a container needed and that preceded its start."""
+    """Yield the deletion of a Secret or ConfigMap if a container that needs it had not started before."""
     late = [
         index
         for index, pod in case.pods.items()

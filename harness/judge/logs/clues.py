@@ -60,7 +60,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     ),
 )
 AT_ANY_TIME: tuple[CauseId, ...] = ("training.loss_not_finite", "rank.write_failed")
-"""Causes that can end a rank at any time, if its last error matches. All others occur only at the start."""
+"""Causes that can end a rank at any time, if its last error matches. Other causes occur only at its start."""
 _OF_A_PEER = re.compile(
     r"Connection (closed|reset) by peer|RendezvousConnectionError|SignalException|Broken pipe"
     r"|remote process exited|Received 15 death signal|Socket closed"

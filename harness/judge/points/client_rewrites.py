@@ -1,6 +1,6 @@
 """Judge which names, values and steps Pluto's client changed (harness/workers/client_rules.py).
 
-`explain` removes the differences that the client's rules explain from the comparison. The remaining points
+`explain` takes all differences that the client's rules explain out of the comparison. The remaining points
 are lost or foreign for another reason. A renamed metric is not reported as both lost and foreign.
 """
 
@@ -52,7 +52,7 @@ class Rewritten:
 def explain(
     truths: list[Truth], recorded: Recorded, compared: Comparison, left: Iterable[Left] = ()
 ) -> Rewritten:
-    """Remove the lost and foreign points that the client's rules explain from `compared`, and return them.
+    """Remove from `compared` the lost and foreign points that the client's rules explain. Return them.
 
     `left` lists the values that the client omitted, according to its recorder.
     """

@@ -1,4 +1,4 @@
-"""Compare the ranks' points with those on the tracker after Pluto's deduplication, each read once."""
+"""Compare the ranks' points with those on the tracker after Pluto's deduplication, in one pass."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def scaling(before: ObjectState, after: ObjectState) -> str | None:
     if was == now or not isinstance(was, int) or not isinstance(now, int):
         return None
     who = changed_by(before, after)
-    if not who:  # managedFields name the author but, after the first scaling, not the time.
+    if not who:  # After the first scaling, managedFields show who scaled the object, but not when.
         entries = items(after.object, "metadata", "managedFields")
         who = sorted({str(each.get("manager")) for each in entries if each.get("subresource") == "scale"})
     return f"scaled from {was} to {now} replicas by {who[0] if len(who) == 1 else 'somebody'}"

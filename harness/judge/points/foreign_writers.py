@@ -1,8 +1,9 @@
-"""Judge whether the shared run contains anything that another job sent, before, during or after this launch.
+"""Judge whether the shared run contains data that another job sent, before, during or after this launch.
 
 The embedded tracker stores the launch whose key came with each request. So it finds foreign writers even if
-their names, steps, values and addresses are the same. If no launches are stored, the job's name, the sender's
-name and its address decide. Hosted Pluto reports none of these, so foreign writers are not found there.
+their names, steps, values and addresses are the same as those of this launch. If no launches are stored, the
+job's name, the sender's name and its address decide. Hosted Pluto reports none of these, so foreign writers
+are not found there.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _many(kind: str, count: int) -> str:
 
 
 class Own:
-    """Tells whether this launch or another one sent a request to the shared run."""
+    """The key, names and addresses by which requests of this launch to the shared run are recognised."""
 
     def __init__(self, case: Case, attachments: Iterable[Attachment]) -> None:
         attachments = list(attachments)

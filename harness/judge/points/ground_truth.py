@@ -69,7 +69,7 @@ class Attempt:
     settings: list[TruthSettings] = field(default_factory=list)
     """Settings of the client, one entry for each `init`."""
     batch: int = 1
-    """Number of points in a frame when the rank recorded fast."""
+    """Number of points that the rank wrote into one frame while it recorded fast."""
     gaps: int = 0
     fault: str = ""
     """Why the recorder around the client failed, or ""."""
@@ -204,7 +204,7 @@ _READ: WeakKeyDictionary[Bundle, dict[tuple[int, str], Truth]] = WeakKeyDictiona
 
 @dataclass(frozen=True)
 class Life:
-    """One run object of one process, given by the attempt's number and the number of the `init` in it."""
+    """One run object of one process, identified by the attempt and by the number of the `init` in it."""
 
     attempt: int
     init: int = 0
@@ -275,7 +275,7 @@ class Truth:
     def client(self, metric: str, step: int) -> TruthClient | None:
         """Return the client's report for the attempt that logged the point, or None."""
         series = self.rows.get(metric)
-        mark = series.mark(step) if series is not None else 0  # The mark that `read` gave to the point.
+        mark = series.mark(step) if series is not None else 0  # The mark was assigned by `read`.
         return self.attempts[self.lives[mark].attempt].client if self.lives else None
 
     @property

@@ -27,8 +27,8 @@ _KEY = re.compile(r"401 Unauthorized|API key|HTTP 401")
 def fate(client: TruthClient | None, metric: str, step: int) -> str:
     """Return what happened to a lost point, according to the client's report.
 
-    UNSENT means that it is still in the client's queue, ACKNOWLEDGED that the tracker confirmed it, NEVER
-    that it never was in the queue, and UNTOLD that the client reported nothing about it.
+    UNSENT: it is still in the client's queue. ACKNOWLEDGED: the tracker confirmed it. NEVER: it was never in
+    the queue. UNTOLD: the client reported nothing about it.
     """
     if client is None:
         return UNTOLD
@@ -50,7 +50,7 @@ def _within(ranges: Iterable[tuple[int, int]], step: int) -> bool:
 
 
 def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Comparison) -> list[str]:
-    """Return sentences on what happened to lost points, as far as clients reported it."""
+    """Return sentences on what happened to lost points, according to the reports of Pluto's client."""
     counts: dict[str, Counter[int]] = {}
     by_rank = {truth.rank: truth for truth in truths}
     for (rank, metric), steps in compared.lost.items():

@@ -32,7 +32,7 @@ class How(Enum):
 
 @dataclass(frozen=True)
 class Overwritten:
-    """Points of one metric that one life of a rank logged and the same or another life logged differently."""
+    """Points of one metric that a rank logged again with other values, in the same or in another life."""
 
     rank: int
     metric: str

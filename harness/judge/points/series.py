@@ -1,7 +1,7 @@
-"""The points of one metric by step, stored in arrays and deduplicated like on the tracker.
+"""The points of one metric by step, stored in arrays and deduplicated in the same way as on the tracker.
 
 A dictionary of Python numbers needs 100 bytes per point, and a launch of 512 ranks has millions of points.
-Series are compared by their bytes. Only if the bytes differ are they compared point by point.
+The bytes of two series are compared first. Only if the bytes differ is each point compared.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Judge the exit codes: two sources report that of each rank, and no script hides it.
+"""Judge the exit code of each rank: two sources report it, and no script hides it.
 
 The first source is the pod, or the init process if the container is kept alive. The second source is the rank
 itself or torchrun's agent. Both write to the container's stdout, even if a script redirects their output.

@@ -1,4 +1,4 @@
-"""Find how the pod of each node ended, and which of them failed first."""
+"""Find how the pod of each node ended, and which pod failed first."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def _gone_with_the_job(case: Case, pod: Pod, end: End) -> End:
 
 
 def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
-    """Return the end of a pod that the Job controller deleted at the deadline. Its time is later."""
+    """Return the end of a pod that the Job controller deleted at the deadline, with a time after it."""
     text = f"{case.place(pod.index)} was taken down at the deadline of its {case.launch.kind}"
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
 
@@ -210,7 +210,7 @@ def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
     text = f"{case.place(end.index)} made no progress for {stack.after}"
     if stack.in_client:
         return _without_tracker(end, log, text)
-    # The last log line is older than the end, so it is not part of the evidence.
+    # The last log line was written before the rank ended, so it is not part of the evidence.
     refs = (f"{log}:{stack.number}", end.evidence[0])
     end = replace(end, cause="rank.hung", text=f"{text} and was in {stack.place}", evidence=refs)
     if stack.in_teardown:

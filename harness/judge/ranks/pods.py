@@ -100,7 +100,7 @@ def _ready(pod: dict[str, Any]) -> bool:
 
 
 def refused(case: Case) -> Finding | None:
-    """Return a finding for pods that the API server rejects because of a rule of the cluster, or None."""
+    """Return a finding for pods that a rule of the cluster rejects each time they are created, or None."""
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     refusal, refs = _refusal(case)
     if not missing or case.terminal == "Completed" or refusal is None or not refusal.final:
@@ -273,7 +273,7 @@ def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
     code = ended[1].get("exitCode") if ended else None
     lines = [line for _, line in case.bundle.tail(path, LAST_LINES)]
     if not case.manifest.watched or ended is None or not isinstance(code, int) or code >= 128 or not lines:
-        return None  # Either the harness is an older version, or a signal ended the container.
+        return None  # An older harness did not add this line, or a signal ended the container.
     marks = {"konduktor": clues.SHELL_ENDED, "apply": EXIT_MARK}
     mark = marks.get(case.launch.launcher)
     if mark is None or any(mark in line for line in lines):

@@ -1,7 +1,7 @@
 """Judge whether every process that reached the tracker was recorded: the check `processes`.
 
-The tracker stores the process that each request names. A process of this launch whose requests name none ran
-without the recorder. What else it did is unknown, so the check cannot pass.
+The tracker stores the process that each request names. If a request of this launch names no process, it came
+from a process that ran without the recorder. What else that process did is unknown, so the check cannot pass.
 """
 
 from __future__ import annotations

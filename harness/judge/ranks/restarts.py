@@ -1,9 +1,8 @@
 """Find which ranks were restarted, what restarted them, and whether the job allows it.
 
-A restart is allowed if the job asks for it: with torchrun's --max-restarts, the JobSet's maxRestarts, the
-Job's backoffLimit or the pod's restartPolicy. Kueue is also allowed to evict the job and admit it again. Any
-other restart means that the job was disturbed. Then the run is not the launched one, even if no point is
-missing.
+A job allows restarts with torchrun's --max-restarts, the JobSet's maxRestarts, the Job's backoffLimit or the
+pod's restartPolicy. Kueue is also allowed to evict the job and admit it again. Any other restart means that
+the job was disturbed. Then the run is not the launched one, even if no point is missing.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ def seen(case: Case, truths: list[Truth]) -> list[Restart]:
 
 
 def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
-    """Check `restarts`: every rank ran once, or the job allows its restarts, which `seen` returned."""
+    """Check `restarts`: every rank ran once, or the job allows the given `restarts`."""
     if not restarts:
         several = beside(truths)
         text = f"nothing was started again; {'; '.join(several)}" if several else "every rank ran once"

@@ -60,7 +60,7 @@ def _runs(of_pod: PodProcesses) -> list[_Run]:
 
 
 def agent_failed(agent: ProcessRecord) -> bool:
-    """Return whether a torchrun failed. One that only printed its help has an exit code but no result."""
+    """Return whether a run of torchrun failed. A run that only prints help has an exit code but no result."""
     if agent.result is None and not agent.rounds and agent.end is not None:
         return agent.end.code != 0
     return agent.result is None or agent.result.state != "SUCCEEDED"

@@ -82,7 +82,7 @@ def _agents(case: Case) -> dict[tuple[str, int], str]:
 
 
 def _became_another(case: Case) -> dict[tuple[str, int], bool]:
-    """Map (pod, process id) of each process that called os.exec to whether its runs had all finished."""
+    """Map (pod, process id) of each process that called os.exec to whether its runs had finished before."""
     return {
         (of_pod.pod, process.pid): all(not end.open for end in execs)
         for of_pod in case.processes.values()
@@ -177,7 +177,7 @@ def _life(
 
 
 def _same_life(before: Attempt, after: Attempt) -> bool:
-    """Return whether two processes ran in one pod, either with one restart count or as a rank's child."""
+    """Return whether two processes ran in one pod with the same restart count, or one is a rank's child."""
     first, start = before.start, after.start
     if first is None or start is None:
         return False

@@ -14,7 +14,7 @@ from harness.judge.finding import Finding, counted, found, listed, passed, unkno
 
 
 def check(case: Case, before: list[Finding]) -> Finding:
-    """Check `world`: it has the size of the job, each rank exists once, and each pod runs its own ranks."""
+    """Check `world`: the world has the job's size, each rank exists once, and pods run their own ranks."""
     nodes = range(case.expected.num_nodes)
     if case.world is not None:
         if case.world.size == case.expected.ranks:

@@ -22,7 +22,7 @@ OTHER_MACHINE = 1e-3
 BELOW = 0.01
 """Share of the data's known entropy by which a loss can fall below the entropy by chance."""
 OTHER_TOKENS = ("model", "model_local_dir", "tokenizer_local_dir")
-"""Options that select a tokenizer, with which tokens are not single bytes."""
+"""Options that select a tokenizer whose tokens are not single bytes."""
 
 
 class Problem(NamedTuple):
@@ -34,7 +34,7 @@ class Problem(NamedTuple):
 
 
 def checkpoints(facts: Facts) -> Finding:
-    """Check `training-checkpoints`: all are complete and load, with finite weights that training changed."""
+    """Check `training-checkpoints`: each one is complete and has finite weights that training changed."""
     audit, launch = _audit(facts), facts.case.launch
     if isinstance(audit, str):
         return unknown("training-checkpoints", audit)
@@ -72,7 +72,7 @@ def _broken(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
 
 
 def best(facts: Facts) -> Finding:
-    """Check `training-best`: `best` has the lowest validation loss in the tracker, and it is correct."""
+    """Check `training-best`: checkpoint `best` has the lowest logged validation loss, and it is correct."""
     audit = _audit(facts)
     if isinstance(audit, str):
         return unknown("training-best", audit)

@@ -20,7 +20,7 @@ MOSTLY = 0.75
 LOOKED = 3
 """Number of deviating steps of a rank that are compared with earlier steps."""
 Taken = tuple[float, float, float]
-"""The number of sequences that a rank used in a step, the sum of their indexes, and that of the squares."""
+"""The number of sequences that a rank used in a step, and the sums of their indexes and of the squares."""
 
 
 @dataclass(frozen=True)
