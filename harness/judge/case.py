@@ -272,7 +272,7 @@ class Case:
         )
 
     def place(self, index: int) -> str:
-        """Return the ranks of a node with their pod and its machine: "rank 1 (pod x on node y)"."""
+        """Return the ranks of a node, their pod and its Kubernetes node: "rank 1 (pod x on node y)"."""
         pod = self.pods.get(index)
         who = names(self.ranks_of(index))
         return who if pod is None else f"{who} (pod {pod.name} on node {pod.node or 'none'})"

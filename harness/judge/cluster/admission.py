@@ -12,7 +12,7 @@ from harness.judge.cluster import controllers
 from harness.judge.finding import Finding, found, listed, passed, unknown
 
 ENDING_SECONDS = 20.0
-"""Maximum seconds that ranks, Pluto's client and torchrun need to exit after the last point."""
+"""Maximum number of seconds that ranks, Pluto's client and torchrun need to exit after the last point."""
 _MANAGED = "kueue.x-k8s.io/managed"
 """Label of pods that Kueue admits."""
 

@@ -154,7 +154,7 @@ def _homeless(case: Case, first: Said, nodes: list[int]) -> tuple[str, str] | No
 
 
 def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None:
-    """Return the scheduler's last message until `until` for a pod without a node, and its reference."""
+    """Return the scheduler's last message up to `until` for a pod without a node, and its reference."""
     pod = case.pods.get(index)
     history = pod.history if pod is not None and pod.node is not None else ()
     then = [state for state in history if (seconds(state.received_at) or LATE) <= until]

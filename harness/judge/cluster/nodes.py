@@ -9,11 +9,11 @@ from harness.judge.end import End
 from harness.judge.finding import Finding, found, passed, unknown
 
 SILENT_SECONDS = 50.0
-"""Seconds after a node's last heartbeat at which Ready becomes Unknown (node-monitor-grace-period)."""
+"""Seconds from a node's last heartbeat until Ready becomes Unknown (node-monitor-grace-period)."""
 
 
 def _lost(case: Case, node: str, until: float) -> ObjectState | None:
-    """Return the first state, received by `until`, in which the node is not Ready or deleted, or None."""
+    """Return the first state up to the time `until` in which the node is not Ready or deleted, or None."""
     for states in case.bundle.objects("node").values():
         for state in states:
             ready = condition(state, "Ready")

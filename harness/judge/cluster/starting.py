@@ -23,7 +23,7 @@ _KEPT_FROM_STARTING: dict[str, CauseId] = {
 }
 """Reason of a warning event for a scheduled pod → the cause that keeps its containers from starting."""
 LASTING_SECONDS = 5.0
-"""Minimum seconds between the first and last such warning. The kubelet retries, so one may be outdated."""
+"""Minimum number of seconds over which a warning must repeat. A single warning may be outdated."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ def image(case: Case) -> Finding:
 
 
 def _on_nodes(case: Case, why: Blocked, node: str | None) -> tuple[str, str]:
-    """Return which nodes have an image that could not be pulled, and what to do. Unknown texts are "".
+    """Return which nodes have an image that could not be pulled, and what to do, or "" if this is unknown.
 
     `node` is the node of the pod.
     """

@@ -1,4 +1,4 @@
-"""Read the stacks that faulthandler wrote to a log at a rank's deadline or at its end.
+"""Read the stacks that faulthandler wrote to a log when a rank's deadline expired or the rank ended.
 
     Timeout (0:00:38)!
     Thread 0x00007f31 (most recent call first):
@@ -57,7 +57,7 @@ class Stack:
 
     @property
     def in_collective(self) -> bool:
-        """Return whether the rank's code had called collective code of torch, which waits for its peers."""
+        """Return whether the thread was waiting for its peers in torch code that the rank's code called."""
         return not self.in_teardown and any(map(_of_torch, self._inside()))
 
     @property

@@ -73,7 +73,7 @@ class Series(Mapping[int, float]):
         return False
 
     def extend(self, steps: array[int], values: array[float], times: array[int], mark: int = 0) -> int:
-        """Add points in the order in which they were logged. Return for how many the step already existed."""
+        """Add points in the order in which they were logged. Return how many had an existing step."""
         mine = self._steps, self._times
         if (
             self._places is None
@@ -206,7 +206,7 @@ def put(rows: Rows, metric: str, step: int, value: float, time_ms: int, mark: in
 
 
 def extend(rows: Rows, parts: Iterable[Part], mark: int = 0) -> int:
-    """Add points in columns, by metric. Return for how many the metric and step already existed."""
+    """Add points in columns, by metric. Return how many had an existing combination of metric and step."""
     known = 0
     for metric, steps, values, times in parts:
         series = rows.get(metric)
