@@ -1,4 +1,4 @@
-"""Pure functions that compute a verdict from an evidence bundle. Every cause is one of a closed list."""
+"""Compute verdicts from evidence bundles, with pure functions. Every cause is listed in causes.toml."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["judge"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the engine on first use: some modules need only one name of this package."""
+    """Import the engine on first use, because some modules need only a small part of this package."""
     if name in __all__:
         from harness.judge import engine
 

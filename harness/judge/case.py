@@ -1,4 +1,4 @@
-"""A bundle as the judges read it: what was launched, its pods, its ranks and the end of the wait."""
+"""A launch as the judges see it: its bundle, its pods and ranks, and the end of the harness's wait."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Restart:
     allowed: bool
     evidence: list[str] = field(default_factory=list)
     by_script: bool = False
-    """Whether the run script started the ranks again, and not torchrun or Kubernetes."""
+    """Whether the run script, and not torchrun or Kubernetes, started the ranks again."""
     resized: bool = False
     """Whether torchrun formed a world of another size, which does not count as one of the job's restarts."""
 
@@ -37,10 +37,11 @@ class Restart:
 def terminal(
     bundle: Bundle, pods: Iterable[Pod], nodes: int, until: float | None
 ) -> Literal["Completed", "Failed"] | None:
-    """Return "Completed" if the command of every node ended with 0, "Failed" if one ended with another code.
+    """Return "Completed" if every node's command exited with 0, "Failed" if one exited with another code.
 
-    Returns None while commands run. `pods` are the last pods of the nodes. `until` is the time at which the
-    deadline or a user's interruption ended the wait: after it, the harness itself ends the commands.
+    Returns None while commands are running. `pods` are the last pods of the nodes. `until` is the time at
+    which the deadline or an interruption by the user ended the wait. After that time, the harness itself
+    stops the commands.
     """
     ended = [_exit(bundle, pod, until) for pod in pods]
     codes = [end[1].exit_code for end in ended if end is not None]
@@ -52,7 +53,7 @@ def terminal(
 def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod, until: float | None) -> Pod:
     """Return the pod as if its container had ended together with its command, as it does in other workloads.
 
-    If the command still runs at `until`, the history of the pod is cut at that time.
+    If the command is still running at the time `until`, the history of the pod is cut off at that time.
     """
     end = _exit(bundle, pod, until)
     if end is None:
@@ -77,10 +78,10 @@ def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod, until: float | None) -
 
 
 def _exit(bundle: Bundle, pod: Pod, until: float | None) -> tuple[int, ContainerExit] | None:
-    """Return the first end of this pod's command and its line number, or None.
+    """Return the line number and the record of the first exit of this pod's command, or None.
 
-    Pods are told apart by UID and creation time, because a pod of a StatefulSet reuses the name of the one
-    before it.
+    Pods are distinguished by UID and creation time, because a StatefulSet reuses the name of a pod for its
+    replacement.
     """
     metadata = mapping(pod.history[0].object, "metadata")
     created, uid = seconds(metadata.get("creationTimestamp")) or 0.0, metadata.get("uid")
@@ -99,17 +100,17 @@ def _with_state(seen: ObjectState, container: str, state: dict[str, Any], ref: s
 
 
 OBSERVE_STAGE = "observe"
-"""The stage that ends when the harness stops waiting. The harness itself ends what still runs."""
+"""The stage in which the harness waits. When it ends, the harness stops whatever is still running."""
 
 
 def condition(seen: ObjectState | None, kind: str) -> dict[str, Any]:
-    """Return the condition of this type from an object's status, or {}."""
+    """Return the condition of the type `kind` from an object's status, or {}."""
     states = items(seen.object, "status", "conditions") if seen else []
     return next((state for state in states if state.get("type") == kind), {})
 
 
 def gated(pod: ObjectState) -> bool:
-    """Return whether a scheduling gate keeps the pod from a node. Kueue gates the pods of a StatefulSet."""
+    """Return whether the pod has a scheduling gate. Kueue adds one to the pods of a StatefulSet."""
     return bool(items(pod.object, "spec", "schedulingGates"))
 
 
@@ -124,25 +125,25 @@ def names(ranks: Iterable[int]) -> str:
 
 
 SIGNALS = {"KeyboardInterrupt", "SIGINT", "SIGTERM", "SIGHUP"}
-"""Values of a stage's `error` when a signal ended the stage."""
+"""Values of a stage's `error` that mean that a signal ended the stage."""
 
 
 @dataclass
 class Case:
-    """A bundle whose manifest records a launch and what was expected of it."""
+    """A bundle whose manifest records a launch and its expected ranks."""
 
     bundle: Bundle
     manifest: Manifest
     expected: Expected
     launch: Launch
     running: bool = False
-    """Whether the harness still watches the launch, so that the evidence shows its present state."""
+    """Whether the harness is still watching the launch, so that the evidence shows its current state."""
 
     @cached_property
     def pods(self) -> dict[int, Pod]:
         """Map each node index to its pod, with the history up to the end of the wait.
 
-        Pods behind Kueue's scheduling gate are left out: they are not admitted yet.
+        Pods with a scheduling gate are left out, because Kueue has not admitted them.
         """
         pods = {index: pod for index, pod in self._not_scaled_away.items() if not gated(pod.last)}
         if self.launch.held:
@@ -155,7 +156,7 @@ class Case:
 
     @cached_property
     def _not_scaled_away(self) -> dict[int, Pod]:
-        """Map each node index to its last pod. Pods of nodes that an elastic job gave up are left out."""
+        """Map each node index to its last pod. Nodes that an elastic job removed are left out."""
         pods = self.bundle.pods()
         if self.launch.max_nodes is None:
             return pods
@@ -163,24 +164,24 @@ class Case:
 
     @cached_property
     def pod_attempts(self) -> dict[int, list[Pod]]:
-        """Map each node index to all its pods, oldest first. A restarted node has more than one."""
+        """Map each node index to all its pods, oldest first. A node with a replaced pod has more than one."""
         return self.bundle.pod_attempts()
 
     @cached_property
     def stopped_at(self) -> float | None:
-        """Return when the harness stopped waiting for a job that had not ended; None if the job ended."""
+        """Return when the harness stopped waiting for an unfinished job, or None if the job ended."""
         return self.waited_until if self.terminal is None else None
 
     @property
     def wait(self) -> Stage | None:
-        """Return the stage in which the harness waited for the job to end, or None if it was not reached."""
+        """Return the stage in which the harness waited for the job to end, or None if it never waited."""
         return next((stage for stage in reversed(self.manifest.stages) if stage.name == OBSERVE_STAGE), None)
 
     @property
     def waited_until(self) -> float | None:
         """Return when the wait ended, in seconds since the epoch.
 
-        If a signal ended the launch before the wait began, it is the time of the signal.
+        If a signal ended the launch before the wait began, this is the time of the signal.
         """
         cut = (one for one in self.manifest.stages if one.error in SIGNALS)
         stage = self.wait or next(cut, None)
@@ -191,7 +192,7 @@ class Case:
     def interrupted_at(self) -> float | None:
         """Return when the deadline or a signal from the user ended the wait, or None.
 
-        Afterwards the harness itself ends the job.
+        After that time, the harness itself ends the job.
         """
         return self.waited_until if self.by_signal or self.timed_out else None
 
@@ -203,19 +204,19 @@ class Case:
 
     @cached_property
     def processes(self) -> dict[int, worlds.PodProcesses]:
-        """Map each node index to the recorded processes of its last pod; {} if none were recorded."""
+        """Map each node index to the recorded processes of its last pod. Return {} if none were recorded."""
         if not self.launch.processes:
             return {}
         return worlds.of_nodes(self.bundle.processes(), self.pods)
 
     @cached_property
     def lives(self) -> dict[int, list[worlds.RankLife]]:
-        """Map each node index to the last recorded life of each rank that ran there."""
+        """Map each node index to the last recorded life of each rank of its last pod."""
         return self.bundle.lives(self.pods)
 
     @cached_property
     def world(self) -> worlds.World | None:
-        """Return the world that spans all nodes, if recorded processes prove it, or None."""
+        """Return the world that spans all nodes, or None if no recorded processes prove it."""
         return worlds.whole(self.lives, self.expected.num_nodes)
 
     @property
@@ -229,11 +230,11 @@ class Case:
 
     @property
     def ranks_ever(self) -> range:
-        """Return all ranks that were expected at some time, also those that an elastic job gave up later."""
+        """Return all ranks that were ever expected, including those that an elastic job later removed."""
         return range(max(self.expected.ranks, self.expected.most_ranks or 0))
 
     def ranks_of(self, *indexes: int) -> list[int]:
-        """Return the ranks of these nodes, from recorded processes, or else from the order of the nodes."""
+        """Return the ranks of the given nodes, from recorded processes or else from the node indexes."""
         if self._recorded_nodes:
             return [rank for index in indexes for rank in self._recorded_ranks.get(index, ())]
         return [index * self.per_node + local for index in indexes for local in range(self.per_node)]
@@ -244,17 +245,17 @@ class Case:
 
     @property
     def met(self) -> bool:
-        """Return whether recorded processes prove one world of the job's size."""
+        """Return whether recorded processes prove that the ranks formed one world of the expected size."""
         return worlds.fits(self.world, self.expected)
 
     @cached_property
     def _recorded_nodes(self) -> dict[int, int]:
-        """Map each rank to its node, in the order of the ranks; {} if no world was proved."""
+        """Map each rank to its node, in the order of the ranks. Return {} if `met` is false."""
         return dict(sorted(self.world.nodes.items())) if self.world is not None and self.met else {}
 
     @cached_property
     def _recorded_ranks(self) -> dict[int, list[int]]:
-        """Map each node to its ranks; {} if no world was proved."""
+        """Map each node to its ranks. Return {} if `met` is false."""
         by_node: dict[int, list[int]] = {}
         for rank, node in self._recorded_nodes.items():
             by_node.setdefault(node, []).append(rank)
@@ -262,7 +263,7 @@ class Case:
 
     @cached_property
     def logging(self) -> Collection[int]:
-        """Return the ranks that are expected to log, in order."""
+        """Return the ranks that are expected to log, in ascending order."""
         wanted = self.expected.ranks_that_log
         return (
             self.ranks
@@ -271,22 +272,22 @@ class Case:
         )
 
     def place(self, index: int) -> str:
-        """Return where a node ran: "rank 1 (pod x on node y)"."""
+        """Return the ranks of a node, their pod and its Kubernetes node: "rank 1 (pod x on node y)"."""
         pod = self.pods.get(index)
         who = names(self.ranks_of(index))
         return who if pod is None else f"{who} (pod {pod.name} on node {pod.node or 'none'})"
 
     def broken(self, *paths: str) -> bool:
-        """Return whether one of these files is missing or damaged.
+        """Return whether at least one of the given files is missing or damaged.
 
-        The absence of a record in such a file proves nothing.
+        The absence of an entry in such a file proves nothing.
         """
         damaged = self.bundle.damaged
         return any(not self.bundle.has(p) or any(d.startswith(p) for d in damaged) for p in paths)
 
     @cached_property
     def jobsets(self) -> list[ObjectState]:
-        """Return all states of the launched object, oldest first, also those after the wait."""
+        """Return all states of the launched object, oldest first, including those after the wait."""
         return self.bundle.objects(kinds.FILES.get(self.launch.kind, "jobset")).get(self.launch.uid or "", [])
 
     @cached_property
@@ -297,10 +298,10 @@ class Case:
 
     @cached_property
     def terminal(self) -> str | None:
-        """Return "Completed" or "Failed" from the launched object's status, or None while it has neither.
+        """Return "Completed" or "Failed" from the launched object's status, or None while it shows neither.
 
-        An object whose controller restarts ended containers never has either: the exit codes of the ranks
-        decide.
+        If the containers of a workload are kept alive after the command, the status of the launched object
+        never shows either. In that case, the exit codes of the ranks decide.
         """
         if self.launch.held:
             pods = self._not_scaled_away.values()
@@ -354,7 +355,7 @@ class Case:
         return (self.by_signal or failed or self.manifest.ended_at is None) and self.terminal is None
 
     def told_all(self, rank: int) -> bool:
-        """Return whether the ground truth of a rank has an end, so that the rank logged nothing more."""
+        """Return whether the ground truth of a rank contains its end record, which follows its last point."""
         of_child = False
         for _, line in self.bundle.truth_parts(rank):
             of_child = line.parent is not None if isinstance(line, TruthStart) else of_child
@@ -363,21 +364,21 @@ class Case:
         return False
 
     def last_logged(self, rank: int) -> float:
-        """Return when a rank logged its last row, in seconds since the epoch by its own clock, or 0.0."""
+        """Return when a rank logged its last point by its own clock (seconds since the epoch), or 0.0."""
         return max(self._logged_at(rank), default=0.0)
 
     def first_logged(self, rank: int) -> float:
-        """Return when a rank logged its first row, in seconds since the epoch by its own clock, or 0.0."""
+        """Return when a rank logged its first point by its own clock (seconds since the epoch), or 0.0."""
         return min(self._logged_at(rank), default=0.0)
 
     def _logged_at(self, rank: int) -> list[float]:
-        """Return the times of a rank's rows, in seconds since the epoch."""
+        """Return the times of a rank's points, in seconds since the epoch."""
         parts = [line for _, line in self.bundle.truth_parts(rank) if isinstance(line, TruthRow | Columns)]
         times = (part.times if isinstance(part, Columns) else [part.time_ms] for part in parts)
         return [time / 1000 for part in times for time in part]
 
     def container_started(self, index: int) -> float | None:
-        """Return when the rank container of a node started, in seconds since the epoch, or None."""
+        """Return when the rank's container on a node started, in seconds since the epoch, or None."""
         pod = self.pods.get(index)
         if pod is None:
             return None
@@ -386,7 +387,7 @@ class Case:
         return min((time for time in times if time is not None), default=None)
 
     def started(self, index: int) -> bool:
-        """Return whether the rank container of a node ever ran."""
+        """Return whether the rank's container on a node ever ran."""
         pod = self.pods.get(index)
         if pod is None:
             return False

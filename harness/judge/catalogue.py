@@ -1,6 +1,7 @@
 """The catalogue of causes, from causes.toml, and the registry of checks, from checks.toml.
 
-Causes are in the order in which a run can fail, checks in the order in which the engine runs them.
+Causes are listed in the order in which they can occur during a run, checks in the order in which they are
+run.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from harness.core.checks import CheckId
 
 @dataclass(frozen=True)
 class Cause:
-    """A reason why a verdict is not PASS. A check with this cause has the result `result`."""
+    """A reason for a verdict other than PASS. A check with this cause gets the result `result`."""
 
     id: CauseId
     meaning: str
@@ -26,7 +27,7 @@ class Cause:
     provoked_by: str
     result: Literal["FAIL", "UNKNOWN"] = "FAIL"
     absence: bool = False
-    """Whether the cause is that something has not happened or does not exist (yet)."""
+    """Whether the cause is that an event has not happened or that an object does not exist."""
 
     @property
     def family(self) -> str:
@@ -34,7 +35,7 @@ class Cause:
 
 
 def _causes(catalogue: dict[str, Any]) -> dict[str, Cause]:
-    """Return the causes of the catalogue. Raises ValueError if it does not match its families or CauseId."""
+    """Return the causes of the catalogue. Raises ValueError if an id or a family is missing."""
     causes = {id_: Cause(id=id_, **fields) for id_, fields in catalogue["causes"].items()}
     missing = set(get_args(CauseId)) - set(causes)
     without_family = [id_ for id_, cause in causes.items() if cause.family not in catalogue["families"]]
@@ -51,16 +52,16 @@ CAUSES: dict[str, Cause] = _causes(_CAUSES_FILE)
 Need = Literal[
     "bundle", "manifest", "launch", "job", "admission", "rank", "tracker", "shared-run", "truth", "rows"
 ]
-"""What a check needs, in the order in which a run produces it. Each need includes the ones before it."""
+"""What a check needs, in the order in which a run produces it. Each need includes the earlier ones."""
 NEEDS: tuple[Need, ...] = get_args(Need)
 PHASES = ("provision", "start", "running", "end", "tracker", "unification")
-"""The phase of a run in which a cause lies. A cause of the earliest phase explains later ones."""
+"""The phases of a run, in order. A cause in an earlier phase explains causes in later phases."""
 PROVISION, START, RUNNING, END, TRACKER, UNIFICATION = map(float, range(len(PHASES)))
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A need of checks. `missing` explains a check without it; if it is empty, the check is not listed."""
+    """A need of checks. `missing` explains an unmet need; without it, the check is not listed."""
 
     id: Need
     means: str
@@ -69,23 +70,23 @@ class Requirement:
 
 @dataclass(frozen=True)
 class Entry:
-    """A check: what it proves, the phase of its causes, and its needs."""
+    """A check: the statement that it proves, the phase of its causes, and its needs."""
 
     id: CheckId
     proves: str
     phase: Literal["provision", "start", "running", "end", "tracker", "unification"]
     needs: Need
-    """Without this, the check does not run."""
+    """The check runs only if this need is met."""
     passes_with: Need | None = None
-    """Without this, the check can fail but not pass."""
+    """The check can pass only if this need is met, but it can fail without it."""
     applies: Literal[
         "always", "tracked", "processes", "netcheck", "acceptance", "training", "upload", "torchrun", "keys"
     ] = "always"
-    """The launches for which the check runs; for others it is not listed.
+    """The launches for which the check runs. The verdict on any other launch does not list it.
 
-    In order: all launches; those whose ranks log with Pluto; those with recorded processes; those whose pods
-    run netcheck, or acceptance tests; those of a trainer; those with --upload; those of a TorchrunJob; those
-    whose recorder accounts for keys.
+    The values mean, in order: all launches; launches whose ranks log with Pluto; launches with recorded
+    processes; launches whose pods run netcheck; acceptance tests; trainings; launches with --upload;
+    TorchrunJobs; launches whose recorder counts the values of each key.
     """
 
     @property
@@ -94,7 +95,7 @@ class Entry:
 
 
 def up_to(need: Need) -> tuple[Need, ...]:
-    """Return this need and the ones before it, in order."""
+    """Return `need` and the needs before it, in order."""
     return NEEDS[: NEEDS.index(need) + 1]
 
 

@@ -1,4 +1,4 @@
-"""One change in the cluster during a launch: its time, its object and its author."""
+"""A change in the cluster during a launch: when it happened, to which object, and who made it."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ Verb = Literal[
     "created", "edited", "deleted", "restarted", "rebooted", "kubelet", "not ready", "away", "clock"
 ]
 STATUS = "status"
-"""The field name of a change to an object's status."""
+"""The entry in `fields` for a change of an object's status."""
 SYSTEM_PODS = ("tracker", "dns-pod", "control-plane", "jobset-pod", "kueue-pod")
-"""Kinds of pods on which a launch depends and that are not its own."""
+"""Kinds of pods on which a launch depends but that do not belong to its job."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """One change. `at` and, for a lasting state, its end `until` are in seconds since the epoch."""
+    """One change. `at` is its time, and `until` the end of a lasting one, in seconds since the epoch."""
 
     at: float
     verb: Verb
     kind: str
-    """The evidence file of the object."""
+    """The kind of the object, which is also the name of its evidence file."""
     name: str
     text: str
     ref: str
     fields: tuple[str, ...] = ()
-    """The edited fields, as dotted paths of two parts: spec.suspend, metadata.labels."""
+    """The edited fields, as paths of two parts like spec.suspend or metadata.labels."""
     until: float = LATE
     removed: tuple[str, ...] = ()
-    """Removed labels and owners: "label NAME", "owner KIND NAME"."""
+    """Removed labels and owners, as "label NAME" or "owner KIND NAME"."""
 
     @property
     def told(self) -> str:

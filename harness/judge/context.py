@@ -1,4 +1,4 @@
-"""Facts about one bundle that several checks need, each computed once, and which needs are met."""
+"""Facts about a bundle that several checks use. Each fact is computed once."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from harness.judge.ranks import first_failure, restarts
 
 @dataclass
 class Facts:
-    """Facts about one bundle. `findings` holds the results of the checks that ran so far."""
+    """Facts about one bundle. `findings` contains the results of the checks that have run so far."""
 
     bundle: Bundle
     findings: list[Finding] = field(default_factory=list)
     made: dict[Callable[[Facts], object], list[Finding]] = field(default_factory=dict)
-    """Check function → its findings. A function that decides two checks is called once."""
+    """Check function → its findings. A function that implements two checks is called only once."""
 
     @property
     def manifest(self) -> Manifest:
-        """Return the manifest. Only for checks with the need `manifest`."""
+        """Return the manifest. Only checks with the need `manifest` can call this."""
         assert self.bundle.manifest is not None
         return self.bundle.manifest
 
     @cached_property
     def case(self) -> Case:
-        """Return the case of this launch. Only for checks with the need `launch`."""
+        """Return the case of this launch. Only checks with the need `launch` can call this."""
         expected, launch = self.manifest.expected, self.manifest.launch
         assert expected is not None
         assert launch is not None
@@ -54,12 +54,12 @@ class Facts:
 
     @cached_property
     def truths(self) -> list[truth.Truth]:
-        """Return what each rank logged: its own records, and other calls of Pluto's client."""
+        """Return what each rank logged, according to its own recorder and the one around Pluto's client."""
         return self.agreement.truths
 
     @cached_property
     def restarts(self) -> list[Restart]:
-        """Return all restarts of ranks, in the order of time."""
+        """Return all restarts of ranks in chronological order."""
         return restarts.seen(self.case, self.truths)
 
     @cached_property
@@ -81,7 +81,7 @@ class Facts:
 
     @cached_property
     def compared(self) -> compare.Comparison:
-        """Return how ground truth and run differ, apart from what the client changed (`rewritten`)."""
+        """Return how run and ground truth differ, apart from the client's own changes (see `rewritten`)."""
         return self._comparison[0]
 
     @cached_property
@@ -96,7 +96,7 @@ class Facts:
 
     @property
     def label(self) -> str:
-        """Return the name of the shared run in messages."""
+        """Return the name of the shared run for messages."""
         return self.attached.label(self.attached.shared[0][1].run_id)
 
     def passed(self, id_: CheckId) -> bool:
@@ -148,7 +148,7 @@ class Facts:
         return launch is not None and launch.launcher == "torchrun"
 
     def applies(self, entry: Entry) -> bool:
-        """Return whether a check runs for launches like this one."""
+        """Return whether a check runs for this kind of launch."""
         met = {
             "always": True,
             "tracked": self.tracked,
@@ -163,7 +163,7 @@ class Facts:
         return met[entry.applies]
 
     def lacks(self, need: Need) -> tuple[Requirement, list[int]] | None:
-        """Return the first unmet need, up to this one, and the ranks that it concerns, or None."""
+        """Return the first unmet need up to `need` and the ranks that it concerns, or None if all are met."""
         for each in up_to(need):
             ranks = _UNMET[each](self)
             if ranks is not None:
@@ -191,4 +191,4 @@ _UNMET: dict[Need, Callable[[Facts], list[int] | None]] = {
     "truth": lambda facts: _or_ranks([truth.rank for truth in facts.truths if truth.incomplete]),
     "rows": lambda facts: _or_ranks([rank for rank, _ in facts.compared.undecided]),
 }
-"""Need → None if it is met, else the ranks that it concerns. The list may be empty."""
+"""Need → a function that returns None if the need is met, or else the affected ranks (possibly none)."""

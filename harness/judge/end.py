@@ -1,4 +1,4 @@
-"""The end of a node's pod, as the checks of ranks, cluster and points share it."""
+"""How a node's pod ended, in the form that the checks of ranks, cluster and points use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from harness.judge.finding import LATE
 from harness.judge.logs.stacks import Stack
 
 SAME_MOMENT = 5.0
-"""Seconds within which two ends count as simultaneous.
+"""Maximum number of seconds between two pod ends that count as simultaneous.
 
 Kubernetes rounds times to whole seconds, and ranks that lose a peer end shortly after it.
 """
@@ -20,7 +20,7 @@ State = Literal["succeeded", "failed", "deleted", "running", "waiting", "unknown
 
 @dataclass(frozen=True)
 class End:
-    """The end of one pod. `follows` is set if the end of another rank or a deletion caused it."""
+    """How one pod ended. `follows` is set if another rank's end or a deletion of the pod caused it."""
 
     index: int
     state: State
@@ -29,17 +29,17 @@ class End:
     cause: CauseId | None = None
     text: str = ""
     said: str = ""
-    """A sentence with the last log line of the pod."""
+    """A sentence that quotes the last log line of the pod."""
     exit_code: int | None = None
     follows: bool = False
     in_vain: bool = False
-    """Whether the rank waited for a peer that did not take part."""
+    """Whether the rank waited in vain for a peer that did not take part."""
     advice: str = ""
-    """What to do, if that differs from the action of the cause."""
+    """What the user should do, if that differs from the action in the catalogue of causes."""
     stack: Stack | None = None
-    """The stack of the main thread, if the log shows it."""
+    """The stack of the main thread, if the log contains it."""
     retried: str = ""
     """The last log line in which Pluto's client reports that it could not reach the tracker."""
     clue: CauseId | None = None
-    """A cause that the log names, also if something else ended the pod."""
+    """A cause that the log suggests, even if another cause ended the pod."""
     evidence: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Compute one verdict with one primary cause from a bundle. The bundle is only read."""
+"""Compute one verdict with one primary cause from a bundle, without changing the bundle."""
 
 from __future__ import annotations
 
@@ -103,28 +103,28 @@ CHECKS: dict[CheckId, Judge] = {
     "evidence": lambda facts: harness_stages.evidence(facts.case),
     "disturbances": lambda facts: disturbances.judged(facts.case, _in_time(facts)),
 }
-"""Check → its function. A function that is listed twice decides two checks at once."""
+"""Check → the function that runs it. A function that is listed for two checks returns both findings."""
 
 
 TELLING = (
     *("netcheck", "reports", "acceptance", "completed", "rank-exit", "run-exists", "no-lost-points"),
     *("training-checkpoints", "training-best", "training-data", "training-upload"),
 )
-"""Checks whose explanations make up the explanation of a PASS."""
+"""Checks whose explanations are part of the explanation of a PASS."""
 
 
 UNREAD: tuple[CauseId, ...] = (
     *("run.evidence_missing", "run.log_incomplete"),
     *("unification.truth_incomplete", "unification.unrecorded_process"),
 )
-"""Causes that only follow from an unreadable log, because recorders write into the log."""
+"""Causes that follow from an unreadable log, because recorders write into the log."""
 
 
 def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
-    """Return the verdict for a bundle: PASS only if every check passed, also those of the user's `judges`.
+    """Return the verdict for a bundle. It is PASS only if every check passed, including those of `judges`.
 
-    Never raises. The user's checks decide only if all checks of the harness passed. Otherwise they are listed
-    and do not change the verdict.
+    Never raises. The checks of users decide the verdict only if all checks of the harness passed. Otherwise
+    they are listed without changing the verdict.
     """
     facts = Facts(bundle)
     for entry in filter(facts.applies, REGISTRY.values()):
@@ -156,14 +156,14 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
 def _with(first: Check, checks: list[Check]) -> str:
     """Return why a verdict is not PASS, followed by changes in the cluster that are not the cause.
 
-    The reader needs to know of these changes, even though no check connects them to the cause.
+    The reader should know about these changes, even though no check connects them to the cause.
     """
     others = [c for c in checks if c.name == disturbances.CHECK and c.result == "PASS" and c.evidence]
     return explanation(first.explanation, why=[check.explanation for check in others])
 
 
 def _finding(facts: Facts, entry: Entry) -> Finding | None:
-    """Run one check. If it raises, its result is UNKNOWN, and the other checks still run."""
+    """Return the finding of one check. If the check raises, the finding is UNKNOWN. None omits the check."""
     try:
         if (lack := facts.lacks(entry.needs)) is not None:
             return _not_made(entry.id, *lack)
@@ -177,7 +177,7 @@ def _finding(facts: Facts, entry: Entry) -> Finding | None:
 
 
 def _made(facts: Facts, id_: CheckId) -> Finding:
-    """Return the check's finding. Raises ValueError if the function returns other checks than its own."""
+    """Return the check's finding. Raises ValueError if its function returns findings for the wrong checks."""
     judge = CHECKS[id_]
     if judge not in facts.made:
         result = judge(facts)
@@ -186,24 +186,24 @@ def _made(facts: Facts, id_: CheckId) -> Finding:
     wanted = {other for other, function in CHECKS.items() if function is judge}
     if sorted(finding.name for finding in findings) != sorted(wanted):
         raise ValueError(f"expected {sorted(wanted)}, got {[finding.name for finding in findings]}")
-    # The text of `check` is rendered here, so that the caller catches its errors too.
+    # Accessing `check` renders the text here, so that the caller also catches errors in rendering.
     return next(finding for finding in findings if finding.check.name == id_)
 
 
 def _not_made(id_: CheckId, need: Requirement, ranks: list[int]) -> Finding | None:
-    """Return the finding for a check whose need is not met, or None if the check is not listed then."""
+    """Return the finding for a check with an unmet need, or None if the verdict should omit the check."""
     return unknown(id_, need.missing.format(ranks=names(ranks)), ranks=ranks) if need.missing else None
 
 
 def _in_time(facts: Facts) -> list[Finding]:
-    """Return the findings so far. Those that a job without enough time can show become UNKNOWN."""
+    """Return the findings so far. Those that an early stop of the harness can explain become UNKNOWN."""
     return [_unless_too_early(facts, finding) for finding in facts.findings]
 
 
 def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
-    """Return the finding, or UNKNOWN for something that was still missing when the harness stopped early."""
+    """Return the finding. It becomes UNKNOWN if its cause is an absence and the harness stopped early."""
     absent = finding.cause is not None and CAUSES[finding.cause].absence
-    # In a failed stage, the harness itself waited long enough for the missing thing.
+    # A stage that failed had already waited long enough for the missing object or event.
     if not absent or finding.name == "stages" or not facts.case.cut_short:
         return finding
     text = f"not judged: the harness stopped before the job ended ({finding.check.explanation})"
@@ -211,7 +211,7 @@ def _unless_too_early(facts: Facts, finding: Finding) -> Finding:
 
 
 def _praise(facts: Facts, findings: list[Finding], accounted: str) -> str:
-    """Return why the verdict is PASS: the main proofs, then each restart, then the closed accounts."""
+    """Return the explanation of a PASS: the main proofs, each restart, and the summary in `accounted`."""
     texts = {finding.name: explanation(finding.head, finding.details) for finding in findings}
     some = "ranks-logged" in texts and len(facts.case.logging) < len(facts.case.ranks)
     notes = [one.name for one in findings if one.name in ("restarts", "collisions", "keys") and one.details]
@@ -223,7 +223,7 @@ def _praise(facts: Facts, findings: list[Finding], accounted: str) -> str:
 
 
 def accounted(facts: Facts) -> str:
-    """Return the closed accounts, as "2 processes, 120 keys × steps, 2 exit codes: all accounted for".
+    """Return a summary like "2 processes, 120 keys × steps, 2 exit codes: all accounted for".
 
     Returns "" for a launch whose processes were not recorded.
     """

@@ -1,4 +1,4 @@
-"""A finding: the result of one check as data, and its rendering as sentences."""
+"""The result of one check as data, and functions that render it as sentences."""
 
 from __future__ import annotations
 
@@ -12,38 +12,38 @@ from harness.evidence.schema.bundle import Check, VerdictWord
 from harness.judge.catalogue import CAUSES, END, REGISTRY
 
 LIMIT = 4
-"""Number of details that an explanation lists."""
+"""Maximum number of details in an explanation."""
 LATE = float("inf")
 Texts = list[str] | tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """The result of a check, and the phase of the run in which its cause lies."""
+    """The result of a check, and the phase of the run to which its cause belongs."""
 
     name: str
     result: VerdictWord
     head: str
-    """One sentence: the fact that was proved, or the problem."""
+    """One sentence that states the proved fact or the problem."""
     cause: str | None = None
     ranks: Collection[int] = ()
     evidence: Texts = ()
-    """file:line inside the bundle."""
+    """References of the form file:line into the bundle."""
     details: Texts = ()
-    """The items behind the head. The first LIMIT of them are shown."""
+    """Examples or parts of `head`. The first LIMIT of them are shown."""
     why: Texts = ()
-    """Further sentences."""
+    """Further sentences of the explanation."""
     phase: float = END
     at: float = LATE
     """When the cause appeared, in seconds since the epoch. It orders causes of the same phase."""
     advice: str = ""
-    """What to do, if that differs from the action of the cause."""
+    """What the user should do, if that differs from the action in the catalogue of causes."""
     verbatim: Check | None = None
-    """The check of a user's judge, shown unchanged."""
+    """The check of a user's judge, which is shown unchanged."""
 
     @cached_property
     def check(self) -> Check:
-        """Return the finding in the form of the verdict."""
+        """Return the finding as a check of the verdict."""
         return self.verbatim or Check(
             name=self.name,
             result=self.result,
@@ -56,7 +56,7 @@ class Finding:
 
 
 def decisive(findings: Iterable[Finding]) -> list[Finding]:
-    """Return the findings that did not pass, first the one that decides the verdict."""
+    """Return the findings that did not pass, ordered so that the first one decides the verdict."""
     return sorted(
         (f for f in findings if f.result != "PASS"),
         key=lambda f: (f.result != "FAIL", f.cause is None, f.phase, f.at),
@@ -64,10 +64,10 @@ def decisive(findings: Iterable[Finding]) -> list[Finding]:
 
 
 def explanation(head: str, details: Texts = (), why: Texts = ()) -> str:
-    """Return sentences: the head with its details, then each of `why`.
+    """Return the head with its details, followed by the sentences in `why`.
 
     Every sentence begins with a capital letter. The last one has no full stop, because it often ends with a
-    quoted log line or a message of Kubernetes.
+    quoted log line or a message from Kubernetes.
     """
     text = ""
     for sentence in (head + ": " * bool(details) + listed(details), *why):
@@ -78,20 +78,20 @@ def explanation(head: str, details: Texts = (), why: Texts = ()) -> str:
 
 
 def listed(details: Texts) -> str:
-    """Return the first LIMIT entries of a list as text, and the number of the others."""
+    """Return the first LIMIT entries of a list as text, followed by the number of remaining entries."""
     more = len(details) - LIMIT
     return "; ".join([*details[:LIMIT], *([f"and {more} more"] if more > 0 else [])])
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a count with its noun: "1 run", "2 runs". `plural` is for nouns whose plural is not noun + s."""
+    """Return a count with its noun: "1 run", "2 runs". `plural` is for irregular plurals."""
     return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def passed(
     name: CheckId, head: str, evidence: Texts = (), *, details: Texts = (), why: Texts = ()
 ) -> Finding:
-    """Return a check that passed."""
+    """Return the finding of a check that passed."""
     return Finding(name, "PASS", head, evidence=evidence, details=details, why=why)
 
 
@@ -108,12 +108,12 @@ def found(
     at: float | None = None,
     advice: str = "",
 ) -> Finding:
-    """Return a check that did not pass. Its cause decides between FAIL and UNKNOWN.
+    """Return the finding of a check that did not pass. Its cause determines whether it is FAIL or UNKNOWN.
 
-    `phase` is by default that of the check.
+    By default, `phase` is the phase of the check.
     """
     if phase is None:
-        # Causes run.* describe the end of the run. Any other cause came before it.
+        # Causes run.* describe the end of the run. All other causes occur before it.
         phase = END if CAUSES[cause].family == "run" else REGISTRY[name].at
     at = LATE if at is None else at
     return Finding(name, CAUSES[cause].result, head, cause, ranks, evidence, details, why, phase, at, advice)
@@ -122,5 +122,5 @@ def found(
 def unknown(
     name: CheckId, head: str, *, details: Texts = (), ranks: Collection[int] = (), evidence: Texts = ()
 ) -> Finding:
-    """Return a check that another check's finding makes impossible. It has no cause of its own."""
+    """Return the finding of a check that another finding makes impossible. It has no cause of its own."""
     return Finding(name, "UNKNOWN", head, None, ranks, evidence, details)

@@ -1,4 +1,4 @@
-"""The commands to run next after a verdict that is not PASS."""
+"""List the commands to run next after a verdict that is not PASS."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from harness.judge.user_checks import FAMILY
 from harness.workers.netcheck.finding import CAUSES as NETCHECK
 
 _NETCHECK = {cause.partition(".")[0] for cause in NETCHECK}
-"""Families of the causes that netcheck reports."""
+"""Families of the causes that netcheck reports, such as `dns`."""
 
 
 def commands(bundle: Bundle, check: Check) -> list[str]:
-    """Return commands, the most useful first, and then what to do about the cause. Never raises."""
+    """Return commands, the most useful first, followed by advice on the cause. Never raises."""
     try:
         return _commands(bundle, check)
     except Exception:

@@ -11,13 +11,13 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.points.overwritten import How
 
 EXPECT_RANKS = "pluto-e2e-harness/expect-ranks"
-"""The same label as in harness/launch/names.py, which the judges do not import."""
+"""The label or annotation that declares which ranks log. harness/launch/names.py has the same value."""
 
 
 def tracker_evidence(facts: Facts) -> Finding:
-    """Check `tracker`: the bundle holds everything that the tracker stored for this launch."""
+    """Check `tracker`: the bundle contains everything that the tracker stored for this launch."""
     summary, refs = facts.bundle.summary, ["tracker/summary.json"]
-    # The files are read first, so that `damaged` below is complete.
+    # Reading the files first makes the list `damaged` below complete.
     read = {
         "runs": len(facts.attached.runs),
         "attachments": len(facts.attached.attachments or []),
@@ -43,13 +43,13 @@ def tracker_evidence(facts: Facts) -> Finding:
 
 
 def truth_complete(facts: Facts) -> Finding:
-    """Check `ground-truth-complete`: no frame is missing, each rank recorded its end, the digests match."""
+    """Check `ground-truth-complete`: no frame is missing, each rank recorded its end, and digests match."""
     bad = [truth for truth in facts.truths if truth.incomplete]
     if not bad:
         rows = sum(truth.count for truth in facts.truths)
         who = _all(len(facts.truths))
         return passed("ground-truth-complete", f"the ground truth of {who} is complete: {rows} rows")
-    if facts.failed("world"):  # Some of these ranks never existed.
+    if facts.failed("world"):  # Some ranks of the job never existed.
         return unknown("ground-truth-complete", "see world", ranks=[truth.rank for truth in bad])
     how = {"failed": " (it failed)", "deleted": " (its pod was deleted)"}
     ends = {rank: end.state for end in facts.ends.values() for rank in facts.case.ranks_of(end.index)}
@@ -69,7 +69,7 @@ def _all(count: int) -> str:
 
 
 def ranks_logged(facts: Facts) -> Finding:
-    """Check `ranks-logged`: every rank that is expected to log did so."""
+    """Check `ranks-logged`: every rank that is expected to log has logged at least one point."""
     case = facts.case
     absent = [rank for rank in case.expected.ranks_that_log or [] if rank not in case.ranks]
     if absent:
@@ -89,7 +89,7 @@ def ranks_logged(facts: Facts) -> Finding:
 
 
 def _silent(facts: Facts, sure: list[Truth]) -> Finding:
-    """Return the finding for ranks that ended without a recorded point."""
+    """Return the finding for ranks that ended without recording a point."""
     ranks = [truth.rank for truth in sure]
     if past := _not_silent(facts, ranks):
         text = f"{names(past)} logged without run.log: see no-unexpected-points"
@@ -108,19 +108,19 @@ def _logged(facts: Facts) -> list[int]:
 
 
 def _line_that_allows(facts: Facts) -> str:
-    """Return the line for the job file that declares which ranks log, or "" if it would not help."""
+    """Return the job file line that declares which ranks log, or "" if such a line would not help."""
     ranks = _logged(facts)
     if not ranks or facts.case.expected.ranks_that_log is not None:
         return ""
     if facts.passed("tracker") and facts.attached.shared and facts.compared.collisions:
-        return ""  # Ranks overwrote each other's points, so more than these ranks log.
+        return ""  # Ranks overwrote each other's points, and a declaration would not prevent that.
     konduktor = facts.case.launch.launcher == "konduktor"
     text = ("_" if konduktor else ",").join(map(str, ranks[:8])) + ("…" if len(ranks) > 8 else "")
     return f'{EXPECT_RANKS}: "{text}" in {"resources.labels" if konduktor else "metadata.annotations"}'
 
 
 def _not_silent(facts: Facts, ranks: list[int]) -> list[int]:
-    """Return the ranks whose pods sent points that are in no recorded call of `run.log`."""
+    """Return the given ranks whose pods sent points that no recorded call of `run.log` contains."""
     if not (facts.passed("tracker") and facts.attached.shared and facts.compared.foreign):
         return []
     nodes = losses.origin(facts.attached, facts.compared.foreign).nodes
@@ -135,7 +135,7 @@ def _line_of(case: Case, rank: int, metric: str, step: int) -> str:
 
 
 def points_kept(facts: Facts) -> Finding:
-    """Check `no-lost-points`: every row of the ground truth is in the run."""
+    """Check `no-lost-points`: every point of the ground truth is in the run."""
     compared, recorded = facts.compared, facts.recorded
     blocks = [(rank, block, have) for rank, block, have in compared.lost_in_blocks if have < block.count]
     if compared.lost or blocks:
@@ -172,7 +172,7 @@ def points_kept(facts: Facts) -> Finding:
 
 
 def values(facts: Facts) -> Finding:
-    """Check `values`: the run has exactly the doubles that the ranks logged."""
+    """Check `values`: the run has bit for bit the values that the ranks logged."""
     wrong, blocks = facts.compared.wrong, facts.compared.wrong_blocks
     if not wrong and not blocks:
         arrived = sum(facts.compared.arrived.values())
@@ -194,7 +194,7 @@ def values(facts: Facts) -> Finding:
 
 
 def collisions(facts: Facts) -> Finding:
-    """Check `collisions`: no two processes logged different values for one metric and step."""
+    """Check `collisions`: no two processes logged different values for the same metric and step."""
     collided = sorted(facts.compared.collisions.items())
     if not collided:
         return _own_collisions(facts)
@@ -213,7 +213,10 @@ def collisions(facts: Facts) -> Finding:
 
 
 def _own_collisions(facts: Facts) -> Finding:
-    """Return the finding for points that ranks overwrote themselves. Some cases pass with a note."""
+    """Return the finding for points that a rank overwrote with its own later points.
+
+    Some kinds of overwriting pass, and the finding then lists them as details.
+    """
     records = keys.recorders(facts.agreement)
     truths = [records[truth.rank] or truth for truth in facts.truths]
     again = overwritten.find(truths, facts.restarts)
@@ -247,7 +250,7 @@ def _own_collisions(facts: Facts) -> Finding:
 
 
 def foreign(facts: Facts) -> Finding:
-    """Check `no-unexpected-points`: a rank logged every point, or it is one of the client's own (sys/)."""
+    """Check `no-unexpected-points`: a rank logged every point, apart from system metrics (sys/)."""
     compared = facts.compared
     extra = [(block, have) for _, block, have in compared.lost_in_blocks if have > block.count]
     if not compared.foreign and not extra:
@@ -272,7 +275,7 @@ def foreign(facts: Facts) -> Finding:
 
 
 def _past(facts: Facts, origin: losses.Origin) -> list[str]:
-    """Return a sentence for each pod of the job that sent points which are in no recorded call."""
+    """Return a sentence for each pod of the job that sent points outside the recorded calls of `run.log`."""
     return [
         f"{counted(count, 'point')} came from the pod of {names(facts.case.ranks_of(node))} without run.log: "
         "they are in no recorded call"

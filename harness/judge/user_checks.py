@@ -1,8 +1,8 @@
-"""Run the judges of users: checks beside the harness's own. They cannot improve a verdict.
+"""Run the judges of users, whose checks are added to those of the harness and cannot improve a verdict.
 
-Each judge is called with its own `Bundle` object, and only if there was a job. It yields checks created by
-`passed`, `failed` and `unknown`. Their names and causes are in the family `user.*`, which docs/causes.md
-reserves for them.
+Each judge is called with its own `Bundle` object, and only if the launch created a job. It yields checks
+created by `passed`, `failed` and `unknown`. Names and causes of these checks begin with `user.`, a prefix
+that docs/causes.md reserves for them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from harness.judge.finding import Finding, listed
 
 Judge = Callable[[Bundle], Iterable[Check]]
 Named = tuple[str, Judge]
-"""A judge and its name in messages."""
+"""The name of a judge, as messages show it, and the judge."""
 FAMILY = "user"
 _SHAPE = re.compile(rf"{FAMILY}\.[a-z0-9]+([-_][a-z0-9]+)*")
 
 
 def passed(name: str, explanation: str, *, evidence: Iterable[str] = ()) -> Check:
-    """Return a check that passed. `name` is e.g. loss-falls; `evidence` lists file:line in the bundle."""
+    """Return a passed check with a name like loss-falls. `evidence` is a list of file:line in the bundle."""
     return _made("PASS", name, None, explanation, (), evidence)
 
 
@@ -40,7 +40,7 @@ def failed(
     ranks: Iterable[int] = (),
     evidence: Iterable[str] = (),
 ) -> Check:
-    """Return a check that failed, with cause `user.<cause>`, or `user.<name>` without `cause`."""
+    """Return a failed check with the cause `user.<cause>`. Without `cause`, the cause is `user.<name>`."""
     return _made("FAIL", name, cause or name, explanation, ranks, evidence)
 
 
@@ -52,7 +52,7 @@ def unknown(
     ranks: Iterable[int] = (),
     evidence: Iterable[str] = (),
 ) -> Check:
-    """Return a check that the evidence cannot decide. It turns a PASS into UNKNOWN."""
+    """Return a check that the evidence cannot decide. Such a check turns a PASS into UNKNOWN."""
     return _made("UNKNOWN", name, cause or name, explanation, ranks, evidence)
 
 
@@ -79,16 +79,16 @@ def _made(
 def findings(path: Path, judges: Iterable[Named]) -> list[Finding]:
     """Return the findings of each judge for the bundle at `path`.
 
-    A judge that raises becomes an UNKNOWN finding with its name.
+    For a judge that raises, the findings include one that is UNKNOWN and names the judge.
     """
     return [finding for name, judge in judges for finding in _asked(name, judge, Bundle(path))]
 
 
 def _asked(name: str, judge: Judge, bundle: Bundle) -> list[Finding]:
-    """Run one judge and return its checks, also those that it yielded before it raised.
+    """Run one judge and return its checks, including those that it yielded before it raised.
 
-    BaseException is caught because pytest.fail() and sys.exit() raise one. What the judge prints goes to
-    stderr, because stdout is for the verdict.
+    BaseException is caught, because pytest.fail() and sys.exit() raise exceptions that are not subclasses of
+    Exception. The output of the judge goes to stderr, because stdout is reserved for the verdict.
     """
     checks: list[Finding] = []
     try:
@@ -114,13 +114,13 @@ def _failed(name: str, cause: CauseId, text: str) -> Finding:
 
 
 def _checked(check: object) -> Check:
-    """Return the validated check.
+    """Return the check after validation.
 
-    Raises TypeError or ValueError for anything that a user's judge must not yield.
+    Raises TypeError or ValueError for an object that a user's judge is not allowed to yield.
     """
     if not isinstance(check, Check):
         raise TypeError(f"a judge yields checks from passed(), failed() or unknown(), not {check!r:.80}")
-    # A judge may have built the check without validation, so it is validated here.
+    # A judge can create a check without validation, so it is validated here.
     whole = Check.model_validate(check.model_dump())
     if not _SHAPE.fullmatch(whole.name):
         raise ValueError(f"a check's name has only a-z, 0-9 and hyphens; got {whole.name!r:.80}")

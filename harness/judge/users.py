@@ -1,4 +1,4 @@
-"""Write judges of your own, for what must be true of your job beyond what the harness proves of every job.
+"""Write your own judges, which check properties of your job that the harness does not check.
 
     from collections.abc import Iterator
     from harness.judge.users import Bundle, Check, TruthRow, failed, passed
@@ -16,11 +16,11 @@ this entry point group:
     [project.entry-points."pluto_e2e_harness.judges"]
     loss-falls = "my_package:loss_falls"
 
-A FAIL has the cause `user.loss-falls`, or `user.<cause>` with `failed(…, cause=…)`. A judge can turn PASS
-into FAIL or UNKNOWN, and nothing into PASS: if the harness's own verdict is not PASS, your checks are listed
-and do not change it. A judge that raises, yields nothing or reads damaged evidence results in UNKNOWN. Judges
-are called only if there was a job. A judge must read only the bundle: responses of a cluster or a network are
-not there when the bundle is judged again.
+The cause of a FAIL is `user.loss-falls`, or `user.<cause>` with `failed(…, cause=…)`. A judge can turn a PASS
+into FAIL or UNKNOWN, but no other verdict into PASS: if the harness's own verdict is not PASS, your checks
+are listed without changing it. If a judge raises, yields no check or reads damaged evidence, the verdict is
+UNKNOWN. Judges are called only if the launch created a job. A judge must read only the bundle, because no
+cluster or network is available when the bundle is judged again.
 """
 
 from __future__ import annotations
@@ -58,18 +58,18 @@ GROUP = "pluto_e2e_harness.judges"
 
 
 def installed() -> list[Named]:
-    """Return the judges of all installed packages with their names. A judge is imported when it is called."""
+    """Return the names and judges of all installed packages. Each judge is imported when it is called."""
     entries = sorted(entry_points(group=GROUP), key=lambda entry: (entry.name, entry.value))
     return [(entry.name, _loading(entry)) for entry in entries]
 
 
 def judge(bundle: Bundle) -> Verdict:
-    """Return the verdict of the harness's judges and the installed ones for a bundle. Never raises."""
+    """Return the verdict on a bundle from the harness's checks and the installed judges. Never raises."""
     return engine.judge(bundle, installed())
 
 
 def _loading(entry: EntryPoint) -> Judge:
-    """Return a judge that is loaded when called, so that a broken package becomes a judge that raises."""
+    """Return a judge that is imported when called, so that a broken package raises only in that call."""
 
     def judge(bundle: Bundle) -> Iterable[Check]:
         loaded: Judge = entry.load()

@@ -1,1 +1,1 @@
-"""Judge the acceptance tests of nodes: each node against limits and against other nodes."""
+"""Judge the acceptance tests of nodes by comparing each node with limits and with other nodes."""

@@ -1,4 +1,4 @@
-"""Judge the acceptance tests of a bundle. The expected nodes are those of the cluster."""
+"""Judge the acceptance tests of a bundle. The nodes that should report come from its manifest and pods."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FILE = "acceptance.jsonl"
 def of_bundle(bundle: Bundle) -> Fleet | None:
     """Return the verdict on the cluster, or None if no acceptance tests were recorded.
 
-    It is cached, because the page and its JSON need it several times.
+    The verdict is cached, because the page and its JSON data need it several times.
     """
     return fleet(bundle.accepted(), members(bundle)) if bundle.has(FILE) else None
 
@@ -24,8 +24,8 @@ def of_bundle(bundle: Bundle) -> Fleet | None:
 def members(bundle: Bundle) -> list[Member]:
     """Return the nodes that should report, with their last pods.
 
-    Each pod of a DaemonSet tests its own node. The pods of other kinds form one world. A pod that was never
-    scheduled counts as a node that did not report.
+    Each pod of a DaemonSet tests only its own node. The pods of other kinds form one world. A pod that was
+    never scheduled counts as a node that did not report.
     """
     manifest = bundle.manifest
     if manifest is None or manifest.expected is None or manifest.launch is None:
@@ -47,6 +47,6 @@ def _member(index: int, pod: Pod | None, ranks: tuple[int, ...]) -> Member:
 
 
 def _restarts(pod: Pod) -> int:
-    """Return how often the containers of a pod were restarted. Each start must have reported."""
+    """Return how often the containers of a pod were restarted. A report is expected for each start."""
     counts = [status.get("restartCount") for status in items(pod.last.object, "status", "containerStatuses")]
     return max((count for count in counts if isinstance(count, int)), default=0)

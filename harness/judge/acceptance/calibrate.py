@@ -1,7 +1,7 @@
-"""Compute limits from a fleet that is known to be good, in the format of workers/acceptance/limits.toml.
+"""Compute limits from nodes that are known to be good, in the format of workers/acceptance/limits.toml.
 
-The baseline of a check is the mean of its figures. Figures further away than SHARE are dropped and the mean
-is computed again, until no figure is dropped. The limit is SHARE of the baseline.
+The baseline of a check is the mean of its measured values. Values that differ too much from the mean are
+dropped and the mean is computed again, until no value is dropped. The limit is SHARE of the baseline.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from harness.judge.acceptance.fleet import Fleet
 from harness.workers.acceptance.limits import MARGIN
 
 SHARE = 0.9
-"""Share of the baseline that still passes. Figures of one fleet differ less than from a vendor's peak."""
+"""Share of the baseline that still passes. Good nodes differ less from each other than from vendor peaks."""
 FROM_NODES = 4
-"""Minimum number of nodes. Among fewer, a bad node cannot be distinguished from a good one."""
+"""Minimum number of nodes. With fewer, a bad node cannot be distinguished from a good one."""
 LEAST = 2 / 3
-"""Share of the figures that must remain. If more are dropped, the fleet is not homogeneous."""
+"""Share of the values that must remain. If more are dropped, the nodes are not equal."""
 
 
 @dataclass(frozen=True)
@@ -41,17 +41,17 @@ class Baseline:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The baselines of a fleet, and the reasons why other checks have none."""
+    """The baselines for a set of nodes, and the reasons why other checks have no baseline."""
 
     rows: tuple[Baseline, ...]
     refused: tuple[str, ...]
 
 
 def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
-    """Return the baseline of each check with figures, for each GPU model.
+    """Return the baseline of each check with measured values, for each GPU model.
 
-    Nodes that did not report, or that have several GPU models, are ignored.
-    Raises ValueError if `share` is out of range.
+    Nodes that did not report, or that have several GPU models, are ignored. Raises ValueError if `share` is
+    out of range.
     """
     if not 0 < share * (1 + MARGIN) <= 1:
         raise ValueError(f"share must be above 0 and at most {1 / (1 + MARGIN):.2f}; got {share}")
@@ -85,9 +85,10 @@ def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
 
 
 def stable(values: Sequence[float], share: float) -> list[float]:
-    """Return the values that agree: those within `share` of the mean of the remaining ones.
+    """Return the values that agree with each other within the factor `share`.
 
-    The first centre is the median, because distant outliers would move the mean away from good values.
+    Values near the median are selected first, because distant outliers move the mean away from good values.
+    The selection is then repeated around the mean of the selected values until it no longer changes.
     """
     centre, kept = median(values), list(values)
     while True:
@@ -100,9 +101,10 @@ def stable(values: Sequence[float], share: float) -> list[float]:
 
 
 def toml(calibration: Calibration, *, bundle: str, date: str, share: float = SHARE) -> str:
-    """Return the limits as a file for --limits. The source of each has the bundle, date and number of nodes.
+    """Return the limits as a file for --limits. Each source has the bundle, the date and the number of nodes.
 
-    Raises ValueError without a baseline, because an empty file would silently apply the shipped limits.
+    Raises ValueError if there is no baseline, because with an empty file the shipped limits would apply
+    without notice.
     """
     if not calibration.rows:
         raise ValueError("; ".join(calibration.refused) or "the fleet reported no figures")
@@ -127,7 +129,7 @@ def toml(calibration: Calibration, *, bundle: str, date: str, share: float = SHA
 
 
 def _model(node: NodeResult) -> str | None:
-    """Return the name of a node's GPU model in limits.toml, or None if it is unknown or not unique."""
+    """Return the name of a node's GPU model for limits.toml, or None if the node has none or several."""
     if not node.answered or node.kind is None:
         return None
     if node.kind.device == "cpu":
@@ -136,7 +138,7 @@ def _model(node: NodeResult) -> str | None:
 
 
 def _is_figure(cell: Cell) -> bool:
-    """Return whether the cell is a rate of the node itself. Error counts have no baseline."""
+    """Return whether the result is a rate that a node measured on its own. Error counts have no baseline."""
     return (
         cell.measured is not None
         and math.isfinite(cell.measured)
@@ -149,7 +151,7 @@ def _is_figure(cell: Cell) -> bool:
 
 
 def _literal(model: str) -> str:
-    """Return a model's name as a pattern that matches only this name."""
+    """Return a pattern that matches only this model name."""
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in model)
 
 
@@ -158,7 +160,7 @@ def _plain(text: str) -> str:
 
 
 def told(calibration: Calibration) -> Iterable[str]:
-    """Yield a line for each baseline and for each check without one."""
+    """Yield a line for each baseline and for each check without a baseline."""
     for row in calibration.rows:
         dropped = f", {row.dropped} dropped" if row.dropped else ""
         figures = f"{row.figures} figures of {row.nodes} nodes{dropped}"

@@ -1,4 +1,4 @@
-"""The results of acceptance tests: of a check with its limit and the fleet's median, of a GPU, of a node."""
+"""The results of acceptance tests for a check, a GPU and a node, with limits and medians of all nodes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceReport
 from harness.workers.acceptance import check as pod
 
 ORDER: tuple[Verdict, ...] = ("FAIL", "UNKNOWN", "WARN", "PASS")
-"""Verdicts, worst first. UNKNOWN comes before WARN, because an unproved node is worse than a slow one."""
+"""Verdicts, worst first. UNKNOWN comes before WARN, because an unproved node is worse than a slow node."""
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst verdict, or UNKNOWN if there is none."""
+    """Return the worst verdict, or UNKNOWN if there are no verdicts."""
     return pod.worst(verdicts)
 
 
 def natural(name: str) -> list[tuple[int, str]]:
-    """Return a sort key for names by which node2 comes before node10."""
+    """Return a sort key for names that puts node2 before node10."""
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The result of one check for one node or GPU. `median` is that of the fleet, if known."""
+    """The result of one check on one node or GPU. `median` is that of all nodes of its kind, or None."""
 
     id: str
     verdict: Verdict
@@ -43,7 +43,7 @@ class Cell:
 
     @classmethod
     def of(cls, check: AcceptanceCheck) -> Cell:
-        """Return the cell of a check as its pod reported it."""
+        """Return the result of a check as the pod reported it."""
         return cls(
             id=check.id,
             verdict=check.verdict,
@@ -60,18 +60,18 @@ class Cell:
         )
 
     def rank(self) -> tuple[int, str, int]:
-        """Return the sort key: worst verdict first, then check, then GPU."""
+        """Return the sort key: the worst verdict first, then by check, then by GPU."""
         return ORDER.index(self.verdict), self.id, -1 if self.gpu is None else self.gpu
 
     @property
     def name(self) -> str:
-        """Return the id of the check, with the number of its GPU."""
+        """Return the id of the check, followed by the number of the GPU if it has one."""
         return self.id if self.gpu is None else f"{self.id} GPU {self.gpu}"
 
 
 @dataclass(frozen=True)
 class Kind:
-    """The kind of a node: device, mode and GPU models. Only nodes of the same kind are compared."""
+    """The device, mode and GPU models of a node. Only nodes with equal kinds are compared."""
 
     device: str
     mode: str
@@ -79,7 +79,7 @@ class Kind:
 
     @classmethod
     def of(cls, report: AcceptanceReport) -> Kind:
-        """Return the kind of the node of a report."""
+        """Return the kind of the node that made a report."""
         return cls(report.device, report.mode, tuple(sorted({gpu.name for gpu in report.gpus})))
 
     def __str__(self) -> str:
@@ -88,10 +88,10 @@ class Kind:
 
 @dataclass(frozen=True)
 class Figure:
-    """The median of one check over the nodes of one kind.
+    """The median of one check's measured values over the nodes of one kind.
 
-    Nodes without a figure count as faster, so that a missing node never makes a slow one look better.
-    `median` is None if too few nodes have a figure.
+    Nodes without a value count as faster, so that a missing node never makes a slow node look better.
+    `median` is None if too few nodes have a value.
     """
 
     id: str
@@ -99,13 +99,13 @@ class Figure:
     unit: str
     median: float | None
     nodes: int
-    """Number of nodes with a figure."""
+    """Number of nodes with a measured value."""
     missing: int
 
 
 @dataclass(frozen=True)
 class GpuResult:
-    """The verdict on one GPU: the worst of its checks, or UNKNOWN without checks."""
+    """The verdict on one GPU: the worst result of its checks, or UNKNOWN if it has no checks."""
 
     index: int
     uuid: str
@@ -115,7 +115,7 @@ class GpuResult:
 
 @dataclass(frozen=True)
 class NodeResult:
-    """The verdict on one node: the worst of its cells, which are sorted worst first."""
+    """The verdict on one node: the worst of its results in `cells`, which are sorted worst first."""
 
     node: str
     pod: str
@@ -126,9 +126,9 @@ class NodeResult:
     cells: tuple[Cell, ...]
     versions: dict[str, str]
     line: int
-    """Line of the pod's first record in acceptance.jsonl, or 0 if it has none."""
+    """Line number of the pod's first record in acceptance.jsonl, or 0 if there is none."""
 
     @property
     def first(self) -> Cell | None:
-        """Return the worst cell, or None if all passed."""
+        """Return the worst result, or None if all checks passed."""
         return self.cells[0] if self.cells and self.cells[0].verdict != "PASS" else None

@@ -1,6 +1,6 @@
 """Judge the acceptance tests of a launch: every node reported, and every test passed.
 
-The verdict in a report is not trusted. It is computed again from its checks.
+The verdict in a report is not trusted. It is computed again from the checks in the report.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from harness.workers.acceptance.check import TAGS
 
 NO_CUDA: CauseId = "image.no_cuda"
 _NODE_TAGS = {"ENV", "COMPUTE", "TRAIN", "DDP"}
-"""Tags of which a complete report of a node has checks."""
+"""Tags for which the complete report of a node contains checks."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The report of one pod, or the single checks that it printed."""
+    """The report of one pod, or the individual checks that the pod printed."""
 
     index: int
     node: str
-    """The Kubernetes node, according to the API server."""
+    """The name of the Kubernetes node, according to the API server."""
     checks: tuple[tuple[str, AcceptanceCheck], ...]
-    """(line in the bundle, check): those of the report, or the single ones if there is no report."""
+    """(reference into the bundle, check). Without a report, these are the individually printed checks."""
     report: AcceptanceReport | None
     ref: str
     at: str = ""
-    """When the first failed check was printed."""
+    """The time at which the first failed check was printed."""
 
     @property
     def about(self) -> str:
@@ -44,7 +44,7 @@ class Answer:
 
 
 def answers(case: Case) -> dict[int, Answer]:
-    """Map each node index to the results of its last pod."""
+    """Map each node index to the results from the node's last pod."""
     by_index: dict[int, Answer] = {}
     records = case.bundle.accepted()
     for index, pod in case.pods.items():
@@ -59,7 +59,7 @@ def answers(case: Case) -> dict[int, Answer]:
 
 
 def reports(case: Case) -> Finding:
-    """Check `reports`: every expected node gave a complete report. For collectives, one pod's is enough."""
+    """Check `reports`: every expected node reported completely. For collectives, one report is enough."""
     there = answers(case)
     if _without_cuda(there):
         return unknown("reports", "the image has no CUDA, so no node was tested")
@@ -120,7 +120,7 @@ def accepted(case: Case) -> Finding:
     if image := _without_cuda(there):
         _, ref, check = image[0]
         where = f"{counted(len(image), 'pod')} reported this, so no node is judged"
-        # The phase is that of `image`, before the exit codes that follow from it.
+        # Give the finding the phase of `image`, which precedes the resulting exit codes.
         start = REGISTRY["image"].at
         return found("acceptance", NO_CUDA, check.text, why=[where], evidence=[ref], phase=start)
     if bad := [each for each in all_ if each[2].verdict == "FAIL"]:
@@ -142,13 +142,13 @@ def accepted(case: Case) -> Finding:
 
 
 def _without_cuda(there: dict[int, Answer]) -> list[tuple[Answer, str, AcceptanceCheck]]:
-    """Return the checks of pods whose image cannot use a GPU."""
+    """Return the failed checks of pods whose image cannot use a GPU."""
     all_ = [(one, ref, check) for one in there.values() for ref, check in one.checks]
     return [each for each in all_ if each[2].cause == NO_CUDA]
 
 
 def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Finding:
-    """Return the finding for failed checks. Checks of the environment come first, collectives last."""
+    """Return the finding for failed checks, ordered from checks of the environment to collectives."""
     bad = sorted(bad, key=lambda each: (TAGS.index(each[2].tag), each[0].index))
     shared = _shared(case, bad)
     cause = shared[0] if shared else _cause(bad[0][2])
@@ -177,7 +177,7 @@ def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Findi
 
 
 def _shared(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> tuple[CauseId, str] | None:
-    """Return the cause that more than half of the nodes and at least two share, with a sentence, or None."""
+    """Return the cause of failures on more than half of the nodes (at least two) and a sentence, or None."""
     if case.launch.acceptance != "nodes":
         return None
     nodes: dict[CauseId, set[int]] = {}
@@ -191,19 +191,19 @@ def _shared(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> tuple
 
 
 def _cause(check: AcceptanceCheck) -> CauseId:
-    """Return the cause of a failed check. A cause of another version becomes acceptance.failed."""
+    """Return the cause of a failed check, or acceptance.failed if this version does not know the cause."""
     return CAUSES[check.cause].id if check.cause in CAUSES else "acceptance.failed"
 
 
 def _accused(case: Case, answer: Answer, check: AcceptanceCheck) -> list[int]:
-    """Return the ranks that a failed check concerns. A check of a node concerns all its ranks."""
+    """Return the ranks that a failed check concerns. A check of a node concerns all ranks on it."""
     if case.launch.acceptance == "ddp":
         return [rank for rank in check.ranks if rank in case.ranks]
     return case.ranks_of(answer.index)
 
 
 def _doubts(case: Case, there: dict[int, Answer]) -> Iterable[tuple[Answer, str]]:
-    """Yield what is not proved although nothing failed: not measured, not judged, or not reported."""
+    """Yield what is unproved although no check failed: not measured, not judged, or not reported."""
     every = {check.id for one in there.values() for _, check in one.checks}
     for one in there.values():
         if case.launch.acceptance == "nodes" or one.report is not None:
@@ -231,7 +231,7 @@ def _doubts_of(case: Case, one: Answer, every: set[str]) -> Iterable[str]:
 
 
 def _holds(check: AcceptanceCheck) -> bool:
-    """Return whether the figure of a check satisfies its limit."""
+    """Return whether the measured value of a check satisfies its limit."""
     if check.limit is None:
         return True
     if check.measured is None:
@@ -244,7 +244,7 @@ def _holds(check: AcceptanceCheck) -> bool:
 
 
 def _state(case: Case, index: int | None) -> str:
-    """Return a clause on the pod of a node that gave no report."""
+    """Return a clause on the state of the pod of a node without a report."""
     pod = case.pods.get(index) if index is not None else None
     if pod is None:
         return "no pod started there"

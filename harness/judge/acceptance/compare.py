@@ -1,4 +1,4 @@
-"""Compare nodes of one kind with each other: figures, missing checks, versions."""
+"""Compare nodes of the same kind with each other: measured values, missing checks and versions."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from harness.judge.acceptance.cells import NodeResult
 
 FROM_NODES = 4
-"""Minimum number of nodes for a comparison. Of two or three nodes, it is not known which one is right."""
+"""Minimum number of nodes for a comparison. With two or three, it is unknown which one is faulty."""
 SLOW = 0.75
-"""A figure below this share of the fleet's median is slower than the fleet."""
+"""A value below this share of the median of all nodes counts as slow."""
 VERSIONS = "fleet.versions"
 SLOWER = "fleet.slower"
 ADVICE = {
@@ -25,12 +25,12 @@ ADVICE = {
         "power limit and its load with theirs."
     )
 }
-"""Causes that only a comparison of nodes can find, and what to do."""
+"""Causes that only a comparison of nodes can find → what to do."""
 Place = tuple[str, int | None]
 
 
 def beside(nodes: Sequence[NodeResult]) -> tuple[list[NodeResult], list[Figure]]:
-    """Return the nodes with the results of their comparison, and the medians."""
+    """Return the nodes with the results of the comparison added, and the medians."""
     figures = _figures(nodes)
     wanted = _wanted(nodes)
     compared = []
@@ -42,7 +42,7 @@ def beside(nodes: Sequence[NodeResult]) -> tuple[list[NodeResult], list[Figure]]
 
 
 def _with(node: NodeResult, cells: Iterable[Cell]) -> NodeResult:
-    """Return a node with these cells and the resulting verdicts."""
+    """Return a node with the given results and the verdicts that follow from them."""
     made = tuple(sorted(cells, key=Cell.rank))
     gpus = tuple(
         replace(gpu, verdict=worst(cell.verdict for cell in made if cell.gpu == gpu.index))
@@ -52,9 +52,9 @@ def _with(node: NodeResult, cells: Iterable[Cell]) -> NodeResult:
 
 
 def _figures(nodes: Sequence[NodeResult]) -> list[Figure]:
-    """Return the medians of figures for which greater is better, for kinds with at least FROM_NODES nodes.
+    """Return the medians of values for which higher is better, for kinds with at least FROM_NODES nodes.
 
-    The figure of a node is the median of its GPUs. Nodes of unknown kind count for every kind.
+    The value of a node is the median of its GPUs. Nodes of an unknown kind count for every kind.
     """
     unknown = sum(node.kind is None for node in nodes)
     figures: list[Figure] = []
@@ -79,19 +79,19 @@ def _figures(nodes: Sequence[NodeResult]) -> list[Figure]:
 
 
 def _comparable(cell: Cell) -> bool:
-    """Return whether the cell has a figure of the node itself for which greater is better."""
+    """Return whether the result is a value of the node itself for which higher is better."""
     return cell.measured is not None and cell.relation == ">=" and not cell.ranks
 
 
 def _highest(values: Sequence[float], total: int) -> float | None:
-    """Return the highest possible median of `total` nodes, some of which have these figures, or None."""
+    """Return the highest possible median of `total` nodes of which only some have `values`, or None."""
     ordered = [*sorted(values), *[float("inf")] * (total - len(values))]
     middle = median(ordered)
     return None if middle == float("inf") else middle
 
 
 def _compared(cell: Cell, figure: Figure | None) -> Cell:
-    """Return a cell with the fleet's median. Only a cell that passed can become worse by it."""
+    """Return a result with the median of all nodes, which can make the verdict worse but never better."""
     if figure is None or cell.measured is None or not _comparable(cell) or figure.unit != cell.unit:
         return cell
     if figure.median is None:
@@ -107,10 +107,10 @@ def _compared(cell: Cell, figure: Figure | None) -> Cell:
 
 
 def _wanted(nodes: Sequence[NodeResult]) -> dict[Kind | None, set[Place]]:
-    """Return the checks that each kind of node should report: those that passed on one of its nodes.
+    """Return the checks that each kind of node should report: those that passed on at least one such node.
 
-    Some checks are reported only if they fail, so failed ones do not count. The checks of a node of unknown
-    kind are expected of all kinds.
+    Some checks are reported only if they fail, so failed checks do not count. The checks of a node of unknown
+    kind are expected from nodes of all kinds.
     """
     by_kind: dict[Kind | None, set[Place]] = defaultdict(set)
     for node in nodes:
@@ -123,7 +123,7 @@ def _wanted(nodes: Sequence[NodeResult]) -> dict[Kind | None, set[Place]]:
 
 
 def _not_reported(node: NodeResult, wanted: dict[Kind | None, set[Place]]) -> list[Cell]:
-    """Return a cell for each check that other nodes of its kind have and this node lacks."""
+    """Return a result for each check that other nodes of the same kind reported and this node did not."""
     if node.kind is None:
         return []
     has = {(cell.id, cell.gpu) for cell in node.cells}
@@ -135,7 +135,7 @@ def _not_reported(node: NodeResult, wanted: dict[Kind | None, set[Place]]) -> li
 
 
 def versions(nodes: Sequence[NodeResult]) -> Cell:
-    """Return the cell on whether all nodes run the same versions.
+    """Return the result of the check that all nodes run the same versions.
 
     WARN lists the nodes that differ from the majority, or all nodes if there is no majority.
     """
@@ -151,7 +151,7 @@ def versions(nodes: Sequence[NodeResult]) -> Cell:
 
 
 def _apart(name: str, nodes: Sequence[NodeResult]) -> list[str]:
-    """Return one sentence with the nodes whose version differs, or []."""
+    """Return one sentence that lists the nodes with a different version, or []."""
     by_node = {node.node: node.versions.get(name, "none") for node in nodes}
     count = Counter(by_node.values())
     if len(count) < 2:

@@ -1,8 +1,8 @@
-"""Judge the acceptance of a whole cluster: each check of each GPU of each node, compared with other nodes.
+"""Judge the acceptance tests of a whole cluster: every check of every GPU of every node.
 
-A node passes if its report is complete and every check in it passed. Missing results are UNKNOWN: a node that
-did not report, a check that other nodes have, a report that was cut off. Pods print each check twice, so that
-the loss of a single record never improves a verdict.
+A node passes if its report is complete and every check in the report passed. A missing result is UNKNOWN: a
+node that did not report, a check that only other nodes reported, or a report that was cut off. Pods print
+each check twice, so that a single lost record never improves a verdict.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ GPUS = "fleet.gpus"
 
 @dataclass(frozen=True)
 class Pair:
-    """The result of a test of two nodes with each other."""
+    """The result of a test between two nodes."""
 
     a: str
     b: str
@@ -35,9 +35,9 @@ class Pair:
 
 @dataclass(frozen=True)
 class Fleet:
-    """The verdict on a cluster. In `nodes`, those without a report come first, then the worst ones.
+    """The verdict on a cluster. `nodes` begins with those without a report, followed by the worst nodes.
 
-    `checks` concern all nodes together: missing reports, different versions, the collectives.
+    `checks` are the results that concern all nodes: missing reports, different versions, and collectives.
     """
 
     verdict: Verdict
@@ -45,7 +45,7 @@ class Fleet:
     checks: tuple[Cell, ...]
     pairs: tuple[Pair, ...]
     figures: tuple[Figure, ...]
-    """The median of each figure over the fleet."""
+    """The median of each measured value over all nodes of a kind."""
 
     @property
     def text(self) -> str:
@@ -63,7 +63,7 @@ class Fleet:
 def fleet(
     records: Iterable[AcceptanceRecord | tuple[int, AcceptanceRecord]], expected: Iterable[Member | str]
 ) -> Fleet:
-    """Judge records of pods, with or without line numbers. `expected` are the nodes that should report."""
+    """Judge the records of pods, with or without line numbers. `expected` is the nodes that should report."""
     members = [Member(one) if isinstance(one, str) else one for one in expected]
     pods = by_pod(one if isinstance(one, tuple) else (0, one) for one in records)
     nodes, unplaced = placed(pods, members)
@@ -95,10 +95,10 @@ def fleet(
 def _node(
     name: str, said: PodSaid | None, restarts: int, shared: Sequence[Cell], together: bool, owing: bool
 ) -> NodeResult:
-    """Return the results of a node from its own tests and those of several nodes, before any comparison.
+    """Return the results of a node, from its own tests and those of several nodes, before any comparison.
 
-    `together` means that all ranks form one world. `owing` means that some node tested itself, so this one
-    should have, too.
+    `together` means that all ranks form one world. `owing` means that at least one node tested itself, so
+    that this node should have done so, too.
     """
     cells, report, gpus = list(shared), None, list[GpuResult]()
     if said is not None:
@@ -133,7 +133,7 @@ def _node(
 
 
 def _verdict_of(report: AcceptanceReport) -> list[Cell]:
-    """Return a cell if the verdict of a report is worse than its checks, or if it has no checks."""
+    """Return a result if the verdict of a report is worse than that of its checks, or if it has no checks."""
     made = worst(check.verdict for check in report.checks)
     if ORDER.index(report.verdict) < ORDER.index(made):
         return [Cell(REPORT, report.verdict, f"the report is {report.verdict}, but its checks are {made}")]
@@ -141,7 +141,7 @@ def _verdict_of(report: AcceptanceReport) -> list[Cell]:
 
 
 def _no_gpu(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
-    """Return a cell for a node without tested GPUs, unless one of its checks reports that."""
+    """Return a result for a node without tested GPUs, unless one of its checks already reports that."""
     if (report.device == "cuda" and report.gpus) or any(
         cell.verdict != "PASS" and (cell.cause or "").startswith("gpu.") for cell in cells
     ):
@@ -151,7 +151,7 @@ def _no_gpu(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _untested(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
-    """Return a cell for each GPU of the node that no check concerns."""
+    """Return a result for each GPU of the node to which no check applies."""
     tested = {cell.gpu for cell in cells}
     return [
         Cell(GPUS, "UNKNOWN", f"no check concerns {gpu.uuid}", gpu=gpu.index)

@@ -1,4 +1,4 @@
-"""Derive what the tests of several nodes together prove for each of them."""
+"""Derive what the tests that several nodes ran together prove about each node."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ TOGETHER = "fleet.together"
 
 @dataclass(frozen=True)
 class Group:
-    """The report of one pod on several nodes. `hosts` is rank → node, `lack` why it is incomplete or None."""
+    """The report of one pod about several nodes.
+
+    `hosts` is rank → node. `lack` says why the report is incomplete, or is None.
+    """
 
     pod: str
     hosts: Mapping[int, str]
@@ -24,7 +27,7 @@ class Group:
     lack: str | None = None
 
     def node(self, number: int) -> str:
-        """Return the name of the node with this number. Nodes are numbered by their first ranks."""
+        """Return the name of the node with this number. Nodes are ordered by their lowest ranks."""
         return self._names[number] if 0 <= number < len(self._names) else f"node {number}"
 
     @cached_property
@@ -32,10 +35,10 @@ class Group:
         return list(dict.fromkeys(self.hosts[rank] for rank in sorted(self.hosts)))
 
     def cells(self, node: str) -> list[Cell]:
-        """Return the cells of one node.
+        """Return the results for one node.
 
-        Of checks with ranks, those with ranks of this node count. A check that failed because of other nodes
-        proves nothing about this one, which is UNKNOWN.
+        Of checks that name ranks, those that name a rank of this node count. A check that failed because of
+        other nodes proves nothing about this node, so its result is UNKNOWN.
         """
         own = {rank for rank, name in self.hosts.items() if name == node}
         if not own:
@@ -52,8 +55,8 @@ class Group:
         shared = [check for check in checks if not check.ranks]
         others = [check for check in checks if check.ranks and not own & set(check.ranks)]
         cells = [Cell.of(check) for check in mine]
-        # A failure of all together accuses no node, and proves none to be good. If one node runs all ranks,
-        # it belongs to that node.
+        # A common failure of all nodes neither blames a node nor proves one to be good. If one node runs all
+        # ranks, the failure belongs to that node.
         alone = len(set(self.hosts.values())) == 1
         cells += [
             replace(
@@ -74,7 +77,7 @@ class Group:
 def groups(
     nodes: Mapping[str, PodSaid], restarts: Mapping[str, int], world: Mapping[int, str]
 ) -> list[Group]:
-    """Return the reports of pods on several nodes. `world` is rank → node if all nodes test together."""
+    """Return the pods' reports about several nodes. `world` is rank → node if all nodes test together."""
     found: list[Group] = []
     for node, said in nodes.items():
         lack = said.lacks(restarts.get(node, 0))
@@ -93,14 +96,14 @@ def covered(found: Iterable[Group]) -> list[str]:
 
 
 def cells(found: Iterable[Group], node: str) -> list[Cell]:
-    """Return the cells of one node from all groups."""
+    """Return the results for one node from all groups."""
     return [cell for group in found for cell in group.cells(node)]
 
 
 def own(found: Sequence[Group], world: Mapping[int, str]) -> list[Cell]:
-    """Return the checks of all groups unchanged, which concern all nodes together.
+    """Return the unchanged checks of all groups, which concern all nodes.
 
-    The result is UNKNOWN if all nodes should have tested together and no pod reported it.
+    The result is UNKNOWN if all nodes should have run tests together and no pod reported such tests.
     """
     if world and not found:
         return [Cell(TOGETHER, "UNKNOWN", "no pod reported the tests of all nodes together")]

@@ -1,7 +1,7 @@
-"""Distinguish a node's own faults from those of the image, the request, or something that nodes share.
+"""Distinguish a node's own faults from those of the image, the request, or a shared component.
 
-A node is tainted only if the tests prove that the node itself is at fault. A cause that most nodes share does
-not prove it: an image without CUDA fails everywhere.
+A node is tainted only if the tests prove that the node itself is at fault. A cause on most nodes does not
+prove this: an image without CUDA fails everywhere.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ OWN = frozenset(
         *("training.not_reproducible", "straggler.rank", "clock.wrong", "node.bad"),
     }
 )
-"""Causes in the hardware of a node, measured on it or found by a search among many nodes."""
+"""Causes in a node's hardware, which the node measured itself or a search among many nodes found."""
 COMPARED = frozenset({"gpu.absent", "gpu.fewer", "gpu.driver", "memlock.low", "shm.full"})
-"""Causes of a node, an image or a request. They are a node's own only if other nodes do not have them."""
+"""Causes in a node, an image or a request. They are the node's own only if other nodes do not have them."""
 
 
 def doubtful(found: Fleet, *, force: bool = False) -> dict[str, str]:
     """Return the failed nodes whose fault is not proved to be their own, each with the reason.
 
-    If more than half of the nodes fail in the same way, these are all failed nodes. With `force`, such a
-    cause counts as each node's own.
+    If more than half of the nodes fail with the same cause, the result contains all failed nodes. With
+    `force`, such a cause counts as each node's own.
     """
     answered = [node for node in found.nodes if node.answered]
     failed = [node for node in found.nodes if node.verdict == "FAIL"]
@@ -40,7 +40,7 @@ def doubtful(found: Fleet, *, force: bool = False) -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Shared:
-    """A cause that more than half of the nodes share."""
+    """A cause that occurs on more than half of the nodes."""
 
     cause: str
     count: int
@@ -52,7 +52,7 @@ class Shared:
 
 
 def shared_cause(found: Fleet) -> Shared | None:
-    """Return the cause with which more than half of the nodes and at least two fail, or None."""
+    """Return the cause of failures on more than half of the nodes (at least two), or None."""
     answered = [node for node in found.nodes if node.answered]
     causes = dict.fromkeys(cell.cause for node in answered for cell in node.cells if cell.verdict == "FAIL")
     counts = {cause: sum(_fails(node, cause) for node in answered) for cause in causes if cause}
@@ -61,7 +61,7 @@ def shared_cause(found: Fleet) -> Shared | None:
 
 
 def image_at_fault(found: Fleet) -> str | None:
-    """Return why the image cannot test any node, or None."""
+    """Return why the image cannot test any node, or None if it can."""
     texts = (cell.text for node in found.nodes for cell in node.cells if cell.cause == NO_CUDA)
     return next(texts, None)
 

@@ -1,7 +1,7 @@
 """Read the acceptance records of one pod: the last result of each check, and whether they are complete.
 
-A pod prints each check when it is done, and again in the report at its end. So lost records are noticed: a
-check that is in no report, or a container that started more often than it reported.
+A pod prints each check when it is done, and again in the report at the end. This shows lost records: a check
+that is missing in every report, or a container that started more often than it reported.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ Key = tuple[str, int | None, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Member:
-    """A node that should report, and the facts about its pod from the cluster.
+    """A node that should report, and what the cluster says about its pod.
 
-    `pod` is the last pod of the node, "" if unknown. `ranks` are those of the node in the world of all nodes,
-    () if each node tests itself.
+    `pod` is the last pod of the node, or "" if it is unknown. `ranks` are the node's ranks in the world of
+    all nodes, or () if each node tests only itself.
     """
 
     node: str
@@ -31,13 +31,13 @@ class Member:
 
 @dataclass
 class PodSaid:
-    """The records of one pod. `line` is that of the first record, or 0 if they are not from a file."""
+    """The records of one pod. `line` is the line number of the first record, or 0 without a file."""
 
     pod: str
     line: int = 0
     reports: list[AcceptanceReport] = field(default_factory=list)
     loose: list[AcceptanceCheck] = field(default_factory=list)
-    """Checks that are in no later report."""
+    """Checks that no later report contains."""
     contradicted: list[str] = field(default_factory=list)
     """Ids of checks whose verdict differs in a later report."""
 
@@ -56,21 +56,21 @@ class PodSaid:
 
     @property
     def of_itself(self) -> bool:
-        """Return whether it has results of its own node, and not only of several nodes together."""
+        """Return whether the pod has results of its own node, and not only of several nodes together."""
         return any(not of_group(one) for one in self.reports) or any(one.tag != "DDP" for one in self.loose)
 
     @property
     def starts(self) -> int:
-        """Return how many container starts the reports prove: the most reports with the same check."""
+        """Return how many container starts the reports prove: the maximum number of reports of one check."""
         count = Counter(
             (report.kind, id_) for report in self.reports for id_ in {check.id for check in report.checks}
         )
         return max(count.values(), default=0)
 
     def last(self) -> list[tuple[AcceptanceReport, list[AcceptanceCheck]]]:
-        """Return the reports that count, oldest first, each with its checks that are in no later report.
+        """Return the reports that count, oldest first, with those of their checks that no later report has.
 
-        A loose check is later than all reports, so it replaces the reported one.
+        A check in `loose` is later than all reports, so it replaces the reported check.
         """
         later = {check.id for check in self.loose}
         counting: list[tuple[AcceptanceReport, list[AcceptanceCheck]]] = []
@@ -101,7 +101,7 @@ def key(check: AcceptanceCheck) -> Key:
 
 
 def by_pod(records: Iterable[tuple[int, AcceptanceRecord]]) -> dict[str, PodSaid]:
-    """Map each pod to its records, in the order of the last record."""
+    """Map each pod to its records. Pods are in the order of their last records."""
     pods: dict[str, PodSaid] = {}
     for line, record in records:
         said = pods.pop(record.pod, None) or PodSaid(record.pod, line)
@@ -111,15 +111,15 @@ def by_pod(records: Iterable[tuple[int, AcceptanceRecord]]) -> dict[str, PodSaid
 
 
 def of_group(report: AcceptanceReport) -> bool:
-    """Return whether a report concerns several nodes together."""
+    """Return whether a report is about several nodes together."""
     return report.kind == "ddp" and len(set(report.hosts.values())) > 1
 
 
 def placed(pods: dict[str, PodSaid], members: Sequence[Member]) -> tuple[dict[str, PodSaid], list[PodSaid]]:
-    """Return node → records of its last pod, and the pods whose node is unknown.
+    """Return node → the records of its last pod, and the records of pods whose node is unknown.
 
-    The node according to the cluster takes precedence over the pod's own report. A pod that was replaced on
-    its node does not count.
+    The cluster's information on the node of a pod takes precedence over the pod's own report. A pod that was
+    replaced on its node does not count.
     """
     known = {member.pod: member.node for member in members if member.pod}
     decided = set(known.values())

@@ -12,9 +12,9 @@ from harness.judge.cluster import controllers
 from harness.judge.finding import Finding, found, listed, passed, unknown
 
 ENDING_SECONDS = 20.0
-"""Seconds that ranks, Pluto's client and torchrun may need to end after the last row on a busy machine."""
+"""Maximum number of seconds that ranks, Pluto's client and torchrun need to exit after the last point."""
 _MANAGED = "kueue.x-k8s.io/managed"
-"""The label of pods that Kueue admits."""
+"""Label of pods that Kueue admits."""
 
 
 def _is(state: ObjectState, kind: str) -> bool:
@@ -22,12 +22,12 @@ def _is(state: ObjectState, kind: str) -> bool:
 
 
 def ever_admitted(case: Case) -> bool:
-    """Return whether any recorded state of the job's Workload is Admitted."""
+    """Return whether any recorded state of the job's Workload has the condition Admitted."""
     return any(_is(state, "Admitted") for state in case.workload)
 
 
 def evicted(case: Case) -> bool:
-    """Return whether the job's Workload was Evicted when the wait ended."""
+    """Return whether the job's Workload had the condition Evicted at the end of the wait."""
     return bool(case.workload) and _is(case.workload[-1], "Evicted")
 
 
@@ -65,7 +65,7 @@ _TOLERATE = (
 
 
 def _refused(case: Case, last: ObjectState) -> list[Finding]:
-    """Return both checks for a Workload that was never admitted. The cause comes from Kueue's message."""
+    """Return both findings for a Workload that was never admitted. Kueue's message determines the cause."""
     reserved = condition(last, "QuotaReserved")
     message, reason = str(reserved.get("message", "")), str(reserved.get("reason", ""))
     if reserved.get("status") == "True":
@@ -92,7 +92,7 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
 
 
 def _inactive(case: Case, message: str) -> list[str]:
-    """Return a sentence on why the queue in Kueue's message is inactive, from its status, or []."""
+    """Return a sentence that says why the queue in Kueue's message is inactive, or []."""
     for kind in ("clusterqueue", "localqueue"):
         for queue in case.bundle.last(kind).values():
             active = condition(queue, "Active")
@@ -121,9 +121,9 @@ def _no_workload(case: Case) -> Finding:
 
 
 def _held_by_kueue(case: Case) -> bool:
-    """Return whether Kueue ever held the job: it suspends JobSets and Jobs, and gates the pods of others.
+    """Return whether Kueue ever suspended the job (a JobSet or Job) or gated its pods (other kinds).
 
-    If so, it also created a Workload, which the evidence lacks.
+    In that case, Kueue also created a Workload, which is missing in the evidence.
     """
     pods = [state for pods in case.pod_attempts.values() for pod in pods for state in pod.history]
     suspended = any(mapping(state.object, "spec").get("suspend") is True for state in case.jobsets)
@@ -133,7 +133,7 @@ def _held_by_kueue(case: Case) -> bool:
 def eviction(case: Case) -> Finding:
     """Check `eviction`: Kueue did not evict the job before it ended.
 
-    A job that completed after an eviction passes.
+    The check passes for a job that completed after an eviction.
     """
     if not case.queue and case.jobset is not None:
         return passed("eviction", "the job is in no queue")
@@ -171,10 +171,10 @@ def eviction(case: Case) -> Finding:
 
 
 def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
-    """Return the advice, preceded by the ranks that had not logged for long when the job's time was over.
+    """Return the advice, preceded by the ranks that had been silent for long when the job's time was over.
 
-    The rank that stopped logging first comes first. If all ranks had logged everything, more time would not
-    help, so the advice is replaced.
+    The rank that stopped logging first is named first. If all ranks had logged all their points, more time
+    would not have helped. In that case, another sentence replaces the advice.
     """
     last = {rank: case.last_logged(rank) for rank in case.ranks}
     quiet = [rank for rank in last if last[rank] and over - last[rank] >= ENDING_SECONDS]
@@ -187,7 +187,7 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
 
 
 def _late(case: Case, over: float) -> list[str]:
-    """Return a sentence if more than half of the job's time passed before every rank had logged a row."""
+    """Return a sentence if it took more than half of the job's time until every rank had logged a point."""
     admissions = [condition(state, "Admitted") for state in case.workload if _is(state, "Admitted")]
     begun = min((seconds(one.get("lastTransitionTime")) or over for one in admissions), default=over)
     logged = [case.first_logged(rank) or over for rank in case.ranks]
@@ -205,7 +205,7 @@ def _late(case: Case, over: float) -> list[str]:
 
 
 def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:
-    """Return the maximum execution time of the job as text, and advice if the harness set it."""
+    """Return the job's maximum execution time as text, and advice if that time follows from --wait."""
     limit = mapping(workload.object, "spec").get("maximumExecutionTimeSeconds")
     wait = case.manifest.deadline_seconds
     text = f" ({limit} s)" if limit else ""
@@ -215,6 +215,6 @@ def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:
 
 
 def _named(case: Case, message: str) -> list[str]:
-    """Return a sentence with the name of the Workload whose UID is in Kueue's message, or []."""
+    """Return a sentence with the name of the Workload whose UID Kueue's message contains, or []."""
     names = [seen.name for uid, seen in case.bundle.last("workload").items() if uid in message]
     return [f"this UID is that of Workload {', '.join(names)}"] if names else []

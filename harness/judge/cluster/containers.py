@@ -1,8 +1,8 @@
-"""Judge the other containers in the pods of ranks: init containers, sidecars, helpers.
+"""Judge the other containers in the pods of ranks: init containers, sidecars and helpers.
 
-Kubernetes starts a rank's container only after the init containers, and a pod ends only when all its
-containers have ended. So another container can keep a job from starting or ending, or fail a job whose ranks
-all succeeded.
+Kubernetes starts a rank's container only after the init containers have ended. A pod ends only when all its
+containers have ended. So another container can keep a job from starting or ending, or make a job fail
+although all its ranks succeeded.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _WAITS_AGAIN = "CrashLoopBackOff"
 
 @dataclass(frozen=True)
 class Other:
-    """A container beside that of the rank, in the last recorded state of its pod that lists it."""
+    """A container other than the rank's. `seen` is the last recorded state of its pod that contains it."""
 
     index: int
     pod: Pod
@@ -41,19 +41,19 @@ class Other:
 
     @property
     def running(self) -> dict[str, Any] | None:
-        """Return the state `running`, or None if the container does not run."""
+        """Return the state `running`, or None if the container is not running."""
         state = mapping(self.status, "state").get("running")
         return state if isinstance(state, dict) else None
 
     @property
     def ended(self) -> dict[str, Any]:
-        """Return the state `terminated`, or {}. During CrashLoopBackOff it is that of the last attempt."""
+        """Return the state `terminated`, or {}. During CrashLoopBackOff, it is that of the last try."""
         waits = mapping(self.status, "state", "waiting").get("reason") == _WAITS_AGAIN
         return mapping(self.status, "lastState" if waits else "state", "terminated")
 
     @property
     def exit_code(self) -> int:
-        """Return the exit code, or 0 if there is none."""
+        """Return the exit code, or 0 if the container has not ended."""
         code = self.ended.get("exitCode")
         return code if isinstance(code, int) else 0
 
@@ -68,12 +68,12 @@ class Other:
 
     @property
     def endless(self) -> bool:
-        """Return whether the pod ends without waiting for this container, as for native sidecars."""
+        """Return whether the pod can end while this container runs, which is true for native sidecars."""
         return self.role == "native sidecar"
 
 
 def of(case: Case, index: int) -> list[Other]:
-    """Return the other containers of a node's pod, in the order of its spec."""
+    """Return the containers of a node's pod other than the rank's, in the order of the pod's spec."""
     pod = case.pods.get(index)
     return [] if pod is None else list(_of(case, index, pod))
 
@@ -93,7 +93,7 @@ def _of(case: Case, index: int, pod: Pod) -> Iterator[Other]:
 
 
 def _last(pod: Pod, statuses: str, name: str) -> tuple[ObjectState, dict[str, Any]]:
-    """Return a container's last status before the deletion of its pod, which ends every container."""
+    """Return a container's last status before its pod's deletion, which ends all containers."""
     for seen in reversed([seen for seen in pod.history if not deletion.leaving(seen)] or pod.history):
         for status in items(seen.object, "status", statuses):
             if status.get("name") == name:
@@ -122,7 +122,7 @@ def holds_back(case: Case, index: int) -> bool:
 
 
 def before(case: Case, end: End) -> list[str]:
-    """Return a sentence for each other container of the pod that ended before the rank did."""
+    """Return a sentence for each other container of the pod that ended before the rank."""
     gone = [
         other
         for other in of(case, end.index)
@@ -183,7 +183,7 @@ def _in_time(case: Case, pod: Pod) -> bool:
 
 
 def _failed(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
-    """Return the finding for containers that failed a pod whose rank exited with 0."""
+    """Return the finding for containers that made a pod fail although its rank exited with 0."""
     bad = [
         other
         for other in others
@@ -238,7 +238,7 @@ def _found(
 
 
 def added_by(case: Case, other: Other) -> str:
-    """Return a clause on who added a container to its pod, from the templates and their field managers."""
+    """Return a clause that says who added a container to its pod, from pod templates and field managers."""
     launched = _templates(case.jobset) if case.jobset is not None else []
     what = f"{case.launch.kind} {case.launch.object_name}"
     if case.jobset is None or not launched:
@@ -254,7 +254,7 @@ def added_by(case: Case, other: Other) -> str:
 
 
 def _templates(seen: ObjectState) -> list[dict[str, Any]]:
-    """Return the pod specs in a launched object."""
+    """Return the pod specs that a launched object contains."""
     spec = mapping(seen.object, "spec")
     jobs = [mapping(job, "template", "spec", "template", "spec") for job in items(spec, "replicatedJobs")]
     return [template for template in [*jobs, mapping(spec, "template", "spec")] if template]
@@ -270,7 +270,7 @@ def _has(templates: list[dict[str, Any]], name: str) -> bool:
 
 
 def _writers(seen: ObjectState, name: str) -> list[str]:
-    """Return the field managers of the container with this name in an object's template."""
+    """Return the field managers that wrote the container with this name into an object's pod template."""
     key = f'k:{{"name":"{name}"}}'
     entries = items(seen.object, "metadata", "managedFields")
     return sorted({str(entry.get("manager")) for entry in entries if key in _keys(entry.get("fieldsV1"))})
@@ -284,7 +284,7 @@ def _keys(fields: Any) -> Iterator[str]:
 
 
 def _said(case: Case, other: Other) -> str:
-    """Return a clause with the last log line of a container, or "" if its log was not collected."""
+    """Return a clause that quotes the last log line of a container, or "" if no log was collected."""
     line, _ = last_line(case.bundle.tail(case.bundle.log(other.pod.name, other.name)))
     message = str(other.ended.get("message") or "").strip()
     text = line or (message.splitlines()[-1] if message else "")

@@ -1,4 +1,4 @@
-"""Judge whether JobSet and Kueue reconciled the job, and find why not."""
+"""Judge whether JobSet and Kueue reconciled the job, and find the reason if they did not."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TITLES: dict[Controller, str] = {"jobset": "JobSet", "kueue": "Kueue"}
 
 
 def waited(case: Case) -> bool:
-    """Return whether the harness waited to the end and was not stopped.
+    """Return whether the harness waited until the job ended or its deadline passed, and was not stopped.
 
     Only then does the absence of an object prove anything.
     """
@@ -28,7 +28,7 @@ def waited(case: Case) -> bool:
 
 
 def down(case: Case, controller: Controller) -> ObjectState | None:
-    """Return the last state of a controller's Deployment without available pods, or None.
+    """Return the last state of a controller's Deployment if it has no available pods, or None.
 
     States after the end of the wait do not count.
     """
@@ -43,7 +43,7 @@ def down(case: Case, controller: Controller) -> ObjectState | None:
 
 @dataclass(frozen=True)
 class SilentWebhook:
-    """A Service of webhooks without a ready endpoint. `ref` is the EndpointSlice in the evidence."""
+    """A webhook Service that has no ready endpoint. `ref` refers to its EndpointSlice in the evidence."""
 
     service: str
     ref: str
@@ -66,7 +66,7 @@ def webhook_without_endpoints(case: Case) -> SilentWebhook | None:
 
 
 def _serves(slice_: ObjectState) -> bool:
-    """Return whether an EndpointSlice has a ready endpoint. An endpoint without this condition is ready."""
+    """Return whether an EndpointSlice has a ready endpoint. A missing condition counts as ready."""
     ends = [] if slice_.type == "DELETED" else items(slice_.object, "endpoints")
     return any(end.get("addresses") and mapping(end, "conditions").get("ready") is not False for end in ends)
 
@@ -76,7 +76,7 @@ class Refused:
     """A controller's request that the API server rejects, according to a dry run."""
 
     cause: CauseId | None
-    """None means that the rejection is only mentioned beside the cause for the controller itself."""
+    """The cause that the rejection proves. If it is None, the rejection is only mentioned as a detail."""
     text: str
     ref: str
 
@@ -84,7 +84,7 @@ class Refused:
 def refused_request(case: Case) -> Refused | None:
     """Return why the API server rejects an object that a controller should have created, or None.
 
-    Rejections that may come only from a difference between the dry run and the controller's request are
+    Rejections that can come from a difference between the dry run and the controller's own request are
     ignored.
     """
     dry_runs = [(f"dry-runs.jsonl:{line}", run) for line, run in case.bundle.dry_runs()]
@@ -111,8 +111,8 @@ def _tells(run: DryRun) -> bool:
 def _cause(run: DryRun) -> CauseId | None:
     """Return the cause that a rejection proves, or None.
 
-    Missing permissions of the controller, and rules that may apply only to the harness, are not causes. They
-    are mentioned beside the cause for the controller itself.
+    Missing permissions of the controller, and rules that might apply only to the harness, prove no cause.
+    They are mentioned as details of a cause that concerns the controller.
     """
     message = run.message or ""
     if _WEBHOOK in message:
@@ -128,9 +128,9 @@ def not_followed(
     evidence: list[str],
     phase: float = PROVISION,
 ) -> Finding:
-    """Return the finding for a step that this controller did not take.
+    """Return the finding for a step that the given controller did not carry out.
 
-    The cause is this controller, another one on which it depends, or a rejected request.
+    The cause is this controller, another controller on which it depends, or a rejected request.
     """
     other: Controller = "kueue" if controller == "jobset" else "jobset"
     refused = refused_request(case)
@@ -156,7 +156,7 @@ def not_followed(
 
 
 def no_job(case: Case) -> Finding | None:
-    """Return a finding for a resumed JobSet without a Job, or None. The JobSet controller did nothing."""
+    """Return a finding if the JobSet controller created no Job for a resumed JobSet, or None."""
     jobset = case.jobset
     if case.launch.kind != "JobSet" or jobset is None or case.pods or case.terminal or not waited(case):
         return None

@@ -1,4 +1,4 @@
-"""Find who deleted a pod: its controllers at the end of the job, or somebody else before that."""
+"""Find out who deleted a pod: its controllers at the end of the job, or somebody else earlier."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from harness.judge.case import Case, condition
 from harness.judge.finding import LATE
 
 WHOLE_SECONDS = 1.0
-"""Kubernetes writes times without fractions of a second."""
+"""Tolerance in seconds, because Kubernetes writes times without fractions of a second."""
 
 
 def leaving(seen: ObjectState) -> bool:
-    """Return whether the object has a deletionTimestamp in this state, or was deleted."""
+    """Return whether the object has a deletionTimestamp in this state or is already deleted."""
     return bool(mapping(seen.object, "metadata").get("deletionTimestamp")) or seen.type == "DELETED"
 
 
 def removed(pod: Pod) -> ObjectState | None:
-    """Return the first state with the deletion of the pod, or None."""
+    """Return the first state in which the pod was being deleted, or None."""
     return next(filter(leaving, pod.history), None)
 
 
 def while_it_ran(case: Case, pod: Pod) -> ObjectState | None:
-    """Return the first state with the deletion of the pod, or None if its container ended before that."""
+    """Return the first state in which the pod was being deleted, or None if its container ended before."""
     seen = removed(pod)
     return None if seen is None or seen.version > _first_ended(case, pod).version else seen
 
@@ -38,13 +38,13 @@ def evicted(pod: Pod) -> str | None:
         return None
     details = disruption[1] if disruption else {}
     why = details.get("message") or details.get("reason") or status.get("message") or "no reason given"
-    return str(why).rstrip(" .")  # the kubelet ends its message with ". "
+    return str(why).rstrip(" .")  # The kubelet ends its message with ". ".
 
 
 def evicted_at(pod: Pod) -> float | None:
-    """Return when the first state with the eviction of a pod was received, or None.
+    """Return when the first state that shows the pod's eviction was received, or None.
 
-    The kubelet may never report the end of its container.
+    This time is needed because the kubelet may never report the end of the pod's container.
     """
     for seen in pod.history:
         status = mapping(seen.object, "status")
@@ -55,9 +55,9 @@ def evicted_at(pod: Pod) -> float | None:
 
 
 def asked(removed: ObjectState) -> float:
-    """Return when the deletion was requested.
+    """Return when the deletion was requested, in seconds since the epoch.
 
-    It is before the deletionTimestamp, which is the end of the grace period.
+    That is earlier than the deletionTimestamp, which is the end of the grace period.
     """
     metadata = mapping(removed.object, "metadata")
     limit, grace = seconds(metadata.get("deletionTimestamp")), metadata.get("deletionGracePeriodSeconds")
@@ -67,9 +67,10 @@ def asked(removed: ObjectState) -> float:
 
 
 def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
-    """Return when the Job exceeded its deadline, if its controller deleted the pod for that reason, or None.
+    """Return when the Job exceeded its deadline if that is why its controller deleted the pod, or None.
 
-    The controller deletes the pods before it writes the condition, so resource versions prove nothing.
+    The controller deletes the pods before it writes the condition, so resource versions do not show the
+    order.
     """
     job = case.jobset
     ended = (condition(job, "FailureTarget") or condition(job, "Failed")) if job is not None else {}
@@ -80,10 +81,10 @@ def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
 
 
 def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
-    """Return whether a pod was deleted before anything else of the job ended or was about to end.
+    """Return whether a pod was deleted before any sign that the job or another of its pods was ending.
 
-    Such a deletion is not a consequence. Resource versions of one cluster give the order in which its objects
-    were written.
+    Such a deletion is not a consequence. The resource versions of a cluster's objects show the order in which
+    they were written.
     """
     born = pod.history[0].version
     return removed.version >= 0 and not any(
@@ -92,16 +93,16 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
 
 
 def with_the_job(case: Case, removed: ObjectState) -> bool:
-    """Return whether the JobSet was deleted before the pod, so that the garbage collector deleted the pod."""
+    """Return whether the garbage collector deleted the pod because the launched object was deleted."""
     return case.terminal is None and any(
         0 <= seen.version < removed.version for seen in filter(leaving, case.jobsets)
     )
 
 
 def by_torchrun_controller(case: Case) -> ObjectState | None:
-    """Return the first state of the TorchrunJob with a completionTime, if its JobSet was deleted after it.
+    """Return the first state of the TorchrunJob with a completionTime, if it precedes the JobSet's deletion.
 
-    The torchrun controller deletes a JobSet that is still running at that time.
+    The torchrun controller deletes a JobSet that is still running when the TorchrunJob has completed.
     """
     leaves = next(filter(leaving, case.jobsets), None)
     if case.launch.launcher != "torchrun" or leaves is None:
@@ -115,7 +116,7 @@ def by_torchrun_controller(case: Case) -> ObjectState | None:
 
 
 def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
-    """Yield the states of other objects after which the controllers delete a pod."""
+    """Yield the states of other objects that make controllers delete a pod."""
     for other in case.pods.values():
         for state in other.history:
             phase = mapping(state.object, "status").get("phase")
@@ -133,7 +134,7 @@ def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
 
 
 def _first_ended(case: Case, pod: Pod) -> ObjectState:
-    """Return the first state in which the pod's container had ended."""
+    """Return the first state in which the pod's container had ended, or the last state if there is none."""
     for seen in pod.history:
         for status in items(seen.object, "status", "containerStatuses"):
             if status.get("name") == case.launch.container and mapping(status, "state", "terminated"):

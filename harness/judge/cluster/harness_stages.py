@@ -1,4 +1,4 @@
-"""Judge whether the harness did its own part: its stages, the launch and the evidence."""
+"""Judge whether the harness itself worked: its stages, the launch and the evidence."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def stages(manifest: Manifest) -> Finding:
     """Check `stages`: every stage of the harness succeeded."""
     for stage in manifest.stages:
         error = (stage.error or "no reason was recorded").strip()
-        # The check `harness` reports a stage that a signal ended.
+        # The check `harness` reports stages that a signal ended.
         if stage.ok or (manifest.interrupted and error in SIGNALS):
             continue
         cause = CAUSES.get(stage.cause or "")
@@ -30,7 +30,7 @@ def stages(manifest: Manifest) -> Finding:
 
 
 def ended(manifest: Manifest) -> Finding:
-    """Check `harness`: the harness watched until the end."""
+    """Check `harness`: the harness was neither stopped by a signal nor killed."""
     refs = ["manifest.json"]
     word = (manifest.interrupted or "").upper()
     if word.startswith(("SIG", "KEYBOARDINTERRUPT", "CTRL")):
@@ -40,25 +40,25 @@ def ended(manifest: Manifest) -> Finding:
         where = f" in the stage {manifest.in_stage}" if manifest.in_stage else ""
         text = f"the harness was killed{where}, so its evidence has no end"
         return found("harness", "run.harness_killed", text, evidence=refs)
-    # Requests that were lost and repeated do not change the verdict, but they are shown.
+    # Requests that failed and were repeated are shown, but do not change the verdict.
     retries = listed([f"{retry.what}: {retry.reason}" for retry in manifest.retries])
     why = [f"it repeated these requests: {retries}"] if retries else []
     return passed("harness", "the harness watched until the end", refs, why=why)
 
 
 def _where(manifest: Manifest) -> str:
-    """Return a clause with every stage that a signal ended.
+    """Return a clause that names every stage that a signal ended.
 
-    There may be several, because stages run in parallel and a second signal ends another stage.
+    There can be several, because stages run in parallel and a second signal ends another stage.
     """
     ended_ = [stage.name for stage in manifest.stages if (stage.error or "") in SIGNALS]
     return f" in the stage{'s' if ended_[1:] else ''} {' and '.join(ended_)}" if ended_ else ""
 
 
 def manifest(manifest: Manifest | None, before: list[Finding]) -> Finding:
-    """Check `manifest`: it can be read and records a launch, unless the run failed before its launch.
+    """Check `manifest`: it can be read and records a launch, unless the run failed before the launch.
 
-    `before` are the findings of earlier checks.
+    `before` contains the findings of earlier checks.
     """
     refs = ["manifest.json"]
     if manifest is None:
@@ -81,7 +81,7 @@ def expected(case: Case) -> Finding:
 
 
 def launched(case: Case) -> Finding:
-    """Check `launched`: the launch created an object, which was read back from the cluster."""
+    """Check `launched`: the launch created an object, which was then read from the cluster."""
     launch = case.launch
     if launch.object_name and launch.uid:
         return passed("launched", f"{launch.kind} {launch.object_name} exists", ["manifest.json"])
@@ -95,7 +95,7 @@ def launched(case: Case) -> Finding:
 def evidence(case: Case) -> Finding:
     """Check `evidence`: no file of the bundle that was read is truncated or malformed.
 
-    Earlier checks have read everything but the objects.
+    Earlier checks have read all files except those with objects.
     """
     case.bundle.read_objects()
     damaged = case.bundle.damaged

@@ -1,4 +1,4 @@
-"""Judge the diagnoses of netcheck from inside the pods: which ranks cannot reach each other, and why."""
+"""Judge what netcheck found inside the pods: which ranks cannot reach each other, and why."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from harness.judge.cluster import services
 from harness.judge.finding import LATE, Finding, counted, found, passed, unknown
 
 ABSENT = "peer.never_came"
-"""netcheck's cause for a rank that contacted no other. The reason, if known, is in the state of its pod."""
+"""netcheck's cause for a rank that contacted no other rank. The state of its pod can show the reason."""
 
 
 @dataclass(frozen=True)
 class Said:
-    """The last diagnosis of one pod. `index` is its true node index; the one in the record may be wrong."""
+    """The last diagnosis from one pod. `index` is the true node index; the index in `record` can be wrong."""
 
     index: int
     ref: str
@@ -31,8 +31,8 @@ class Said:
 
 
 def said(case: Case) -> dict[int, Said]:
-    """Map the index of each node to the last diagnosis of its last pod."""
-    if case.launch.netcheck is None:  # A netcheck that a rank starts by itself is not judged.
+    """Map each node index to the last diagnosis from the node's last pod."""
+    if case.launch.netcheck is None:  # Runs of netcheck that a rank started itself are not judged.
         return {}
     index = {pod.name: node for node, pod in case.pods.items()}
     return {
@@ -43,14 +43,14 @@ def said(case: Case) -> dict[int, Said]:
 
 
 def best(all_: Iterable[Said]) -> Said | None:
-    """Return the most informative diagnosis: failed ones come first, then those of all pairs."""
+    """Return the most informative diagnosis: failures take precedence, then diagnoses of all pairs."""
     order = {"failed": 0, "unknown": 1, "ok": 2}
     ranked = sorted(all_, key=lambda one: (order[one.diagnosis.verdict], not one.diagnosis.whole, one.index))
     return ranked[0] if ranked else None
 
 
 def check(case: Case) -> Finding:
-    """Check `netcheck`: every pod has a diagnosis of all pairs, and all pairs work."""
+    """Check `netcheck`: every pod has a diagnosis of all pairs of pods, and every pair has passed."""
     there = said(case)
     first = best(there.values())
     if first is not None and first.diagnosis.verdict == "failed":
@@ -72,7 +72,7 @@ def check(case: Case) -> Finding:
 
 
 def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
-    """Return the steps. `pods` and `service`, which pods cannot see, come from the API server's objects."""
+    """Return the steps of a diagnosis. `pods` and `service` come from API objects, which pods cannot read."""
     known = {"pods": _pods(case), "service": _service(case)}
     return [known.get(step.step) or step if step.status == "unknown" else step for step in diagnosis.findings]
 
@@ -94,7 +94,7 @@ def _service(case: Case) -> NetcheckStep | None:
 
 
 def _accused(first: Said, all_: Iterable[Said]) -> list[int]:
-    """Return the nodes to blame, according to the first diagnosis or to their own."""
+    """Return the nodes that the first diagnosis blames or that blame themselves for the same cause."""
     own = {
         one.index
         for one in all_
@@ -133,17 +133,17 @@ def _failed(case: Case, first: Said, accused: list[int]) -> Finding:
         ranks=case.ranks_of(*nodes),
         evidence=refs,
         # If a rank is absent, the cause is the reason why its pod ended or did not start, which has its own
-        # time. All other problems existed before any rank could end because of them.
+        # time. Any other problem existed before a rank could end because of it.
         phase=RUNNING if cause == ABSENT else None,
         at=None if cause == ABSENT else seconds(first.record.at),
     )
 
 
 def _homeless(case: Case, first: Said, nodes: list[int]) -> tuple[str, str] | None:
-    """Return why pods had no node while the others waited for them, and its evidence, or None.
+    """Return why pods had no node while other pods waited for them, with a reference, or None.
 
-    These pods were scheduled later, after the waiting ones had ended. The check `scheduling` judges pods that
-    never were.
+    Such pods were scheduled later, after the waiting pods had ended. The check `scheduling` judges pods that
+    were never scheduled.
     """
     until = seconds(first.record.at) or 0.0
     reasons = [said_ for index in nodes if (said_ := _unscheduled(case, index, until)) is not None]
@@ -154,7 +154,7 @@ def _homeless(case: Case, first: Said, nodes: list[int]) -> tuple[str, str] | No
 
 
 def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None:
-    """Return the scheduler's last message until then for a pod without a node, and its evidence, or None."""
+    """Return the scheduler's last message up to `until` for a pod without a node, and its reference."""
     pod = case.pods.get(index)
     history = pod.history if pod is not None and pod.node is not None else ()
     then = [state for state in history if (seconds(state.received_at) or LATE) <= until]
@@ -165,9 +165,9 @@ def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None
 
 
 def _spoke(case: Case, first: Said, nodes: list[int]) -> tuple[str, str] | None:
-    """Return cause and text for pods that started in time and that the others could not reach, or None.
+    """Return cause and text for pods that started in time but were not reached by other pods, or None.
 
-    Returns None if one of them has no diagnosis, or if it started only after the others had ended.
+    Returns None if one of these pods has no diagnosis or started only after the others had ended.
     """
     there, until = said(case), seconds(first.record.at) or 0.0
     began = {index: (seconds(one.record.at) or LATE) - one.diagnosis.seconds for index, one in there.items()}
@@ -188,5 +188,5 @@ def _state(case: Case, index: int) -> str:
 
 
 def ended_by_it(case: Case) -> set[int]:
-    """Return the nodes whose pod ended because netcheck failed there, before the command of the rank."""
+    """Return the nodes whose pod ended because netcheck failed in it, before the rank's command started."""
     return {index for index, one in said(case).items() if one.diagnosis.verdict == "failed"}

@@ -9,11 +9,11 @@ from harness.judge.end import End
 from harness.judge.finding import Finding, found, passed, unknown
 
 SILENT_SECONDS = 50.0
-"""Seconds after a node's last heartbeat when its condition becomes Unknown (node-monitor-grace-period)."""
+"""Seconds from a node's last heartbeat until Ready becomes Unknown (node-monitor-grace-period)."""
 
 
 def _lost(case: Case, node: str, until: float) -> ObjectState | None:
-    """Return the first state up to `until` (seconds since the epoch) with the node not Ready or gone."""
+    """Return the first state up to the time `until` in which the node is not Ready or deleted, or None."""
     for states in case.bundle.objects("node").values():
         for state in states:
             ready = condition(state, "Ready")
@@ -24,7 +24,7 @@ def _lost(case: Case, node: str, until: float) -> ObjectState | None:
 
 
 def checks(case: Case, ends: dict[int, End]) -> Finding:
-    """Check `nodes`: every node stayed Ready while ranks ran on it, or the job completed all the same."""
+    """Check `nodes`: every node stayed Ready while ranks ran on it, or the job completed nevertheless."""
     if case.terminal == "Completed":
         return passed("nodes", "the job completed on its nodes")
     lost: dict[str, tuple[ObjectState, list[int]]] = {}
@@ -55,7 +55,7 @@ def checks(case: Case, ends: dict[int, End]) -> Finding:
 
 
 def _since(state: ObjectState) -> float:
-    """Return when the node was last known to work, in seconds since the epoch."""
+    """Return when the node was last known to be working, in seconds since the epoch."""
     ready = condition(state, "Ready")
     moment = seconds(ready.get("lastTransitionTime")) or seconds(state.received_at) or 0.0
     return moment - SILENT_SECONDS if ready.get("status") == "Unknown" else moment

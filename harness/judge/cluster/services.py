@@ -1,6 +1,6 @@
-"""Find what is wrong with the headless Service of the pods, from the recorded API objects.
+"""Find what is wrong with the headless Service of the pods, using the recorded API objects.
 
-Inside a pod, netcheck finds only that a name does not exist. The reason is in the API objects.
+Inside a pod, netcheck finds only that a name does not exist. The API objects show the reason.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.judge.case import Case, names
 
 NAMES = ("dns.no_record", "dns.negative_cached", "dns.old_address")
-"""Causes that a wrong Service may explain."""
+"""Causes that a misconfigured Service can explain."""
 _SLICES = "kubernetes.io/service-name"
 
 
 @dataclass(frozen=True)
 class ServiceProblem:
-    """Why DNS has no names for the pods of `nodes` (node indexes)."""
+    """The reason why DNS has no names for the pods of `nodes` (node indexes)."""
 
     cause: CauseId
     text: str
@@ -29,7 +29,7 @@ class ServiceProblem:
 
 
 def problem(case: Case) -> ServiceProblem | None:
-    """Return what is wrong with the Service of the pods. None means nothing, or that it was not recorded."""
+    """Return the problem of the pods' Service, or None if there is none or the Service was not recorded."""
     pods = {index: pod for index, pod in case.pods.items() if _subdomain(pod)}
     if not pods or not _watched(case, "service"):
         return None
@@ -49,7 +49,7 @@ def problem(case: Case) -> ServiceProblem | None:
 
 
 def healthy(case: Case) -> str | None:
-    """Return a sentence if the Service is proved to select and publish all pods, else None."""
+    """Return a sentence if the evidence proves that the Service selects and publishes all pods, else None."""
     names_ = {_subdomain(pod) for pod in case.pods.values()} - {""}
     if problem(case) or len(case.pods) < case.expected.num_nodes or len(names_) != 1:
         return None
@@ -61,9 +61,10 @@ def healthy(case: Case) -> str | None:
 
 
 def _watched(case: Case, kind: str) -> bool:
-    """Return whether the evidence has every object of a kind.
+    """Return whether the evidence contains every object of a kind.
 
-    It does not if the harness may not list the kind, or was killed, which ends the record at some moment.
+    It does not if the harness is not allowed to list the kind, or was killed before it had recorded all
+    objects.
     """
     unread = any(retry.reason.startswith(f"objects/{kind}: ") for retry in case.manifest.retries)
     return (case.manifest.ended_at is not None or case.running) and not unread

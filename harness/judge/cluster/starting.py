@@ -1,4 +1,4 @@
-"""Judge whether every pod was scheduled and its container started from its image."""
+"""Judge whether every pod was scheduled and started a container from its image."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _KEPT_FROM_STARTING: dict[str, CauseId] = {
 }
 """Reason of a warning event for a scheduled pod → the cause that keeps its containers from starting."""
 LASTING_SECONDS = 5.0
-"""Seconds over which a warning must repeat. The kubelet retries, so a single warning may be over."""
+"""Minimum number of seconds over which a warning must repeat. A single warning may be outdated."""
 
 
 @dataclass(frozen=True)
 class Blocked:
-    """A container that could not start, in the recorded state with the longest message about it."""
+    """A container that could not start. `seen` is the recorded state with the longest message about it."""
 
     seen: ObjectState
     container: str
-    """Role and name of a container that is not the rank's own, as "init container warm-cache", else ""."""
+    """Role and name of the container, such as "init container warm-cache", or "" for the rank's own."""
     reason: str
     message: str
     image: str
@@ -47,9 +47,9 @@ class Blocked:
 
 
 def blocked(case: Case, index: int) -> Blocked | None:
-    """Return the kubelet's reason why a container of a node's pod did not start, or None.
+    """Return why a container of a node's pod did not start, according to the kubelet, or None.
 
-    The rank's own container comes first, then the others of its pod.
+    The rank's own container takes precedence over the other containers of the pod.
     """
     pod = case.pods[index]
     own = _blocked(pod, "containers", case.launch.container, "")
@@ -63,7 +63,7 @@ def blocked(case: Case, index: int) -> Blocked | None:
 
 def _blocked_other(pod: Pod, other: containers.Other) -> Blocked | None:
     if mapping(other.status, "state").keys() & {"running", "terminated"}:
-        return None  # It started late.
+        return None  # The container started late.
     part = "containers" if other.role == "container" else "initContainers"
     return _blocked(pod, part, other.name, f"{other.role} {other.name}")
 
@@ -88,7 +88,7 @@ def _blocked(pod: Pod, part: str, name: str, text: str) -> Blocked | None:
 
 
 def image(case: Case) -> Finding:
-    """Check `image`: every rank's container started from its image."""
+    """Check `image`: the container of every rank started from its image."""
     stuck = {index: why for index in case.pods if (why := blocked(case, index)) is not None}
     if stuck:
         index, first = next(iter(stuck.items()))
@@ -113,7 +113,7 @@ def image(case: Case) -> Finding:
 
 
 def _on_nodes(case: Case, why: Blocked, node: str | None) -> tuple[str, str]:
-    """Return which nodes have an image that could not be pulled, and what to do; "" if that is not known.
+    """Return which nodes have an image that could not be pulled, and what to do, or "" if this is unknown.
 
     `node` is the node of the pod.
     """
@@ -184,14 +184,14 @@ def scheduling(case: Case) -> Finding:
 
 
 def device_holders(case: Case) -> list[tuple[str, DeviceHolder]]:
-    """Return the pods that hold devices for which a pod waits, each with its line in the bundle."""
+    """Return the pods that use the devices that a pod is waiting for, with their references in the bundle."""
     return [(f"device-holders.jsonl:{line}", one) for line, one in case.bundle.device_holders()]
 
 
 def _kept_from_starting(case: Case, index: int) -> ObjectState | None:
     """Return the last warning event that explains why a scheduled pod starts no container, or None.
 
-    Warnings that did not repeat for LASTING_SECONDS are ignored.
+    Warnings that did not repeat over LASTING_SECONDS are ignored.
     """
     pod = case.pods[index]
     warnings = [

@@ -1,1 +1,1 @@
-"""Find changes by others in the cluster during a launch, and the findings that they explain."""
+"""Find changes that others made in the cluster during a launch, and the findings that they explain."""

@@ -1,8 +1,8 @@
 """List the changes in the cluster during a launch, and their authors.
 
-A change counts if it happened between the launch and the end of the wait and neither the harness nor one of
-the controllers made it. The author of a write is in metadata.managedFields. Kubernetes does not record who
-deleted an object. Changes of objects that are not in the bundle are not known.
+A change counts if it happened between the launch and the end of the wait, and if neither the harness nor a
+known controller made it. The field metadata.managedFields names the author of an edit. Kubernetes does not
+record who deleted an object. Changes of objects that are not in the bundle are unknown.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _WRITTEN = (
     *("tracker-service", "tracker-deployment", "resourcequota", "limitrange"),
     *("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks"),
 )
-"""Kinds whose creations, edits and deletions by others are reported."""
+"""Kinds of objects whose creation, editing and deletion by others is reported."""
 _OF_THE_JOB = ("pod", "job", "jobset", "statefulset", "daemonset", "workload")
-"""Kinds of the launched object and of the objects that belong to it."""
+"""Kinds of the launched object and of the objects that it owns."""
 _WITH_STATUS = ("jobset", "job", "statefulset", "daemonset", "workload")
 """Kinds whose status only their controllers should write."""
 _OF_ADMISSION = ("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks")
@@ -38,24 +38,24 @@ _CONTROLLERS = {
     *("kubelet", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kindnetd", "kubeadm"),
     *("jobset", "manager", "kueue", "coredns", "pluto-e2e-harness"),
 }
-"""Field managers of Kubernetes, JobSet (`manager` in older versions), Kueue and the harness."""
+"""Field managers of Kubernetes, JobSet (called `manager` in older versions), Kueue and the harness."""
 _OF_KUEUE = "kueue-"
-"""Prefix of the other field managers of Kueue: kueue-admission, kueue-job-controller-PodsReady, …"""
+"""Prefix of Kueue's other field managers, such as kueue-admission and kueue-job-controller-PodsReady."""
 _MAKERS = {"OpenAPI-Generator", "torchrun-controller"}
-"""Field managers of konduktor and the torchrun controller. They create the objects of a launch."""
+"""Field managers of konduktor and the torchrun controller, which create the objects of a launch."""
 
 
 def changes(case: Case) -> list[Change]:
-    """Return the changes by others between the launch and the end of the wait, the earliest first."""
+    """Return the changes by others between the launch and the end of the wait, earliest first."""
     begin, end = _window(case)
     all_ = [*_written(case), *_deleted(case), *outages(case)]
-    # A watch that was restarted may record an event twice.
+    # A watch that reconnects can record the same event twice.
     once = {(change.at, change.text): change for change in all_ if begin <= change.at <= end}
     return [once[key] for key in sorted(once)]
 
 
 def _window(case: Case) -> tuple[float, float]:
-    """Return when the launch began and when the wait ended, after which the harness deletes its objects."""
+    """Return when the launch began and when the wait ended. Afterwards, the harness deletes its objects."""
     end = case.waited_until
     return seconds(case.manifest.launched_at) or LATE, LATE if end is None else end
 
@@ -65,7 +65,7 @@ def _others(managers: list[str]) -> list[str]:
 
 
 def _written(case: Case) -> Iterator[Change]:
-    """Yield each creation and edit whose field manager is not one of the known controllers."""
+    """Yield each creation or edit of an object by a field manager that is not a known controller."""
     for kind in _WRITTEN:
         for states in case.bundle.objects(kind).values():
             yield from _created(case, kind, states[0])
@@ -76,11 +76,11 @@ def _written(case: Case) -> Iterator[Change]:
                 removed = _removed(before.object, after.object)
                 scaled = "spec.replicas" in fields and items(after.object, "metadata", "managedFields")
                 if scaled and not changed_by(before, after):
-                    who = ["somebody"]  # `kubectl scale` records no field manager
+                    who = ["somebody"]  # `kubectl scale` records no field manager.
                 if kind in _OF_ADMISSION and set(who) <= set(_managers(before)):
-                    continue  # Its own controller renews the certificates of a webhook.
+                    continue  # The webhook's own controller renews its certificates.
                 if kind in _OF_THE_JOB and removed and not changed_by(before, after):
-                    who = ["somebody"]  # Removing a field does not record a field manager either.
+                    who = ["somebody"]  # Kubernetes records no field manager for a removed field either.
                 if after.type != "DELETED" and who and fields:
                     what = ", ".join(
                         [*fields, *(f"without {part}" for part in removed if kind in _OF_THE_JOB)]
@@ -97,7 +97,7 @@ def _managers(state: ObjectState) -> list[str]:
 
 
 def _status_written(kind: str, before: ObjectState, after: ObjectState) -> Iterator[Change]:
-    """Yield a write to the status of an object of the job by somebody other than a controller."""
+    """Yield a write to the status of one of the job's objects by a field manager that is not a controller."""
 
     def writes(state: ObjectState) -> set[tuple[str, str]]:
         entries = items(state.object, "metadata", "managedFields")
@@ -122,7 +122,7 @@ def ended(seen: ObjectState) -> str | None:
 
 
 def _removed(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
-    """Return the labels and owner references that were removed between two states."""
+    """Return the labels and owner references that were removed between the two states."""
     old, new = mapping(before, "metadata"), mapping(after, "metadata")
     owners = {owner.get("uid") for owner in items(new, "ownerReferences")}
     lost = [owner for owner in items(old, "ownerReferences") if owner.get("uid") not in owners]
@@ -141,9 +141,10 @@ def _created(case: Case, kind: str, first: ObjectState) -> Iterator[Change]:
 
 
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
-    """Return the fields in which two states differ, apart from the status.
+    """Return the fields, other than status fields, in which the two states differ.
 
-    The content of Secrets and ConfigMaps is not recorded, only that it was written.
+    The content of Secrets and ConfigMaps is not recorded. For these, the result only says that it was
+    written.
     """
     if "spec" not in after and "status" not in after:
         return ("its content",)
@@ -158,7 +159,7 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ..
 
 
 def _deleted(case: Case) -> Iterator[Change]:
-    """Yield each deletion that is not a consequence of another one, of a restart or of the job's end."""
+    """Yield each deletion that does not follow from another deletion, a restart or the end of the job."""
     gone = [
         (kind, state)
         for kind in (*_WRITTEN, *SYSTEM_PODS)
@@ -187,7 +188,7 @@ def _deleted(case: Case) -> Iterator[Change]:
 
 
 def _by_somebody(case: Case, kind: str, state: ObjectState) -> bool:
-    """Return whether no controller had a reason to delete this pod or Job at this time."""
+    """Return whether somebody deleted this pod or Job although no controller had a reason to."""
     if case.terminal is not None or (case.jobset and mapping(case.jobset.object, "status").get("restarts")):
         return False
     if kind == "job":

@@ -1,8 +1,8 @@
 """Judge whether a change outside the job disturbed it and is the cause of the verdict.
 
-A disturbance is the cause if it explains the first finding of the other checks and came before it. The rules
-(harness/judge/disturbance/rules.py) define which findings each disturbance explains, so a rank that failed by
-itself keeps its own cause.
+A disturbance is the cause if it explains the first finding of the other checks and happened before it. The
+rules in harness/judge/disturbance/rules.py define which findings each disturbance explains. A failure that no
+rule explains keeps its own cause.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ PARTS = {
     "rules of admission": ("admission-policy", "validating-webhooks"),
     "the tracker": ("tracker", "tracker-service", "tracker-deployment"),
 }
-"""Part of the cluster on which a launch depends → the kinds of its objects."""
+"""Part of the cluster on which a launch depends → the kinds of objects that belong to this part."""
 _TRACKER = PARTS["the tracker"]
 TOLD = 8
-"""Number of changes to which a verdict refers."""
+"""Maximum number of changes that are listed as evidence."""
 
 
 def judged(case: Case, findings: list[Finding]) -> Finding:
     """Check `disturbances`: no change by others explains the finding that would decide the verdict.
 
-    If one does, it becomes the cause, and that finding a consequence.
+    If a change explains it, the change becomes the cause, and the finding is listed as its consequence.
     """
     changed = changes(case)
     first = next(iter(decisive(findings)), None)
@@ -60,7 +60,7 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
             refs = [one.change.ref, *first.evidence]
             text = f"{one.change.told}{one.text}"
             return _before(found(CHECK, one.cause, text, why=why, ranks=one.ranks, evidence=refs), first)
-    # A cause of the tracker explains itself. Changes of the tracker are mentioned beside it.
+    # Causes tracker.* need no further explanation, so changes of the tracker are only mentioned.
     elsewhere = [
         change
         for change in changed
@@ -82,16 +82,16 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
 
 
 def _before(result: Finding, first: Finding) -> Finding:
-    """Return the finding with a time before that of the finding that it explains."""
+    """Return the finding with a time earlier than that of the finding that it explains."""
     return replace(result, phase=min(first.phase, RUNNING), at=0.0)
 
 
 def _beside(case: Case, changed: list[Change]) -> str:
-    """Return a sentence with the changes by others, or with the parts of the cluster that did not change."""
+    """Return a sentence on the changes by others, or on the watched parts of the cluster if none changed."""
     if changed:
         return f"changes outside the job: {_listed(changed)}"
     watched = case.manifest.watched
-    if not watched:  # An older harness did not record what it watched.
+    if not watched:  # Older versions of the harness did not record which kinds they watched.
         return "no change of the cluster by others was recorded"
     named_ = [part for part, kinds in PARTS.items() if set(kinds) & set(watched)]
     left = [part for part in PARTS if part not in named_]

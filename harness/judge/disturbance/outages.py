@@ -17,13 +17,13 @@ CONTROL_PLANE = {
     "kube-scheduler": "the scheduler (kube-scheduler)",
     "kube-controller-manager": "the controller manager (kube-controller-manager)",
 }
-"""Component label of a control plane pod → its name in messages."""
+"""Component label of a control plane pod → the component's name in messages."""
 CLOCK_SECONDS = 30.0
-"""Seconds by which a lease is off only because of a wrong clock. A late request causes at most 10 s."""
+"""Seconds of deviation in a lease that prove a clock jump. A delayed request causes at most 10 seconds."""
 
 
 def outages(case: Case) -> Iterator[Change]:
-    """Yield all outages, also those after the wait, in no particular order."""
+    """Yield all outages in no particular order, including those after the wait."""
     yield from _restarts(case)
     yield from _nodes(case)
     yield from _clocks(case)
@@ -37,7 +37,7 @@ def outages(case: Case) -> Iterator[Change]:
 
 
 def _restarts(case: Case) -> Iterator[Change]:
-    """Yield each restart of a container in the pods on which the launch depends."""
+    """Yield each container restart in the system pods on which the launch depends."""
     for kind in SYSTEM_PODS:
         for states in case.bundle.objects(kind).values():
             for before, after in pairwise(states):
@@ -57,7 +57,7 @@ def _containers(state: ObjectState) -> list[dict[str, Any]]:
 
 
 def _nodes(case: Case) -> Iterator[Change]:
-    """Yield reboots of nodes, restarts of kubelets, and changes of nodes to not Ready."""
+    """Yield each reboot of a node, each restart of a kubelet, and each node that stopped being Ready."""
     for states in case.bundle.objects("node").values():
         for before, after in pairwise(states):
             name, old, new = after.name, _boot(before), _boot(after)
@@ -83,13 +83,13 @@ def _boot(state: ObjectState) -> str:
 
 
 def _last_sign(case: Case, node: str, before: float) -> float | None:
-    """Return when the node last renewed its lease before a time, or None."""
+    """Return when the node last renewed its lease before the given time, or None."""
     signs = [when(lease) for lease in case.bundle.history("node-lease") if lease.name == node]
     return max((at for at in signs if at < before - 1), default=None)
 
 
 def _clocks(case: Case) -> Iterator[Change]:
-    """Yield each jump of a node's clock relative to the API server's, found in the renewals of its lease."""
+    """Yield each jump of a node's clock relative to the API server's clock, found in the node's lease."""
     for states in case.bundle.objects("node-lease").values():
         wrong = 0.0
         for before, after in pairwise([None, *states]):
@@ -104,7 +104,7 @@ def _clocks(case: Case) -> Iterator[Change]:
 
 
 def _clock_error(lease: ObjectState) -> float | None:
-    """Return the seconds by which the node's clock was ahead of the API server's, from a lease, or None."""
+    """Return by how many seconds the node's clock was ahead of the API server's, or None if unknown."""
     written = [
         seconds(entry.get("time"))
         for entry in items(lease.object, "metadata", "managedFields")
@@ -118,7 +118,7 @@ def _clock_error(lease: ObjectState) -> float | None:
 
 
 def _dns_pods(case: Case) -> list[ObjectState] | None:
-    """Return the states of the DNS pods, or None if the cluster has no known DNS."""
+    """Return the states of the DNS pods, or None if no DNS of the cluster was recorded."""
     states = case.bundle.history("dns-pod")
     return states if states or case.bundle.history("dns") else None
 
@@ -144,7 +144,7 @@ def _service_proxy(case: Case, node: str) -> list[ObjectState] | None:
 def _away_for_a_time(
     case: Case, kind: str, called: str, states: list[ObjectState] | None
 ) -> Iterator[Change]:
-    """Yield each period without a ready pod of a service. It may begin with the launch."""
+    """Yield each period in which a service had no ready pod. The first period can begin with the launch."""
     if states is None:
         return
     ready: dict[str, bool] = {}

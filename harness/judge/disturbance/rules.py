@@ -1,4 +1,4 @@
-"""Define which changes are disturbances with a cause of their own, and which findings each explains."""
+"""Define which changes are disturbances with a cause of their own, and which causes each one explains."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from harness.judge.points import elastic
 Explains = Callable[[str], bool]
 
 BACK_SECONDS = 60.0
-"""Seconds within which a rebooted machine is back."""
+"""Maximum number of seconds that the reboot of a machine takes."""
 _OUT_OF_TIME = ("run.timed_out", "admission.max_execution_time")
-"""Causes for an exceeded time limit. Kueue ends its jobs shortly before the harness would."""
+"""Causes for an exceeded time limit. Kueue's limit ends a job shortly before the harness's limit would."""
 UNEXPLAINED = {
     *("", "run.not_completed", *_OUT_OF_TIME, "run.evidence_missing", "run.log_incomplete"),
     *(
@@ -34,13 +34,13 @@ UNEXPLAINED = {
     ),
     *("tracker.unreachable", "tracker.incomplete"),
 }
-"""Causes that describe a consequence without its reason ("" for a check without a cause)."""
+"""Causes that describe a consequence without its reason. The empty string means a check without a cause."""
 _UNSERVICED = {
     *("rank.tracker_unreachable", "rendezvous.dns", "rendezvous.timeout", "rendezvous.unreachable"),
     *("dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.no_record"),
     *("dns.differs_by_node", "peer.never_came", "unification.no_run"),
 }
-"""Causes that follow if the address of a Service leads nowhere."""
+"""Possible consequences of a Service address that leads to no pod."""
 _TAKEN_DOWN = {
     "rank.killed",
     "rank.pod_deleted",
@@ -85,13 +85,13 @@ _RELEASED = {
     *("unification.metric_collision", "unification.foreign_job", "unification.lost_points"),
     "controllers.jobset_not_reconciling",
 }
-"""Causes that follow if a controller no longer owns a pod and creates another one."""
+"""Possible consequences if a controller no longer owns a pod and creates a replacement."""
 _UNSERVED = {
     *("scheduling.not_started", "scheduling.unschedulable", "admission.pods_ready_timeout"),
     *("controllers.jobset_not_reconciling", "controllers.kueue_not_reconciling"),
     *UNEXPLAINED,
 }
-"""Causes that follow without a scheduler that binds pods, or a controller manager that creates them."""
+"""Possible consequences of a missing scheduler or controller manager."""
 _UNRESOLVED = re.compile(
     r"Temporary failure in name resolution|Name or service not known|gaierror|getaddrinfo"
     r"|No address associated with hostname|dns error|failed to lookup address"
@@ -99,7 +99,7 @@ _UNRESOLVED = re.compile(
     re.IGNORECASE,
 )
 _LOST_CONTAINER = 255
-"""Exit code that containerd reports for a container that ended while containerd was down."""
+"""Exit code that containerd reports for a container that ended while containerd was not running."""
 
 
 @dataclass(frozen=True)
@@ -111,9 +111,9 @@ class Disturbance:
     explains: Explains
     ranks: tuple[int, ...]
     text: str = ""
-    """The end of the sentence on the change."""
+    """The end of the sentence that describes the change."""
     late: float = SAME_MOMENT
-    """Seconds by which the change may be recorded later than its consequences."""
+    """Maximum number of seconds by which the change can be recorded after its consequences."""
 
 
 def _one_of(*causes: str) -> Explains:
@@ -121,7 +121,7 @@ def _one_of(*causes: str) -> Explains:
 
 
 def named(case: Case, seen: list[Change]) -> Iterator[Disturbance]:
-    """Yield each change that is a disturbance with a cause of its own."""
+    """Yield a disturbance for each change that has a cause of its own."""
     all_ = tuple(range(case.expected.ranks))
     for change in seen:
         if change.kind == "namespace" and change.verb == "deleted":
@@ -159,7 +159,10 @@ def named(case: Case, seen: list[Change]) -> Iterator[Disturbance]:
 
 
 def _of_the_job(cause: str) -> bool:
-    """Return whether a cause can follow from the deletion of the namespace. Those of the harness cannot."""
+    """Return whether the deletion of the namespace can lead to this cause.
+
+    Causes that lie in the cluster, the controllers, the harness or a user's judge do not follow from it.
+    """
     family = cause.partition(".")[0]
     return family not in {"docker", "cluster", "controllers", "user"} and cause not in {
         *(
@@ -195,7 +198,7 @@ def _config(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _needs(pod: Pod, kind: str) -> set[str]:
-    """Return the names of the Secrets or ConfigMaps that a pod's containers need to start."""
+    """Return the names of the Secrets or ConfigMaps that a pod needs to start."""
     ref, plain = ("secret", "secretName") if kind == "secret" else ("configMap", "name")
     spec = mapping(pod.last.object, "spec")
     volumes = items(spec, "volumes")
@@ -219,9 +222,9 @@ def _first_run(case: Case, pod: Pod) -> float:
 
 
 def _of_our_queue(case: Case, change: Change) -> bool:
-    """Return whether the change is of the job's LocalQueue or of its ClusterQueue.
+    """Return whether the change edits or deletes the job's LocalQueue or the ClusterQueue behind it.
 
-    The creation of a queue during the launch does not count: it takes nothing from the job.
+    The creation of a queue during the launch does not count, because it does not disturb the job.
     """
     if change.verb == "created" or (change.verb == "edited" and not _edits_spec(change)):
         return False
@@ -235,7 +238,7 @@ def _of_our_queue(case: Case, change: Change) -> bool:
 
 
 def _unresolved(case: Case, after: float) -> dict[int, str]:
-    """Map each node index to the first log line after a time with a name that did not resolve."""
+    """Map each node index to the first log line after the given time that reports an unresolved name."""
     unresolved: dict[int, str] = {}
     for index, pod in case.pods.items():
         path = case.bundle.log(pod.name, case.launch.container)
@@ -247,7 +250,7 @@ def _unresolved(case: Case, after: float) -> dict[int, str]:
 
 
 def _without_dns(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield an outage of the cluster's DNS if a rank could not resolve a name after it began."""
+    """Yield an outage of the cluster's DNS if a rank could not resolve a name after the outage began."""
     unresolved = _unresolved(case, change.at)
     if unresolved:
         ranks = tuple(rank for index in unresolved for rank in case.ranks_of(index))
@@ -256,7 +259,7 @@ def _without_dns(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _without_proxy(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield an outage of the service proxy on a node where ranks ran."""
+    """Yield an outage of the service proxy if ranks ran on its node."""
     there = [index for index, pod in case.pods.items() if pod.node == change.name]
     ranks = case.ranks_of(*there)
     if ranks:
@@ -267,7 +270,7 @@ def _without_proxy(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _released(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield the removal of labels or owners by which controllers identify a pod of the job."""
+    """Yield the removal of labels or owner references by which controllers identify a pod of the job."""
     for attempts in case.pod_attempts.values():
         for pod in attempts:
             if pod.name == change.name:
@@ -277,7 +280,7 @@ def _released(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _unserved(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield an outage of a control plane component if a step of the job waited for it."""
+    """Yield a lasting outage of a control plane component that a step of the job was waiting for."""
     pods = case.bundle.pod_attempts()
     waiting = [rank for index, each in pods.items() if not each[-1].node for rank in case.ranks_of(index)]
     missing = [rank for i in range(case.expected.num_nodes) if i not in pods for rank in case.ranks_of(i)]
@@ -293,7 +296,7 @@ def _unserved(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield a change of a node on which ranks ran, or on which they may have to run."""
+    """Yield a change of a node on which ranks ran, or on which a waiting pod might have been scheduled."""
     pods = [pod for attempts in case.pod_attempts.values() for pod in attempts]
     there = [pod for pod in pods if pod.node == change.name]
     ranks = tuple(rank for pod in there for rank in case.ranks_of(pod.index))
@@ -305,7 +308,7 @@ def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
         text = (
             ", and containerd had lost the containers there (exit code 255), as after a reboot of the machine"
         )
-        # The kubelet's event comes when it is back, so consequences may be recorded before it.
+        # The kubelet emits the event only after its restart, so consequences can be recorded before it.
         yield Disturbance("cluster.runtime_restarted", change, follows, ranks, text, BACK_SECONDS)
     elif change.verb == "clock" and ranks:
         yield Disturbance("cluster.clock_jumped", change, _one_of(*_CUT_OFF, *UNEXPLAINED), ranks)
@@ -319,7 +322,7 @@ def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _lost(case: Case, pod: Pod) -> bool:
-    """Return whether the node lost the pod's container, so that its exit code is not known."""
+    """Return whether the node lost the pod's container, so that the container's real exit code is unknown."""
     ended = pod.container(case.launch.container, "terminated")
     return ended is not None and (
         (ended[1].get("exitCode") == _LOST_CONTAINER and ended[1].get("reason") == "Unknown")
@@ -331,4 +334,4 @@ _AWAY: dict[str, Callable[[Case, Change], Iterator[Disturbance]]] = {
     "dns-pod": _without_dns,
     "service-proxy": _without_proxy,
 }
-"""Kind of an outage → its rule. All other outages are of the control plane."""
+"""Kind of the object that was not available → its rule. All other outages are of the control plane."""

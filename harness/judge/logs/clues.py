@@ -1,6 +1,6 @@
-"""Find clues to the end of a rank in its last log lines. No verdict is based on logs alone.
+"""Find hints in a rank's last log lines about why it ended. No verdict is based on logs alone.
 
-The patterns match output of torch 2.6, gloo, torchrun, faulthandler and konduktor in recorded jobs.
+The patterns match output of torch 2.6, gloo, torchrun, faulthandler and konduktor from recorded jobs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"RendezvousTimeoutError|waiting for clients|RendezvousClosedError"
         r"|(TCPStore|[Rr]endezvous|init_process_group|DistStoreError).*[Tt]imed? ?out",
     ),
-    # The messages are from gloo and from NCCL (src/bootstrap.cc).
+    # gloo and NCCL (src/bootstrap.cc) print these messages.
     (
         "variables.interface",
         r"Unable to find address for: |GLOO_SOCKET_IFNAME=\S+: |Bootstrap : no socket interface found",
@@ -49,7 +49,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         "rank.write_failed",
         r"(Error|IOException).*\[Errno (5|27|28|30|116|122)\]"
         r"|No space left on device|Disk quota exceeded|Input/output error|Read-only file system"
-        # torch.save does not report the reason, and closing the file then fails too.
+        # torch.save does not report the reason. Closing the file then fails, too.
         r"|PytorchStreamWriter failed writing file|inline_container\.cc:\d+\] \. unexpected pos",
     ),
     ("tracker.key_rejected", r"authentication failed \(HTTP 401\)"),
@@ -60,7 +60,7 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     ),
 )
 AT_ANY_TIME: tuple[CauseId, ...] = ("training.loss_not_finite", "rank.write_failed")
-"""Causes that may also end a rank that has logged, if its last error matches. Others occur at its start."""
+"""Causes that can end a rank at any time, if its last error matches. Other causes occur only at its start."""
 _OF_A_PEER = re.compile(
     r"Connection (closed|reset) by peer|RendezvousConnectionError|SignalException|Broken pipe"
     r"|remote process exited|Received 15 death signal|Socket closed"
@@ -70,16 +70,16 @@ _IN_VAIN = re.compile(
     r"|Watchdog caught collective operation timeout"
 )
 _RETRIED = re.compile(r"attempt \d+/\d+: (connection error|no response) from ")
-"""The log line of Pluto's client for a retried request (pluto/iface.py)."""
+"""Log line in which Pluto's client reports a retried request (pluto/iface.py)."""
 _REPORT = re.compile(
     r"ChildFailedError|Sending process \d+ closing signal|failed \(exitcode: |elastic/multiprocessing/api\.py"
 )
 _EXIT = re.compile(r"rank\s*:\s*(\d+) \(local_rank: \d+\).*?exitcode\s*:\s*(-?\d+)", re.DOTALL)
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\)")
 BEGINS = "===== KONDUKTOR: Running task ====="
-"""Lines before this one come from konduktor's shell."""
+"""First line of the command's output. Earlier lines come from konduktor's shell."""
 SHELL_ENDED = "finished with exit code: "
-"""Part of the last line of konduktor's shell for a command."""
+"""Part of the last line that konduktor's shell writes about a command."""
 _SHELL_ENDED = re.compile(r"^===== KONDUKTOR: .* finished with exit code: (\d+)")
 _AFTER_REPORT = re.compile(
     r"^={20,}$|^-{20,}$|^\s|^\[\d+\]:$|^Failures:$|^Root Cause|FAILED$|^===== KONDUKTOR: |^$"
@@ -90,7 +90,7 @@ _NOISE = re.compile(
     r"|^(\[rank\d+\]: ?)?(During handling of the above|The above exception was|\s+\[Previous line repeated)"
     r"|^Extension modules: |^<unknown function>"
     r"|^pluto: |\[pluto-sync\]|^Exception raised from "
-    # Frames of faulthandler, gdb, glog and glibc.
+    # Frames from faulthandler, gdb, glog and glibc.
     r"|^(Current thread|Thread) 0x|^Fatal Python error|^\*\*\* Signal \d+|^PC: @|^\s*@ +0x[0-9a-f]+"
     r"|^#\d+ +(0x[0-9a-f]+ )?in |^#\d+ +0x[0-9a-f]+|\(\+0x[0-9a-f]+\) ?\[0x[0-9a-f]+\]"
 )
@@ -101,31 +101,31 @@ _ERROR = re.compile(r"^(\[rank\d+\]: ?)?[A-Za-z_][\w.]*(Error|Exception|Interrup
 
 @dataclass(frozen=True)
 class Clues:
-    """Clues from a log. `rank` and `exit_code` are of the worker that failed first in torchrun's report."""
+    """Hints from a log. `rank` and `exit_code` describe the first failed worker in torchrun's report."""
 
     log: str = ""
     cause: CauseId | None = None
     line: str = ""
     line_number: int = 0
     last: str = ""
-    """The last error of the rank itself, or else its last line."""
+    """The rank's own last error, or its last log line if there is no error."""
     last_number: int = 0
     rank: int | None = None
     exit_code: int | None = None
     of_a_peer: bool = False
     """Whether the rank lost a peer or waited for one in vain."""
     in_vain: bool = False
-    """Whether a collective operation timed out because a peer did not take part."""
+    """Whether a collective operation timed out because a peer did not take part in it."""
     stack: Stack | None = None
-    """The stack at its deadline or at its end."""
+    """The stack from the last dump, written when the rank's deadline expired or the rank ended."""
     retried: str = ""
     """The last line in which Pluto's client reports that the tracker did not respond."""
     report_is_last: bool = False
-    """Whether the log ends with torchrun's report of a failure."""
+    """Whether the log ends with torchrun's failure report."""
 
     @property
     def said(self) -> str:
-        """Return a sentence with the last line."""
+        """Return a sentence that quotes the last line."""
         return f"its last log line: {self.last}" if self.last else "its log is empty"
 
     @property
@@ -134,7 +134,7 @@ class Clues:
 
 
 def read(tail: Lines, log: str = "") -> Clues:
-    """Return the clues in the numbered last lines of a log. `log` is its file in the bundle."""
+    """Return the hints in the numbered last lines of a log. `log` is the path of the log in the bundle."""
     lines = _plain(tail)
     stack, dumped = stacks.last(lines)
     lines = [entry for entry in lines if entry[0] not in dumped]
@@ -147,7 +147,7 @@ def read(tail: Lines, log: str = "") -> Clues:
             continue
         is_error = _ERROR.match(text) is not None
         cause = next((cause for cause, pattern in _CLUES if re.search(pattern, text)), None)
-        # An error after which the program continued did not end it.
+        # An error did not end the program if another error or more output followed it.
         if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
             cause = None
         if cause:
@@ -177,7 +177,7 @@ def read(tail: Lines, log: str = "") -> Clues:
 
 
 def last_line(tail: Lines) -> tuple[str, int]:
-    """Return the last error, or else the last line, and its number, in the last lines of a container's log.
+    """Return the last error in a container's log, or else its last line, with the line number.
 
     Returns ("", 0) for an empty log.
     """
@@ -185,7 +185,7 @@ def last_line(tail: Lines) -> tuple[str, int]:
 
 
 def _plain(tail: Lines) -> Lines:
-    """Return the lines of the program itself, without timestamps and without lines of the harness."""
+    """Return the lines that the program wrote, without timestamps and without lines of the harness."""
     return [(number, _TIME.sub("", text)) for number, text in tail if not is_own(text)]
 
 
@@ -194,7 +194,7 @@ def _is_of_a_peer(text: str) -> bool:
 
 
 def _ends_with(lines: Lines) -> bool:
-    """Return whether nothing but the success message of konduktor's shell follows torchrun's report."""
+    """Return whether torchrun's report is last, apart from the success message of konduktor's shell."""
     for _, text in reversed(lines):
         if text.startswith("Root Cause"):
             return True
@@ -205,7 +205,7 @@ def _ends_with(lines: Lines) -> bool:
 
 
 def _last_own(lines: Lines) -> tuple[str, int]:
-    """Return the last error before torchrun's own report, or the last line that is not noise."""
+    """Return the last error before torchrun's report, or else the last line that is not noise."""
     begins = [position for position, (_, text) in enumerate(lines) if text.startswith(BEGINS)]
     own = lines = lines[begins[-1] :] if begins else lines
     for position, (_, text) in enumerate(lines):
@@ -219,7 +219,7 @@ def _last_own(lines: Lines) -> tuple[str, int]:
 
 
 def _without_stacks(lines: Lines) -> Lines:
-    """Return the lines without "File …" lines of Python stacks and the source lines after them."""
+    """Return the lines without the "File …" lines of Python stacks and the source lines below them."""
     kept, inside = [], False
     for number, text in lines:
         of_a_stack = _FILE_OF_A_STACK.match(text) is not None

@@ -1,4 +1,4 @@
-"""Read the stacks that faulthandler wrote to a log at a rank's deadline or at its end.
+"""Read the stacks that faulthandler wrote to a log when a rank's deadline expired or the rank ended.
 
     Timeout (0:00:38)!
     Thread 0x00007f31 (most recent call first):
@@ -40,24 +40,24 @@ class Frame:
 
 
 def _of_torch(frame: Frame) -> bool:
-    """Return whether the frame is in torch's collective code, also in a source tree of torch."""
+    """Return whether the frame is in torch's collective code, in an installed torch or in its source tree."""
     return any(part in frame.file for part in _COLLECTIVE)
 
 
 @dataclass(frozen=True)
 class Stack:
-    """The frames of the main thread, innermost first, and the log line at which the dump begins."""
+    """The main thread's stack, innermost frame first. `number` is the first log line of the dump."""
 
     frames: tuple[Frame, ...]
     number: int
     after: str | None = None
-    """The expired deadline as faulthandler writes it, or None if something else caused the dump."""
+    """The expired time limit as printed by faulthandler, or None if another event caused the dump."""
     fatal: str | None = None
-    """A fatal error of the interpreter, e.g. "Segmentation fault"."""
+    """The fatal error of the interpreter, for example "Segmentation fault"."""
 
     @property
     def in_collective(self) -> bool:
-        """Return whether the thread waited for its peers, in torch code called by the rank's own code."""
+        """Return whether the thread was waiting for its peers in torch code that the rank's code called."""
         return not self.in_teardown and any(map(_of_torch, self._inside()))
 
     @property
@@ -67,7 +67,7 @@ class Stack:
 
     @property
     def in_client(self) -> bool:
-        """Return whether the thread waited for the network in Pluto's client, and so for the tracker."""
+        """Return whether the thread was waiting in Pluto's client for a response of the tracker."""
         network = False
         for frame in self._inside():
             network = network or any(part in frame.file for part in _NETWORK)
@@ -76,12 +76,12 @@ class Stack:
         return False
 
     def _inside(self) -> Iterator[Frame]:
-        """Yield the library frames below the rank's own code, innermost first."""
+        """Yield the library frames that are called by the rank's own code, innermost first."""
         return itertools.takewhile(lambda frame: _of_torch(frame) or _LIBRARY.search(frame.file), self.frames)
 
     @property
     def place(self) -> str:
-        """Return the position of the thread as text, with the rank's own code.
+        """Return the innermost frames of the thread as text, including the rank's own code.
 
         For example "wait (faulty.py line 70), under on_step (multinode.py line 121)".
         """
@@ -93,7 +93,7 @@ class Stack:
 
 
 def last(lines: list[tuple[int, str]]) -> tuple[Stack | None, set[int]]:
-    """Return the stack of the last dump in numbered lines, and the line numbers of all dumps."""
+    """Return the stack from the last dump in numbered lines, and the line numbers of all dumps."""
     stack: Stack | None = None
     dumped: set[int] = set()
     after = fatal = None

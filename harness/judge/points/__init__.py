@@ -1,1 +1,1 @@
-"""Judge whether the run holds every point that a rank logged, and no other."""
+"""Judge whether the run contains every point that a rank logged, and no others."""

@@ -1,8 +1,8 @@
 """Judge whether the two recorders of a rank agree: the worker's own, and the one around Pluto's client.
 
-If a worker records by itself, its own record is compared with the tracker, and the record around the client
-must hold the same points. A point that is only in the latter was handed to the client, so the run must hold
-it too.
+If a worker records its own points, that record is compared with the tracker. The recorder around the client
+must have recorded the same points. A point that only the latter recorded was passed to the client, so the run
+must contain it, too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.judge.points.series import NONE, joined
 CHECK: Final[CheckId] = "recorders-agree"
 SUFFIX = ".outside"
 Differences = list[tuple[str, int, str]]
-"""(metric, step, a clause on how the two differ)."""
+"""(metric, step, a clause that says how the two records differ)."""
 
 
 @dataclass
@@ -31,14 +31,14 @@ class Agreement:
 
     truths: list[Truth]
     pairs: list[tuple[Truth, Truth]]
-    """(the rank's own record, the one around the client)."""
+    """(the rank's own record, the record from around the client)."""
     apart: dict[int, tuple[Truth, Differences]]
-    """Rank → its record around the client, and the differences."""
+    """Rank → its record from around the client, and the differences."""
     cut: list[int]
-    """Ranks that were cut off, so that they may have recorded a point without handing it to the client."""
+    """Ranks that were cut off and so can have recorded a point without passing it to the client."""
 
     def finding(self) -> Finding:
-        """Check `recorders-agree`: both records of each rank hold the same points."""
+        """Check `recorders-agree`: both records of each rank contain the same points."""
         ranks = [own.rank for own, _ in self.pairs]
         if not self.pairs:
             return passed(CHECK, "each rank has only one record, so nothing can differ")
@@ -60,7 +60,7 @@ class Agreement:
 
 
 def compare(case: Case, truths: list[Truth]) -> Agreement:
-    """Compare both records of each rank. `Agreement.truths` holds the points of either record."""
+    """Compare the two records of each rank. `truths` of the result contains the points of both records."""
     pairs = [(one, other) for one in truths if (other := _other(case, one)) is not None]
     apart = {
         own.rank: (other, found_)
@@ -73,7 +73,7 @@ def compare(case: Case, truths: list[Truth]) -> Agreement:
 
 
 def _joined(own: Truth, other: Truth) -> Truth:
-    """Return the rank's own record, completed by points and client settings that only the other one has."""
+    """Return the rank's own record, with the points and client settings added that only `other` contains."""
     for mine, theirs in zip(own.attempts, other.attempts, strict=False):
         mine.settings = mine.settings or theirs.settings
     more = {
@@ -85,18 +85,18 @@ def _joined(own: Truth, other: Truth) -> Truth:
 
 
 def _other(case: Case, own: Truth) -> Truth | None:
-    """Return the record around the client of a rank that also recorded by itself, or None."""
+    """Return the record from around the client of a rank that also recorded its own points, or None."""
     if not own.attempts or not case.bundle.has(f"truth/{own.rank}{SUFFIX}.jsonl"):
         return None
     return ground_truth.read(case, own.rank, SUFFIX)
 
 
 def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
-    """Yield the differences between two records of a rank. Past the row limit, digests are compared."""
+    """Yield the differences between two records of a rank. Beyond the row limit, digests are compared."""
     if own.blocks or other.blocks:
         mine, theirs = (one.attempts[-1].metrics if one.end else {} for one in (own, other))
         if own.end and own.end == other.end and not mine and not theirs:
-            return  # Older recorders wrote no digests of many metrics. Count and digest of all rows agree.
+            return  # Older recorders omitted the digests of many metrics. The total digests agree.
         for metric in sorted(metric for metric in {*mine, *theirs} if mine.get(metric) != theirs.get(metric)):
             counts = [f"{(side.get(metric) or (0, ''))[0]} rows" for side in (mine, theirs)]
             yield metric, -1, f"{counts[0]} recorded, {counts[1]} handed over, or other values"

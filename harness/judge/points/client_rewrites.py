@@ -1,7 +1,7 @@
-"""Judge what Pluto's client changed on the way: names, values and steps (harness/workers/client_rules.py).
+"""Judge which names, values and steps Pluto's client changed (harness/workers/client_rules.py).
 
-`explain` removes the differences that the client's rules explain from the comparison. The remaining points
-are lost or foreign for another reason, and a renamed metric is not reported as lost and foreign.
+`explain` takes all differences that the client's rules explain out of the comparison. The remaining points
+are lost or foreign for another reason. A renamed metric is not reported as both lost and foreign.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ CHECK: Final[CheckId] = "client-kept"
 
 @dataclass
 class Rewritten:
-    """The changes that the client made."""
+    """The changes that the client made to names, values and steps."""
 
     merged: dict[str, list[str]] = field(default_factory=dict)
-    """Name in the run → the names that became it, if there are several."""
+    """Name in the run → the original names, if the client gave several metrics this name."""
     overwritten: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     """(rank, metric) → steps that the run lacks because another metric got the same name."""
     renamed: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     """(rank, metric) → steps that the run has under the new name."""
     renamed_blocks: list[tuple[int, TruthBlock]] = field(default_factory=list)
     dropped: dict[tuple[int, str], list[int]] = field(default_factory=dict)
-    """(rank, metric) → steps whose values the client left out."""
+    """(rank, metric) → steps whose values the client omitted."""
     why: dict[tuple[int, str], str] = field(default_factory=dict)
-    """(rank, metric) → why the client left out or changed its values."""
+    """(rank, metric) → the reason why the client omitted or changed its values."""
     told: dict[tuple[int, str], list[TruthRewrite]] = field(default_factory=dict)
-    """(rank, reason) → the recorded values that the client changed or left out for that reason."""
+    """(rank, reason) → the recorded values that the client changed or omitted for that reason."""
 
     @property
     def ranks(self) -> set[int]:
@@ -52,9 +52,9 @@ class Rewritten:
 def explain(
     truths: list[Truth], recorded: Recorded, compared: Comparison, left: Iterable[Left] = ()
 ) -> Rewritten:
-    """Move lost and foreign points that the client's rules explain from the comparison to the result.
+    """Remove from `compared` the lost and foreign points that the client's rules explain. Return them.
 
-    `left` are values that the client left out according to its recorder.
+    `left` lists the values that the client omitted, according to its recorder.
     """
     why = {(one.rank, one.key): one.why for one in left}
     result = Rewritten()
@@ -80,7 +80,7 @@ def explain(
         if have == 0 and _has_block(recorded, block):
             result.renamed_blocks.append((rank, block))
             compared.lost_in_blocks.remove(entry)
-    for wrong in list(compared.wrong):  # Another metric got this name.
+    for wrong in list(compared.wrong):  # Another metric got the same name.
         others = [
             truth.rows.get(m, NONE).get(wrong.step) for truth in truths for m in became.get(wrong.metric, {})
         ]
@@ -99,7 +99,7 @@ def explain(
 
 
 def _renamed(truth: Truth, metric: str, steps: list[int], recorded: Recorded, result: Rewritten) -> list[int]:
-    """Add lost steps of a metric to the renamed and overwritten ones of `result`. Return the others."""
+    """Add a metric's lost steps to `result` if renaming explains them. Return the remaining steps."""
     name = sent_name(metric)
     series = recorded.shared.get(name, NONE)
     if name == metric:
@@ -115,7 +115,7 @@ def _renamed(truth: Truth, metric: str, steps: list[int], recorded: Recorded, re
 
 
 def _keep(into: dict, key: object, steps: list[int]) -> None:  # type: ignore[type-arg]
-    """Set the steps of a key, or remove the key if there are none."""
+    """Set the steps of a key, or remove the key if there are no steps."""
     if steps:
         into[key] = steps
     else:
@@ -123,7 +123,7 @@ def _keep(into: dict, key: object, steps: list[int]) -> None:  # type: ignore[ty
 
 
 def _expected(truths: list[Truth], originals: dict[str, None], step: int) -> bool:
-    """Return whether a rank logged this step under a name that the client changes."""
+    """Return whether a rank logged this step under an original name that the client changes."""
     return any(
         step in truth.rows.get(metric, NONE)
         or any(block.metric == metric and block.first <= step <= block.last for block in truth.blocks)
@@ -134,7 +134,7 @@ def _expected(truths: list[Truth], originals: dict[str, None], step: int) -> boo
 
 
 def _has_block(recorded: Recorded, block: TruthBlock) -> bool:
-    """Return whether the run has exactly the points of a block under the block's new name."""
+    """Return whether the run has exactly the points of a block under the metric's new name."""
     name = sent_name(block.metric)
     series = recorded.shared.get(name, NONE)
     steps = sorted(step for step in series if block.first <= step <= block.last)

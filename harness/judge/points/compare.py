@@ -1,4 +1,4 @@
-"""Compare the ranks' rows with those of the tracker after Pluto's deduplication, in one pass over each."""
+"""Compare the ranks' points with those on the tracker after Pluto's deduplication, in one pass."""
 
 from __future__ import annotations
 
@@ -15,16 +15,20 @@ from harness.judge.points.series import NONE, Rows, Series, extend, put
 from harness.workers.truth_frames import digest
 
 OWN_METRICS = "sys/"
-"""Prefix of metrics that the client logs by itself. They are in no rank's ground truth."""
+"""Prefix of system metrics, which the client logs itself. They are not in any rank's ground truth."""
 
 
 @dataclass
 class Recorded:
-    """The tracker's rows as Pluto shows them: the highest client time wins, then the last to arrive."""
+    """The tracker's points after Pluto's deduplication.
+
+    Of several points for one metric and step, the one with the latest client time counts. At equal times, the
+    last one to arrive counts.
+    """
 
     shared: Rows = field(default_factory=dict)
     elsewhere: dict[int, Rows] = field(default_factory=dict)
-    """The same rows for every other run."""
+    """Run id → the points of that run, for all runs except the shared one."""
     raw: int = 0
     raw_shared: int = 0
 
@@ -34,9 +38,9 @@ class Recorded:
 
 
 def read(bundle: Bundle, shared_run: int | None, others: Callable[[int], bool]) -> Recorded:
-    """Return the rows of tracker/points.jsonl, read in one pass.
+    """Return the points in tracker/points.jsonl, which is read once.
 
-    `others` returns whether only other launches attached to a run. Such runs are left out.
+    `others(run_id)` returns whether only other launches attached to a run. Such runs are omitted.
     """
     recorded = Recorded()
     for _, part in bundle.point_parts():
@@ -76,16 +80,16 @@ class Comparison:
     lost: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     """(rank, metric) → steps that the run lacks."""
     lost_in_blocks: list[tuple[int, TruthBlock, int]] = field(default_factory=list)
-    """(rank, block, number of its points in the run)."""
+    """(rank, block, number of the block's points that are in the run)."""
     wrong: list[Wrong] = field(default_factory=list)
     wrong_blocks: list[tuple[int, TruthBlock]] = field(default_factory=list)
     collisions: dict[tuple[str, int], dict[int, float]] = field(default_factory=dict)
-    """(metric, step) → rank → value, if ranks differ."""
+    """(metric, step) → rank → value, where ranks logged different values."""
     undecided: list[tuple[int, TruthBlock]] = field(default_factory=list)
-    """Blocks whose digest cannot be compared, because others logged the same metric and steps."""
+    """Blocks whose digest cannot be compared, because the run may have other points at the same steps."""
     foreign: dict[str, list[int]] = field(default_factory=dict)
     arrived: dict[int, int] = field(default_factory=dict)
-    """Number of each rank's rows that are in the run."""
+    """Rank → the number of its points that are in the run."""
 
 
 def same(one: float, other: float) -> bool:
@@ -94,7 +98,7 @@ def same(one: float, other: float) -> bool:
 
 
 def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
-    """Compare every rank's rows and blocks with the shared run."""
+    """Compare the points and blocks of every rank with the shared run."""
     truths = list(truths)
     result = Comparison()
     claims: dict[str, list[Truth]] = {}
@@ -111,7 +115,7 @@ def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
         kept = truth.kept_metrics
         for metric, rows in truth.rows.items():
             if metric in kept:
-                continue  # Its blocks also hold these rows, unless later ones replaced them.
+                continue  # Its blocks also contain these points, unless later points replaced them.
             owners, steps = claims[metric], disputed.get(metric, set())
             _compare_rows(truth, metric, rows, owners, steps, recorded.shared.get(metric, NONE), result)
         for block in truth.blocks:
@@ -133,7 +137,7 @@ def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
 
 
 def _disputed(owners: list[Truth], metric: str) -> set[int]:
-    """Return the steps of a metric for which its ranks logged different values."""
+    """Return the steps of a metric for which several ranks logged different values."""
     all_rows = [truth.rows[metric] for truth in owners]
     if all(rows.same_as(all_rows[0]) for rows in all_rows[1:]):
         return set()
@@ -179,7 +183,7 @@ def _compare_rows(
         result.arrived[truth.rank] += len(rows)
         return
     superseded = truth.superseded.get(metric, set())
-    # For a superseded step that the rank ran twice, the run may have the first value.
+    # If the rank itself repeated a superseded step, the run may have the first of its values.
     earlier = superseded & {step for steps in rows.overwrites.values() for step in steps}
     for step, value in rows.items():
         if step in disputed:
@@ -207,7 +211,8 @@ def _compare_block(
 ) -> None:
     """Compare a block with the run. `holders` are the ranks that logged its metric.
 
-    `series` are the rows of this metric in the run, and `here` its steps within the range of the block.
+    `series` contains the points of this metric in the run, and `here` the steps within the range of the
+    block.
     """
     own = NONE if block.kept else truth.rows.get(block.metric, NONE)
     if len(here) == block.count and _digest(block, here, series) == block.sha256:
@@ -217,10 +222,10 @@ def _compare_block(
         return
     several = len(truth.attempts) > 1
     if several and (block.kept or any(block.first <= step <= block.last for step in own)):
-        result.undecided.append((truth.rank, block))  # The run does not show which attempt logged a row.
+        result.undecided.append((truth.rank, block))  # The run does not show which attempt logged a point.
         return
     if block.ordered is False or block.count > block.last - block.first + 1:
-        result.undecided.append((truth.rank, block))  # Rows replaced others, and it is not known which ones.
+        result.undecided.append((truth.rank, block))  # Some points replaced others, and it is unknown which.
         return
     for other in holders:
         steps = other.rows.get(block.metric, NONE) if other is not truth else NONE

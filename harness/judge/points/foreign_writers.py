@@ -1,8 +1,9 @@
-"""Judge whether the shared run holds anything that another job sent, before, during or after this one.
+"""Judge whether the shared run contains data that another job sent, before, during or after this launch.
 
-The embedded tracker stores the launch whose key came with each request, so equal names, steps, values and
-addresses do not hide a foreign writer. Without launches, the job's name, the sender's name and the address
-decide. Hosted Pluto reports none of these, so foreign writers are not found there.
+The embedded tracker stores the launch whose key came with each request. So it finds foreign writers even if
+their names, steps, values and addresses are the same as those of this launch. If no launches are stored, the
+job's name, the sender's name and its address decide. Hosted Pluto reports none of these, so foreign writers
+are not found there.
 """
 
 from __future__ import annotations
@@ -36,14 +37,14 @@ _WRITTEN = {
     "heartbeat": ("heartbeat", "heartbeats"),
     "claim": ("claim of its id", "claims of its id"),
 }
-"""Kind of RunWriter → the noun for what it writes, singular and plural."""
+"""Kind of RunWriter → the noun for what it writes, in singular and plural."""
 _TOLD_ELSEWHERE = {"attach", "metrics", "status"}
-"""Kinds of RunWriter that other records count."""
+"""Kinds of RunWriter whose requests are counted in other evidence files."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """A record of something that another job wrote to the run."""
+    """Evidence of one or several requests by which another job wrote to the run."""
 
     ref: str
     kind: str
@@ -59,7 +60,7 @@ class Trace:
 
 @dataclass
 class Stranger:
-    """Another job, as far as the tracker distinguishes it from others."""
+    """Another job, as far as the tracker distinguishes jobs."""
 
     launch: str | None
     job: str | None
@@ -82,7 +83,7 @@ class Stranger:
 
     @property
     def text(self) -> str:
-        """Return a sentence on the job: its ranks and senders, what it sent and when."""
+        """Return a sentence that describes the job: its ranks and senders, what it sent and when."""
         launch = f" of launch {self.launch}" if self.launch else ""
         who = f"job {self.job}{launch}" if self.job else f"another job{launch}"
         who += f", {names(self.ranks)}" if self.ranks else ""
@@ -102,7 +103,7 @@ def _many(kind: str, count: int) -> str:
 
 
 class Own:
-    """Distinguishes this launch's requests to the shared run from those of others."""
+    """The key, names and addresses by which requests of this launch to the shared run are recognised."""
 
     def __init__(self, case: Case, attachments: Iterable[Attachment]) -> None:
         attachments = list(attachments)
@@ -112,13 +113,13 @@ class Own:
         self.hosts = {name for pod in pods for name in (pod.name, pod.hostname)}
         self.addresses = {address for pod in pods for address in addresses(pod)}
         self.by_launch = any(one.launch == self.nonce for one in attachments)
-        """Whether the tracker stores launches and the ranks used the key of their launch."""
+        """Whether the tracker stores launches, and the ranks used the key of this launch."""
         own = [one for one in attachments if self.attached(one)]
         self.senders = {one.name for one in own if one.name is not None}
         self.peers = self.addresses | {one.peer for one in own if one.peer is not None}
 
     def attached(self, one: Attachment) -> bool:
-        """Return whether this attachment is of a process of this launch."""
+        """Return whether a process of this launch made this attachment."""
         if self.by_launch or one.launch not in {None, self.nonce}:
             return one.launch == self.nonce
         strange_host = bool(self.hosts) and one.hostname is not None and one.hostname not in self.hosts
@@ -128,7 +129,7 @@ class Own:
         return one.job_name == self.job and not (strange_host and strange_peer)
 
     def sent(self, launch: str | None, sender: str | None, peer: str | None) -> bool:
-        """Return whether a process of this launch sent the request. Facts that are None are ignored."""
+        """Return whether a process of this launch sent a request. Arguments that are None are ignored."""
         if self.by_launch or launch not in {None, self.nonce}:
             return launch == self.nonce
         known_sender = sender is None or not self.senders or sender in self.senders
@@ -137,7 +138,7 @@ class Own:
 
 
 def check(attached: Attached) -> Finding:
-    """Check `only-our-job`: everything in the shared run was sent by this launch."""
+    """Check `only-our-job`: this launch sent all data in the shared run."""
     _, run = attached.shared[0]
     label = attached.label(run.run_id)
     if attached.attachments is None:

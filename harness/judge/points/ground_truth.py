@@ -1,4 +1,4 @@
-"""Read the ground truth of a rank over all its attempts, and find whether it is complete."""
+"""Read the ground truth of a rank over all its attempts, and determine whether it is complete."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from harness.workers.ground_truth import BLOCK_ROWS
 from harness.workers.truth_frames import row_bytes
 
 DENSE_ROWS, DENSE_MS = 20, 30
-"""A rank that recorded DENSE_ROWS rows within DENSE_MS may have buffered some for a longer frame."""
+"""A rank that recorded DENSE_ROWS points within DENSE_MS may have buffered some for a longer frame."""
 
 
 @dataclass
@@ -45,28 +45,31 @@ class Attempt:
     """The record of one attempt of a rank, from its start to its end or until it was cut off."""
 
     start: TruthStart | None = None
-    """None if the recorder wrote no attempts."""
+    """None if the recorder did not mark attempts."""
     end: TruthEnd | None = None
     client: TruthClient | None = None
     account: TruthAccount | None = None
     accounted: int = -1
-    """The number of rows before the last account."""
+    """Number of points before the last account of keys, or -1."""
     left: dict[tuple[str, str, str], tuple[int, str, str]] = field(default_factory=dict)
-    """(key, type, reason) of values that the client left out → count, first step, last step."""
+    """(key, type, reason) of values that the client omitted → count, first step, last step."""
     code: list[tuple[int, TruthCode]] = field(default_factory=list)
-    """Reports of the code that it ran, with line numbers."""
+    """Reports of the code that the attempt ran, with line numbers."""
     row_count: int = 0
     blocks: list[TruthBlock] = field(default_factory=list)
     kept: list[TruthBlock] = field(default_factory=list)
-    """Blocks of what Pluto keeps of metrics with unordered steps. They replace the rows and `blocks`."""
+    """Blocks with the points that Pluto keeps of metrics with unordered steps.
+
+    They replace `blocks` and the individual points of these metrics.
+    """
     metrics: dict[str, tuple[int, str]] = field(default_factory=dict)
-    """metric → number and digest of all its rows, for attempts with blocks."""
+    """metric → number and digest of all its points, for attempts with blocks."""
     steps: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """metric → its first and last step."""
+    """metric → its lowest and highest step."""
     settings: list[TruthSettings] = field(default_factory=list)
     """Settings of the client, one entry for each `init`."""
     batch: int = 1
-    """The number of rows in a frame when it recorded fast."""
+    """Number of points that the rank wrote into one frame while it recorded fast."""
     gaps: int = 0
     fault: str = ""
     """Why the recorder around the client failed, or ""."""
@@ -77,7 +80,7 @@ class Attempt:
 
     @property
     def is_child(self) -> bool:
-        """Return whether it is a process that the rank started, such as an evaluation, and that logs too."""
+        """Return whether the attempt is a child process of the rank that logs too, such as an evaluation."""
         return self.start is not None and self.start.parent is not None
 
     @property
@@ -86,13 +89,13 @@ class Attempt:
 
     @property
     def compared(self) -> list[TruthBlock]:
-        """Return the blocks to compare. Metrics with unordered steps have those that Pluto keeps."""
+        """Return the blocks to compare. For metrics with unordered steps, these are the blocks in `kept`."""
         kept = {block.metric for block in self.kept}
         return [*(block for block in self.blocks if block.metric not in kept), *self.kept]
 
     @property
     def counts(self) -> dict[str, int]:
-        """Map each metric to the number of its rows, including those in blocks."""
+        """Map each metric to the number of its points, including those in blocks."""
         counts = dict(self._counts)
         for block in self.blocks:
             counts[block.metric] = counts.get(block.metric, 0) + block.count
@@ -100,7 +103,7 @@ class Attempt:
 
     @property
     def last_ms(self) -> int | None:
-        """Return when it recorded its last row, in milliseconds since the epoch, or None."""
+        """Return when the attempt recorded its last point, in milliseconds since the epoch, or None."""
         return self._times[-1] if self._times else None
 
     def told(
@@ -118,7 +121,7 @@ class Attempt:
         | TruthSettings
         | TruthEnd,
     ) -> None:
-        """Add a line that is not a row. `number` is its line number."""
+        """Add a record that is not a point. `number` is its line number."""
         if isinstance(line, TruthBlock):
             (self.kept if line.kept else self.blocks).append(line)
             self._reach(line.metric, line.first, line.last)
@@ -146,7 +149,7 @@ class Attempt:
             self.metrics |= line.metrics
 
     def take(self, row: TruthRow) -> None:
-        """Count one row and add it to the digests. Rows must come in the order of recording."""
+        """Count a point and add it to the digests. Points must come in their recorded order."""
         data = row_bytes(row.metric, row.step, row.value)
         self._root.update(data)
         self._digests.setdefault(row.metric, hashlib.sha256()).update(data)
@@ -156,9 +159,9 @@ class Attempt:
         self._times.append(row.time_ms)
 
     def take_columns(self, columns: Columns, parts: Iterable[Part], by_metric: bool) -> None:
-        """Count rows in columns and add them to the digests, like `take`. `parts` are its metrics.
+        """Count the points in columns and add them to the digests, like `take`. `parts` are its metrics.
 
-        Digests by metric are slow to compute. Only attempts with blocks need them.
+        Digests by metric are slow to compute, and only attempts with blocks need them.
         """
         data = bytes_of_rows(columns)
         self._root.update(data)
@@ -173,23 +176,23 @@ class Attempt:
         self._times.extend(columns.times[-DENSE_ROWS:])
 
     def _reach(self, metric: str, low: int, high: int) -> None:
-        """Extend the range of a metric in `steps` to `low` and `high`."""
+        """Extend the range of steps of a metric so that it includes `low` and `high`."""
         first, last = self.steps.get(metric, (low, high))
         self.steps[metric] = min(first, low), max(last, high)
 
     @property
     def dense(self) -> bool:
-        """Return whether the last rows came so fast that some may be lost if it was cut off."""
+        """Return whether points were recorded so fast that some may be lost if the rank was cut off."""
         return len(self._times) == DENSE_ROWS and self._times[-1] - self._times[0] <= DENSE_MS
 
     @property
     def fits(self) -> bool:
-        """Return whether the rows match the end line: by the root digest, or by metric with blocks."""
+        """Return whether the points match the digests in the end record."""
         assert self.end is not None
         if not self.blocks:
             return self._root.hexdigest() == self.end.sha256
         if not self.metrics:
-            return True  # Older recorders had no room in a frame for the digests of many metrics.
+            return True  # In older recorders, the digests of many metrics did not fit into a frame.
         if self.counts != {metric: count for metric, (count, _) in self.metrics.items()}:
             return False
         whole = self._digests.keys() - {block.metric for block in self.blocks}
@@ -201,36 +204,36 @@ _READ: WeakKeyDictionary[Bundle, dict[tuple[int, str], Truth]] = WeakKeyDictiona
 
 @dataclass(frozen=True)
 class Life:
-    """One run object of one process: the number of the attempt, and of its `init` in that process."""
+    """One run object of one process, identified by the attempt and by the number of the `init` in it."""
 
     attempt: int
     init: int = 0
     same_run: bool = True
-    """Whether it is attached to the run of the process's first `init`."""
+    """Whether the run object is attached to the same run as the first `init` of the process."""
 
 
 @dataclass
 class Truth:
-    """The ground truth of one rank over all attempts. `incomplete` is the reason why rows may be missing."""
+    """The ground truth of one rank over all attempts. `incomplete` says why points may be missing."""
 
     rank: int
     attempts: list[Attempt] = field(default_factory=list)
     rows: Rows = field(default_factory=dict)
-    """The rows that the run must hold. If a metric and step was logged twice, the later row counts."""
+    """The points that the run must contain. Of two points for one metric and step, the later one counts."""
     overwritten: int = 0
-    """Number of rows that the rank logged again for the same metric and step. Pluto keeps the latest."""
+    """Number of points that the rank logged again for one metric and step. Pluto keeps the latest one."""
     lives: list[Life] = field(default_factory=list)
-    """The lives to which the marks of `rows` refer."""
+    """The run objects. A mark in `rows` is an index into this list."""
     superseded: dict[str, set[int]] = field(default_factory=dict)
-    """metric → steps that a later world without this rank repeated. The run may lack them."""
+    """metric → steps that a later world without this rank repeated, so that the run may lack them."""
     left: bool = False
     """Whether the world continued without this rank, because its pod was removed by scaling."""
     incomplete: str = ""
     suffix: str = ""
-    """".outside" for the record around the client of a worker that also records by itself."""
+    """".outside" for the second record, from around the client, of a worker that records its own points."""
     rewrites: list[TruthRewrite] = field(default_factory=list)
     known_silent: bool = False
-    """Whether the rank logged nothing according to the termination message."""
+    """Whether the termination message says that the rank logged no points."""
 
     @property
     def count(self) -> int:
@@ -238,12 +241,12 @@ class Truth:
 
     @property
     def blocks(self) -> list[TruthBlock]:
-        """Return the blocks to compare. Metrics with unordered steps have those that Pluto keeps."""
+        """Return the blocks to compare. For metrics with unordered steps, these are the blocks in `kept`."""
         return [block for attempt in self.attempts for block in attempt.compared]
 
     @property
     def kept_metrics(self) -> set[str]:
-        """Return the metrics whose blocks hold every row that Pluto keeps."""
+        """Return the metrics whose blocks contain every point that Pluto keeps."""
         return {block.metric for attempt in self.attempts for block in attempt.kept}
 
     @property
@@ -253,7 +256,7 @@ class Truth:
 
     @property
     def outside(self) -> bool:
-        """Return whether the recorder was around the client, so that each row was handed to the client."""
+        """Return whether the points were recorded around the client and so were passed to the client."""
         return any(attempt.start is not None and attempt.start.outside for attempt in self.attempts)
 
     @property
@@ -263,16 +266,16 @@ class Truth:
 
     @property
     def end(self) -> TruthEnd | None:
-        """Return the end line of the last attempt.
+        """Return the end record of the last attempt, or None.
 
-        The end of an earlier attempt does not end the ground truth.
+        The end record of an earlier attempt does not count, because the rank was started again.
         """
         return self.own[-1].end if self.attempts else None
 
     def client(self, metric: str, step: int) -> TruthClient | None:
-        """Return the report of the client that got this row, or None."""
+        """Return the client's report for the attempt that logged the point, or None."""
         series = self.rows.get(metric)
-        mark = series.mark(step) if series is not None else 0  # as `read` marks it
+        mark = series.mark(step) if series is not None else 0  # The mark was assigned by `read`.
         return self.attempts[self.lives[mark].attempt].client if self.lives else None
 
     @property
@@ -285,7 +288,7 @@ class Truth:
 
 
 def read(case: Case, rank: int, suffix: str = "") -> Truth:
-    """Return the ground truth of a rank. It is cached for the report, which needs it again."""
+    """Return the ground truth of a rank. It is cached, because the report needs it again."""
     known = _READ.setdefault(case.bundle, {})
     if (rank, suffix) not in known:
         known[rank, suffix] = _read(case, rank, suffix)
@@ -327,7 +330,7 @@ def _read(case: Case, rank: int, suffix: str) -> Truth:
 
 
 def _live(truth: Truth, life: Life) -> int:
-    """Return the mark of a life, which is its index in `truth.lives`."""
+    """Add a run object to `truth.lives` if it is new. Return its index, which is the mark of its points."""
     if life not in truth.lives:
         truth.lives.append(life)
     return truth.lives.index(life)
@@ -336,7 +339,7 @@ def _live(truth: Truth, life: Life) -> int:
 def _in_message(case: Case, truth: Truth) -> dict[str, object]:
     """Return the rank's digest from the termination message of its last attempt's pod, or {}.
 
-    The pod is that of the attempt, because torchrun may move a rank to another node at a restart.
+    The pod is that of the attempt, because torchrun can move a rank to another node when it restarts.
     """
     start = truth.attempts[-1].start if truth.attempts else None
     pods: list[Pod] = [pod for pods in case.pod_attempts.values() for pod in pods]
@@ -349,7 +352,7 @@ def _in_message(case: Case, truth: Truth) -> dict[str, object]:
 
 
 def _why_incomplete(case: Case, truth: Truth, damage: bool, message: dict[str, object]) -> str:
-    """Return a clause on why the ground truth is incomplete, or "" if it is complete."""
+    """Return a clause that says why the ground truth is incomplete, or "" if it is complete."""
     if not case.bundle.has(truth.path):
         return f"no record of it reached the harness{why_unrecorded(case, truth.rank)}"
     reasons = ["its file is damaged"] * damage
@@ -383,7 +386,7 @@ def _why_attempt(truth: Truth, number: int, attempt: Attempt, message: dict[str,
 
 
 def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
-    """Return why rows of an attempt without an end may be missing, or ""."""
+    """Return why points of an attempt without an end record may be missing, or "" if none are."""
     last = attempt is truth.own[-1]
     if not last and not attempt.is_child:
         return _cut(truth, number, attempt)
@@ -395,20 +398,20 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
 
 
 def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:
-    """Return count and digest of each process of a rank in one pod. Any of them may be in the message."""
+    """Return count and digest of each process of the rank in one pod. The message can be from any of them."""
     pod = last.start.pod if last.start else None
     same = [one for one in truth.attempts if one is last or (one.start is not None and one.start.pod == pod)]
     return [(one.end.count, one.end.sha256) for one in same if one.end is not None]
 
 
 def _cut(truth: Truth, number: int, attempt: Attempt) -> str:
-    """Return why rows of an attempt that was cut off may be missing, or "" if all are known.
+    """Return why points of an attempt that was cut off may be missing, or "" if all are known.
 
-    Its frames have no gap, and a rank writes the frame of a row before it logs the row. So only a rank that
-    recorded very fast can have logged rows without a frame. These rows are still known if the next attempt
-    starts at a step that the cut-off attempt had recorded, because it then logs them again. Up to one frame
-    (past the row limit, one block) of rows may be missing, so the next attempt must have logged as many
-    more.
+    The frames of the attempt have no gap, and a rank writes the frame of a point before it logs the point. So
+    only a rank that recorded very fast can have logged points without a frame. Such points are still known if
+    the next attempt starts at a step that the cut-off attempt had recorded, because it then logs them again.
+    Up to one frame of points may be missing (beyond the row limit, one block), so the next attempt must have
+    logged at least as many further points.
     """
     if not attempt.dense and not attempt.blocks:
         return ""
@@ -438,11 +441,11 @@ def _which(truth: Truth, number: int) -> str:
 _TOLD = re.compile(rb"\[harness\] the recorder around Pluto's client (.*)")
 
 _WAITING = re.compile(r"\[c10d\].*(cannot be retrieved|failed to connect|has timed out)")
-"""Log lines of torch when it retries to reach the rendezvous."""
+"""Log lines in which torch reports a failed attempt to reach the rendezvous."""
 
 
 def why_unrecorded(case: Case, rank: int) -> str:
-    """Return the end of a sentence: the message of the recorder around the client, or why there is none."""
+    """Return the end of a sentence: the error of the recorder around the client, or why no recorder ran."""
     pod = case.pods.get(case.node_of(rank))
     log = case.bundle.log(pod.name, case.launch.container) if pod else ""
     lines = case.bundle.lines(log) if log else ()
@@ -463,6 +466,6 @@ def why_unrecorded(case: Case, rank: int) -> str:
 
 
 def _came_to_its_end(case: Case, pod: Pod | None) -> bool:
-    """Return whether the rank's container exited with 0. Any other may have ended before it logged."""
+    """Return whether the rank's container exited with 0. Any other exit can precede the first point."""
     ended = pod.container(case.launch.container, "terminated") if pod else None
     return ended is not None and ended[1].get("exitCode") == 0

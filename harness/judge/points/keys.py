@@ -1,7 +1,8 @@
-"""Judge the account of keys: every value given to `run.log` was logged, or was left out for a known reason.
+"""Judge the account of keys: the client logged every value passed to `run.log`, or omitted it intentionally.
 
-The recorder counts values before and after the client's `log` (harness/workers/outside_account.py), and its
-numbers must add up. A value that the client left out is a FAIL, except for a key whose only value was None.
+The recorder counts values before and after the client's `log` (harness/workers/outside_account.py), and the
+numbers must add up. If the client omitted a value, the check fails, unless the only value of that key was
+None.
 """
 
 from __future__ import annotations
@@ -19,18 +20,18 @@ from harness.judge.points.ground_truth import Truth
 CHECK: Final[CheckId] = "keys"
 NONE = "NoneType"
 NOOP = "the mode of the run is noop"
-"""Start of the reason why a run in mode noop sends nothing."""
+"""Start of the reason that is recorded for a run in mode noop, which sends nothing."""
 OFF = "sync_process_enabled is False"
-"""Start of the reason why a run without the client's upload process sends nothing."""
+"""Start of the reason that is recorded for a run without the client's upload process, which sends nothing."""
 _UPLOADS_OFF = "remove sync_process_enabled from the settings: without that process, nothing is uploaded"
 SHOWN_KEYS = 3
 Records = dict[int, Truth | None]
-"""Rank → its record around the client, or None."""
+"""Rank → its record from around the client, or None."""
 
 
 @dataclass(frozen=True)
 class Left:
-    """Values of one key that the client left out for one reason."""
+    """Values of one key that the client omitted for one reason."""
 
     rank: int
     key: str
@@ -47,7 +48,7 @@ class Left:
 
 
 def recorders(agreement: Agreement) -> Records:
-    """Map each rank to its record around the client, or None if there is none."""
+    """Map each rank to its record from around the client, or to None if there is none."""
     seconds = {own.rank: other for own, other in agreement.pairs}
     return {
         truth.rank: seconds.get(truth.rank) or (truth if truth.outside else None)
@@ -56,7 +57,7 @@ def recorders(agreement: Agreement) -> Records:
 
 
 def left_out(agreement: Agreement) -> list[Left]:
-    """Return the values that the ranks' clients left out, apart from intended omissions."""
+    """Return the values that the ranks' clients omitted, apart from intended omissions."""
     records = recorders(agreement)
     return [left for left in _all(records) if not _meant(records, left)]
 
@@ -69,7 +70,7 @@ def _all(records: Records) -> Iterable[Left]:
 
 
 def _meant(records: Records, left: Left) -> bool:
-    """Return whether the omission is intended: the key was only ever None, or the rank sends nothing."""
+    """Return whether the omission is intended: the key's only value was None, or the rank sends nothing."""
     truth = records[left.rank]
     assert truth is not None
     if left.why.startswith(NOOP):
@@ -79,9 +80,9 @@ def _meant(records: Records, left: Left) -> bool:
 
 
 def check(agreement: Agreement, apart: bool = False) -> Finding:
-    """Check `keys`: the accounts of all ranks add up, and the client left nothing out.
+    """Check `keys`: the accounts of all ranks add up, and the client omitted no value unintentionally.
 
-    `apart` means that the ranks did not form one world, so a rank may never have run.
+    `apart` means that the ranks did not form one world, so that some of them may never have run.
     """
     records = recorders(agreement)
     refs = [truth.path for truth in records.values() if truth is not None]
@@ -124,7 +125,7 @@ def check(agreement: Agreement, apart: bool = False) -> Finding:
 
 
 def reasons(left: Iterable[Left]) -> list[str]:
-    """Return one text for each reason, with its keys and the number of values."""
+    """Return one text for each reason, with the affected keys and the number of values."""
     by_reason: dict[str, list[Left]] = {}
     for one in left:
         by_reason.setdefault(one.why, []).append(one)
@@ -146,7 +147,7 @@ def _values(count: int) -> str:
 
 
 def _open(truth: Truth | None) -> str:
-    """Return why the account of a rank does not add up, or ""."""
+    """Return why the account of a rank does not add up, or "" if it does."""
     if truth is None:
         return "no recorder ran around its client"
     if truth.incomplete:
@@ -155,7 +156,7 @@ def _open(truth: Truth | None) -> str:
         account = attempt.account
         last = attempt is truth.own[-1] and not truth.left
         if account is None and attempt.end is None and not last and not attempt.is_child:
-            continue  # It was cut off. Rows are recorded before the call, omissions after it.
+            continue  # A cut-off attempt can only lack omissions, which are recorded after the call.
         if account is None:
             return "its recorder closed no account"
         if account.unseen:
@@ -170,7 +171,7 @@ def _open(truth: Truth | None) -> str:
 
 
 def _notes(records: Records) -> list[str]:
-    """Return notes for a PASS on values that were left out or did not come through run.log."""
+    """Return notes for a PASS, on intended omissions and on values that did not come through run.log."""
     none = [left for left in _all(records) if left.type == NONE]
     noop = [left for left in _all(records) if left.why.startswith(NOOP)]
     notes = [f"only ever None, so not logged: {_keys(none)}"] if none else []

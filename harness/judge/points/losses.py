@@ -1,4 +1,4 @@
-"""Explain what became of points that the run lacks, and who sent points that no rank recorded."""
+"""Explain what happened to points that the run lacks, and who sent points that no rank recorded."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ _KEY = re.compile(r"401 Unauthorized|API key|HTTP 401")
 
 
 def fate(client: TruthClient | None, metric: str, step: int) -> str:
-    """Return what became of a lost point: UNSENT, ACKNOWLEDGED, NEVER (given to the client) or UNTOLD."""
+    """Return what happened to a lost point, according to the client's report.
+
+    UNSENT: it is still in the client's queue. ACKNOWLEDGED: the tracker confirmed it. NEVER: it was never in
+    the queue. UNTOLD: the client reported nothing about it.
+    """
     if client is None:
         return UNTOLD
     if _within(client.unsent.get(metric, []), step):
@@ -46,7 +50,7 @@ def _within(ranges: Iterable[tuple[int, int]], step: int) -> bool:
 
 
 def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Comparison) -> list[str]:
-    """Return a sentence for each fate of lost points. Points without a report of the client have none."""
+    """Return sentences on what happened to lost points, according to the reports of Pluto's client."""
     counts: dict[str, Counter[int]] = {}
     by_rank = {truth.rank: truth for truth in truths}
     for (rank, metric), steps in compared.lost.items():
@@ -84,7 +88,7 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
 
 
 def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
-    """Return a sentence for each client setting of these ranks that prevents uploads."""
+    """Return a sentence for each client setting that prevented uploads of the given ranks."""
     off, shared = set[int](), dict[tuple[str, str], set[int]]()
     for truth in truths:
         for attempt in truth.attempts:
@@ -106,7 +110,7 @@ def not_uploaded(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
 
 
 def refusals(case: Case) -> list[str]:
-    """Return sentences on the first rejected writes of this launch, whose rows are lost."""
+    """Return sentences on the first requests of this launch that the tracker rejected with their points."""
     launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
     ours = [one for one in (summary.refused if summary else []) if one.launch in (None, case.manifest.nonce)]
     late = [one for one in ours if (seconds(one.last) or 0.0) >= launched]
@@ -118,17 +122,17 @@ def refusals(case: Case) -> list[str]:
 
 @dataclass
 class Origin:
-    """The senders of points that no rank recorded, and the nodes of this job among them."""
+    """The senders of points that no rank recorded, and which of the job's nodes are among them."""
 
     senders: list[str] = field(default_factory=list)
     nodes: dict[int, int] = field(default_factory=dict)
-    """Node index → number of these points that its pod sent."""
+    """Node index → number of these points that the node's pod sent."""
     unknown: int = 0
-    """Number of these points from other or unknown senders."""
+    """Number of these points from senders that are not known to be pods of this job."""
 
 
 def origin(attached: Attached, points: Mapping[str, Iterable[int]]) -> Origin:
-    """Return who sent these points (metric → steps) to the shared run."""
+    """Return who sent the given points (metric → steps) to the shared run."""
     case, result = attached.case, Origin()
     wanted = {metric: set(steps) for metric, steps in points.items()}
     shared = {run.run_id for _, run in attached.shared}
@@ -156,7 +160,7 @@ def origin(attached: Attached, points: Mapping[str, Iterable[int]]) -> Origin:
 
 
 def _nodes(attached: Attached) -> dict[str, int]:
-    """Map addresses and process names that belong to only one node to that node."""
+    """Map each address or process name that belongs to exactly one node to the index of that node."""
     known: dict[str, set[int]] = {}
     for index, pods in attached.case.pod_attempts.items():
         for pod in pods:
@@ -178,19 +182,19 @@ def addresses(pod: Pod) -> Iterator[str]:
 
 
 def _metric_steps(columns: Columns, wanted: Mapping[str, set[int]]) -> Iterable[tuple[str, int]]:
-    """Return metric and step of each row whose metric is in `wanted`."""
+    """Return metric and step of each point whose metric is in `wanted`."""
     return ((name, step) for name, steps, *_ in columns.series() if name in wanted for step in steps)
 
 
 def rejected(truths: list[Truth]) -> list[int]:
-    """Return the ranks whose client reported that the tracker rejected its key."""
+    """Return the ranks whose client reported that the tracker rejected its API key."""
     return [truth.rank for truth in truths if any(_KEY.search(client.error) for client in truth.clients)]
 
 
 def _cut_off(case: Case, ranks: Iterable[int]) -> list[str]:
-    """Return a sentence with the ranks whose upload process was cut off, or [].
+    """Return a sentence that names the given ranks whose upload process did not finish, or [].
 
-    The process logs a line when it starts and when it ends.
+    The upload process logs a line when it starts and another one when it exits.
     """
     cut = []
     for rank in sorted(ranks):

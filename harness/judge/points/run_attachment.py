@@ -1,4 +1,4 @@
-"""Judge which run is the shared one, whether all ranks attached only to it, and its final status."""
+"""Judge which run is the shared one, whether all ranks attached only to it, and the run's final status."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.points.series import NONE, Rows
 
 CLOCK_ERROR = 2.0
-"""Seconds by which the tracker's clock may be behind that of the harness.
+"""Maximum number of seconds by which the tracker's clock can be behind the harness's clock.
 
 A run of an earlier launch is older than that, because submission, scheduling and the start of a container
 take longer.
@@ -25,7 +25,7 @@ take longer.
 
 @dataclass
 class Attached:
-    """The tracker's runs and attachments, of this launch and of others."""
+    """The runs and attachments on the tracker, of this launch and of others."""
 
     case: Case
     runs: list[tuple[int, TrackerRun]]
@@ -34,7 +34,7 @@ class Attached:
 
     @cached_property
     def shared(self) -> list[tuple[int, TrackerRun]]:
-        """Return the runs with the expected id and project. There should be exactly one."""
+        """Return the runs with the expected id and project, which should be exactly one."""
         expected = self.case.expected
         return [
             (line, run)
@@ -43,11 +43,11 @@ class Attached:
         ]
 
     def node_of(self, attachment: Attachment) -> int | None:
-        """Return the index of the node of this launch from which an attachment came, or None."""
+        """Return the index of the node of this launch that made an attachment, or None."""
         if attachment.job_name not in {None, self.case.launch.tracked_as}:
-            return None  # Another launch may have pods of the same names.
+            return None  # The pods of another launch can have the same names.
         if attachment.launch not in {None, self.case.manifest.nonce}:
-            return None  # konduktor appends only four random digits to names, so launches may share them.
+            return None  # konduktor appends only four random digits, so launches can share a name.
         for index, pod in self.case.pods.items():
             if attachment.hostname and attachment.hostname in {pod.hostname, pod.name}:
                 return index
@@ -58,7 +58,7 @@ class Attached:
 
     @cached_property
     def by_node(self) -> dict[int, dict[int, list[tuple[int, Attachment]]]]:
-        """Map each run to its attachments by node index of this launch."""
+        """Map each run id to the attachments of this launch, by node index."""
         by_run: dict[int, dict[int, list[tuple[int, Attachment]]]] = {}
         for line, attachment in self.attachments or []:
             node = self.node_of(attachment)
@@ -78,7 +78,7 @@ class Attached:
         return {run_id for run_id, of in keys.items() if not of & {None, self.case.manifest.nonce}}
 
     def label(self, run_id: int) -> str:
-        """Return the name of a run in messages: its display id, with its id and project if unexpected."""
+        """Return the name of a run for messages: its display id, with its id and project if unexpected."""
         run = next((run for _, run in self.runs if run.run_id == run_id), None)
         if run is None:
             return f"run {run_id}"
@@ -108,7 +108,7 @@ def run_exists(attached: Attached) -> Finding:
 
 
 def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compared: Comparison) -> Finding:
-    """Check `one-run`: no rank of this launch attached to another run or has points in one."""
+    """Check `one-run`: no rank of this launch attached to another run or has points in another run."""
     case = attached.case
     shared = [run.run_id for _, run in attached.shared]
     astray: dict[int, str] = {}
@@ -142,7 +142,7 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compare
 
 
 def _steps_elsewhere(truth: Truth, rows: Rows, compared: Comparison) -> list[int]:
-    """Return the steps of a rank that the shared run lacks and another run has with the same value."""
+    """Return a rank's lost steps that another run has with the same values, for the first such metric."""
     for (rank, metric), steps in compared.lost.items():
         series = rows.get(metric, NONE)
         here = [
@@ -156,7 +156,7 @@ def _steps_elsewhere(truth: Truth, rows: Rows, compared: Comparison) -> list[int
 def run_fresh(attached: Attached) -> Finding:
     """Check `run-not-stale`: the run was created during this launch.
 
-    If the times differ by at most CLOCK_ERROR, the attachments decide.
+    If the run seems older by at most CLOCK_ERROR, the attachments decide.
     """
     case = attached.case
     line, run = attached.shared[0]
@@ -174,14 +174,14 @@ def run_fresh(attached: Attached) -> Finding:
 
 
 def in_mode_noop(truths: list[Truth], ranks: Iterable[int]) -> list[str]:
-    """Return a sentence with those of `ranks` whose client was created with mode='noop', or []."""
+    """Return a sentence that names the given ranks whose client was created with mode='noop', or []."""
     noop = {t.rank for t in truths for a in t.attempts for one in a.settings if one.mode == "noop"}
     who = noop.intersection(ranks)
     return [f"the client of {names(who)} was created with mode='noop', which sends nothing"] if who else []
 
 
 def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) -> Finding:
-    """Check `attached`: each rank's process attached to the shared run."""
+    """Check `attached`: the process of each rank that is expected to log attached to the shared run."""
     case = attached.case
     run = attached.shared[0][1]
     if attached.attachments is None:
@@ -218,7 +218,7 @@ def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) ->
 
 
 def status(attached: Attached, ends: dict[int, End]) -> Finding:
-    """Check `status`: the last status of the run on the tracker matches how the pods ended."""
+    """Check `status`: the final status of the run on the tracker matches how the pods ended."""
     line, run = attached.shared[0]
     refs = [f"tracker/runs.jsonl:{line}"]
     text = f"{attached.label(run.run_id)} is {run.status}"

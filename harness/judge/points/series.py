@@ -1,7 +1,7 @@
-"""Rows of one metric by step, stored in arrays and deduplicated as by the tracker.
+"""The points of one metric by step, stored in arrays and deduplicated in the same way as on the tracker.
 
-A dictionary of Python numbers needs 100 bytes per row, and a launch of 512 ranks has millions of rows. Series
-are compared by their bytes, and row by row only if those differ.
+A dictionary of Python numbers needs 100 bytes per point, and a launch of 512 ranks has millions of points.
+The bytes of two series are compared first. Only if the bytes differ is each point compared.
 """
 
 from __future__ import annotations
@@ -19,36 +19,37 @@ from harness.evidence.schema.columns import Columns, Part
 from harness.workers.truth_frames import encode_value
 
 Numbers = MutableSequence[int]
-"""array("q"), or a list if a number has more than 64 bits."""
+"""array("q"), or a list if a number does not fit into 64 bits."""
 
 
 class Series(Mapping[int, float]):
-    """step → value, in the order in which the steps first came.
+    """A mapping of step → value, in the order in which each step first occurred.
 
-    Of two rows for one step, the one with the later client time counts. At equal times, the last one counts.
+    Of two points for one step, the one with the later client time counts. At equal times, the last one
+    counts.
     """
 
     __slots__ = ("_marks", "_places", "_steps", "_times", "_values", "older", "overwrites")
 
     def __init__(self, rows: Iterable[tuple[int, float]] = ()) -> None:
-        """Create a series from rows of the same time."""
+        """Create a series from pairs of step and value, all with the same time."""
         self._steps: Numbers = array("q")
         self._times: Numbers = array("q")
         self._values = array("d")
         self._marks = array("H")
         self.overwrites: dict[tuple[int, int], Numbers] = {}
-        """(mark of the first row, mark of the second row) → steps that came again with another value."""
+        """(mark of the first point, mark of the second) → steps logged again with another value."""
         self.older: dict[int, tuple[int, int]] = {}
-        """step → (mark of the row that counts, mark of the last row, whose time is earlier)."""
+        """step → (mark of the point that counts, mark of the last point, which has an earlier time)."""
         self._places: dict[int, int] | None = None
-        """step → its index. None while the steps ascend, so that a binary search finds it."""
+        """step → its index. None while the steps ascend, because a binary search is enough then."""
         for step, value in rows:
             self.put(step, value, 0)
 
     def put(self, step: int, value: float, time_ms: int, mark: int = 0) -> bool:
-        """Add one row. Return whether the step already had one.
+        """Add one point. Return whether the series already had a point for this step.
 
-        `mark` is any small number, which `mark()` returns for the row that counts.
+        `mark` is any small number. The method `mark()` returns that of the point that counts.
         """
         if self._places is None and self._steps and step <= self._steps[-1]:
             self._places = {of: place for place, of in enumerate(self._steps)}
@@ -72,7 +73,7 @@ class Series(Mapping[int, float]):
         return False
 
     def extend(self, steps: array[int], values: array[float], times: array[int], mark: int = 0) -> int:
-        """Add rows in the order in which they came. Return how many were for steps that already had one."""
+        """Add points in the order in which they were logged. Return how many had an existing step."""
         mine = self._steps, self._times
         if (
             self._places is None
@@ -89,7 +90,7 @@ class Series(Mapping[int, float]):
         return sum(map(self.put, steps, values, times, repeat(mark)))
 
     def _place(self, step: object) -> int:
-        """Return the index of a step, or -1."""
+        """Return the index of a step, or -1 if the series does not have it."""
         if not isinstance(step, int):
             return -1
         if self._places is not None:
@@ -119,33 +120,34 @@ class Series(Mapping[int, float]):
         return f"Series({dict(self.items())})"
 
     def pairs(self) -> Iterator[tuple[int, float]]:
-        """Yield step and value of each row."""
+        """Yield step and value of each point."""
         return zip(self._steps, self._values, strict=True)
 
     def mark(self, step: int) -> int:
-        """Return the mark of the row that counts for this step, or 0."""
+        """Return the mark of the point that counts for this step, or 0."""
         place = self._place(step)
         return self._marks[place] if place >= 0 else 0
 
     def same_steps(self, other: Series) -> bool:
-        """Return whether both have the same steps in the same order."""
+        """Return whether both series have the same steps in the same order."""
         return _equal(self._steps, other._steps)
 
     def same_as(self, other: Series) -> bool:
-        """Return whether both have the same steps and the same doubles, bit for bit, in the same order.
+        """Return whether both series have the same steps and values, bit for bit and in the same order.
 
-        False does not prove that they differ: 0.0 and -0.0 are equal, but have different bits.
+        If the result is False, the values can still be equal: 0.0 and -0.0 are equal, but have different
+        bits.
         """
         return self.same_steps(other) and self._values.tobytes() == other._values.tobytes()
 
     def without_times(self) -> Series:
-        """Delete the times to save memory. No row can be added afterwards."""
+        """Delete the times to save memory, and return the series. No point can be added afterwards."""
         self._times = array("q")
         return self
 
 
 class _Items(ItemsView[int, float]):
-    """Items of a Series, without a search for each step."""
+    """The items of a Series, which can be iterated without a search for each step."""
 
     def __init__(self, series: Series) -> None:
         super().__init__(series)
@@ -179,13 +181,13 @@ def _equal(one: Numbers, other: Numbers) -> bool:
 
 
 def ascend(steps: array[int]) -> bool:
-    """Return whether each step is higher than the one before."""
+    """Return whether each step is higher than the previous step."""
     return _ascend(steps.tobytes())
 
 
 @lru_cache(maxsize=256)
 def _ascend(steps: bytes) -> bool:
-    """Return whether each step is higher than the one before. Cached, because ranks log the same steps."""
+    """Return whether each step is higher than the previous step. Cached, because ranks log the same steps."""
     numbers = array("q", steps)
     return all(map(int.__lt__, numbers, numbers[1:]))
 
@@ -196,7 +198,7 @@ NONE = Series()
 
 
 def put(rows: Rows, metric: str, step: int, value: float, time_ms: int, mark: int = 0) -> bool:
-    """Add one row. Return whether its metric and step already had one."""
+    """Add one point. Return whether a point with the same metric and step already existed."""
     series = rows.get(metric)
     if series is None:
         series = rows[metric] = Series()
@@ -204,7 +206,7 @@ def put(rows: Rows, metric: str, step: int, value: float, time_ms: int, mark: in
 
 
 def extend(rows: Rows, parts: Iterable[Part], mark: int = 0) -> int:
-    """Add rows in columns, by metric. Return the number of rows whose metric and step already had one."""
+    """Add points in columns, by metric. Return how many had an existing combination of metric and step."""
     known = 0
     for metric, steps, values, times in parts:
         series = rows.get(metric)
@@ -215,17 +217,17 @@ def extend(rows: Rows, parts: Iterable[Part], mark: int = 0) -> int:
 
 
 def joined(own: Series | None, other: Mapping[int, float]) -> Series:
-    """Return the rows of both series. Those of `own` take precedence."""
+    """Return the points of both series. For steps in both, the points of `own` count."""
     return Series({**other, **(own or {})}.items())
 
 
 _encode = msgspec.json.Encoder().encode_lines
 SMALL, LARGE = 1e-4, 1e16
-"""Range of doubles that json and msgspec both write without an exponent, and so equally."""
+"""Range in which json and msgspec both write doubles without an exponent, so with the same text."""
 
 
 def bytes_of_rows(columns: Columns) -> bytes:
-    """Return the concatenated `truth_frames.row_bytes` of all rows."""
+    """Return the concatenated `truth_frames.row_bytes` of all points."""
     names = [msgspec.Raw(json.dumps(name).encode()) for name in columns.names]
     metrics = (
         islice(cycle(names), len(columns)) if columns.which is None else map(names.__getitem__, columns.which)

@@ -1,4 +1,4 @@
-"""Judge whether the tracker is the reason for missing data: its disk, its database or a rejected key."""
+"""Judge whether the tracker caused missing data: because of its disk, its database or a rejected key."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _LACKS = {
     *("unification.no_run", "unification.not_attached", "unification.lost_points"),
     *("unification.wrong_status", "unification.split_runs"),
 }
-"""Causes that follow if a tracker stores nothing or loses its data."""
+"""Possible consequences of a tracker that stores nothing or loses its data."""
 _FULL = "disk is full"
 
 
 @dataclass(frozen=True)
 class Absence:
-    """A period without a ready pod of the tracker. `until` is "" if it has not ended."""
+    """A period in which the tracker had no ready pod. `until` is "" if the period has not ended."""
 
     since: str
     until: str
@@ -36,7 +36,7 @@ class Absence:
 
 
 def absences(case: Case) -> list[Absence]:
-    """Return the tracker's absences since the launch, from the recorded states of its pods."""
+    """Return the periods since the launch without a ready tracker pod, from recorded states of its pods."""
     launched = seconds(case.manifest.launched_at) or 0.0
     ready: dict[str, bool] = {}
     periods: list[Absence] = []
@@ -53,14 +53,14 @@ def absences(case: Case) -> list[Absence]:
 
 
 def told_absence(case: Case) -> list[str]:
-    """Return a sentence for each of the first three absences of the tracker."""
+    """Return a sentence for each of the first three periods in which the tracker had no ready pod."""
     return [absence.text for absence in absences(case)[:3]]
 
 
 def replaced(case: Case) -> ObjectState | None:
     """Return the first state of a tracker pod that replaced another one after the launch, or None.
 
-    The database is in an emptyDir volume of the pod, so the new pod started with an empty one.
+    The database is in an emptyDir volume of the pod, so the new pod started with an empty database.
     """
     launched = seconds(case.manifest.launched_at)
     first: dict[str, ObjectState] = {}
@@ -76,7 +76,7 @@ def replaced(case: Case) -> ObjectState | None:
 
 
 def kept(case: Case, truths: list[Truth], before: list[Finding]) -> Finding:
-    """Check `tracker-kept`: the tracker is not the reason for data that the checks `before` found missing."""
+    """Check `tracker-kept`: the tracker did not cause the missing data that the findings `before` report."""
     lacking = [f for f in before if f.result == "FAIL" and f.cause in _LACKS]
     launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
     failures = [f for f in summary.failures if (seconds(f.last) or 0.0) >= launched] if summary else []

@@ -14,7 +14,7 @@ from harness.judge.ranks import pods
 
 
 def completed(case: Case, ends: dict[int, End]) -> Finding:
-    """Check `completed`: the launched object completed. Otherwise, find why it failed or did not end."""
+    """Check `completed`: the launched object completed. Otherwise, report why it failed or did not end."""
     jobset = case.jobset
     if jobset is None:
         text = f"no state of {case.launch.kind} {case.launch.object_name} was recorded"
@@ -34,7 +34,7 @@ def completed(case: Case, ends: dict[int, End]) -> Finding:
 
 
 def _too_long(case: Case, job: ObjectState) -> Finding:
-    """Return the finding for a Job that Kubernetes ended at its deadline, which also ended its ranks."""
+    """Return the finding for a Job that Kubernetes ended at its deadline, together with its ranks."""
     limit = mapping(job.object, "spec").get("activeDeadlineSeconds")
     began = condition(job, "FailureTarget") or condition(job, "Failed")
     at = seconds(began.get("lastTransitionTime"))
@@ -106,7 +106,7 @@ def _by_torchrun_controller(case: Case, jobset: ObjectState) -> Finding | None:
 
 
 def _pods_have_ended(case: Case, ends: dict[int, End]) -> bool:
-    """Return whether every pod has ended, with all its containers."""
+    """Return whether all pods have ended, including all their containers."""
     phases = {mapping(pod.last.object, "status").get("phase") for pod in case.pods.values()}
     return phases <= {"Succeeded", "Failed"} and all(
         end.state in {"succeeded", "failed"} for end in ends.values()
@@ -118,7 +118,7 @@ def _what(case: Case, launched: ObjectState) -> str:
 
 
 def _how(case: Case) -> str:
-    """Return a clause on how it is known that the job completed."""
+    """Return a clause that says how it is known that the job completed."""
     if not case.launch.held:
         return "is Completed"
     return "ran to its end: the command of every rank ended with 0, and none was started again"

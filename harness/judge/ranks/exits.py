@@ -1,7 +1,7 @@
-"""Judge the exit codes: that of each rank is known from two sources, and no script hides it.
+"""Judge the exit code of each rank: two sources report it, and no script hides it.
 
-One source is the pod, or the init process of a container that is kept alive. The other is the rank or
-torchrun's agent. Both write to the container's own stdout, even if the script redirects theirs.
+The first source is the pod, or the init process if the container is kept alive. The second source is the rank
+itself or torchrun's agent. Both write to the container's stdout, even if a script redirects their output.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _UNTOLD = (
 
 @dataclass(frozen=True)
 class BadEnd:
-    """A failed end of a rank whose pod exited with 0."""
+    """The failure of a rank whose pod exited with 0."""
 
     cause: CauseId
     ranks: list[int]
     text: str
-    """A clause on the end: "rank 1 ended with exit code 3 after step 7: RuntimeError: …"."""
+    """A clause that describes the failure: "rank 1 ended with exit code 3 after step 7: RuntimeError: …"."""
     at: float
     code: int | None
     of_a_peer: bool
@@ -48,7 +48,7 @@ class BadEnd:
 
 
 def bad_end(case: Case, index: int) -> BadEnd | None:
-    """Return the first failed end in a pod, from the records of its processes, or None."""
+    """Return the first failure in a pod, from the records of its processes, or None."""
     of_pod = case.processes.get(index)
     if of_pod is None:
         return _never_began(case, index)
@@ -68,7 +68,7 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
 
 
 def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
-    """Return how the script, or a program that it starts, hid an exit code, or ""."""
+    """Return how the script, or another program that it starts, hid an exit code, or ""."""
     text = hiding.script(case, index)
     process = next((process for process in of_pod.processes.values() if process.ref == end.ref), None)
     if process is None or not process.argv or not text or retries.named(text, process):
@@ -77,7 +77,7 @@ def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
 
 
 def _never_began(case: Case, index: int) -> BadEnd | None:
-    """Return the end of a script that ended before a process of its program was recorded, or None."""
+    """Return the failure of a script that ended before a process of a rank was recorded, or None."""
     script = hiding.script(case, index)
     if not (case.launch.processes and case.launch.recorder):
         return None
@@ -161,7 +161,7 @@ def _before_any_rank(case: Case, index: int, repeated: set[str]) -> Iterator[Bad
 
 
 def _before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
-    """Return the last failure before a restart by torchrun that no peer caused, or None."""
+    """Return the last failure that caused a restart by torchrun and was not caused by a peer, or None."""
     last = None
     for agent in of_pod.agents:
         rounds = {pid: one for one in agent.rounds for pid, *_ in one.workers}
@@ -181,27 +181,27 @@ def _before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
 
 
 def _limit(case: Case, index: int, life: RankLife, at: float) -> str:
-    """Return the `timeout N` in the script that ended a rank, or ""."""
-    if at == float("inf"):  # The end is not recorded, so it was before that of the container.
+    """Return the command `timeout N` that ended a rank, or ""."""
+    if at == float("inf"):  # An unrecorded end came no later than that of the container.
         at = _end_of_pod(case, index)
     agent = time_limits.reached(life.agent, at)
     return agent or next(filter(None, (time_limits.reached(one, at) for one in life.processes)), "")
 
 
 def _end_of_pod(case: Case, index: int) -> float:
-    """Return when a rank's container ended, in seconds since the epoch, or 0."""
+    """Return when a rank's container ended, in seconds since the epoch, or 0.0 if this is unknown."""
     ended = case.pods[index].container(case.launch.container, "terminated")
     return (seconds(ended[1].get("finishedAt")) or 0.0) if ended is not None else 0.0
 
 
 def _out_of_memory(life: RankLife) -> bool:
-    """Return whether the kernel had killed a process of the container when torchrun reported the failure."""
+    """Return whether torchrun reported the failure after the kernel had killed a process of the container."""
     failures = life.agent.failures if life.agent is not None else []
     return any(event.oom_kills and any(f[0] == life.pid for f in event.failures) for event in failures)
 
 
 def _of_others(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
-    """Yield each failed program that used Pluto's client beside the ranks, such as an evaluation."""
+    """Yield each failed program other than a rank that used Pluto's client, such as an evaluation."""
     of_pod = case.processes[index]
     known = repeated.union(process.id for life in of_pod.lives for process in life.processes)
     for process in of_pod.commands:
@@ -215,7 +215,7 @@ def _of_others(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
 
 
 def _code(life: RankLife) -> int | None:
-    """Return the exit code of a rank, negative for a signal, or None if no end is known."""
+    """Return the exit code of a rank, negative for a signal, or None if no exit code is known."""
     if life.failure is not None:
         return life.failure[0]
     codes = [end.code for end in life.ends]
@@ -223,7 +223,7 @@ def _code(life: RankLife) -> int | None:
         return next(code for code in codes if code)
     agent = life.agent
     good = agent is not None and agent.result is not None and agent.result.state == "SUCCEEDED"
-    return 0 if codes or good else None  # The check `exits` reports ends without a known code.
+    return 0 if codes or good else None  # The check `exits` reports ranks whose exit code is unknown.
 
 
 def _error(life: RankLife) -> str:
@@ -235,7 +235,7 @@ def _error(life: RankLife) -> str:
 
 
 def _at(life: RankLife) -> float:
-    """Return when a life ended, in seconds since the epoch, from its own record or from torchrun's."""
+    """Return when a rank ended, in seconds since the epoch, from its own record or from torchrun's report."""
     times = [end.time_ms for end in life.ends]
     agent = life.agent
     if not times and agent is not None:
@@ -248,7 +248,7 @@ def _ended(code: int) -> str:
 
 
 def _last_step(case: Case, rank: int) -> str:
-    """Return " after step N" for the last step that a rank recorded, or ""."""
+    """Return " after step N", where N is the last step that a rank recorded, or ""."""
     last = -1
     for _, line in case.bundle.truth_parts(rank):
         if isinstance(line, TruthRow):
@@ -259,12 +259,12 @@ def _last_step(case: Case, rank: int) -> str:
 
 
 def check(case: Case, before: list[Finding]) -> Finding:
-    """Check `exits`: the exit code of each rank is known from two sources, and is 0 in both."""
+    """Check `exits`: two sources report the exit code of each rank, and both report 0."""
     for other in before:
         if other.name in {"rank-exit", "world"} and other.result != "PASS":
             return unknown("exits", f"see {other.name}")
     lives = {life.rank: (index, life) for index in sorted(case.lives) for life in case.lives[index]}
-    # The last action of a worker that records by itself is to end its record.
+    # A worker that records its own points writes its end record as its last action.
     own = set() if case.launch.recorder else set(filter(case.told_all, case.ranks))
     lacking = [
         rank for rank in case.ranks if rank not in lives or not (rank in own or _known(case, *lives[rank]))
@@ -281,7 +281,7 @@ def check(case: Case, before: list[Finding]) -> Finding:
 
 
 def _known(case: Case, index: int, life: RankLife) -> bool:
-    """Return whether a second source has the end of a rank, or its script certainly passes the code on."""
+    """Return whether a second source confirms a rank's exit code, or its script must exit with that code."""
     by_agent = life.agent is not None and life.agent.result is not None
     if by_agent or any(end.code is not None for end in life.ends):
         return True

@@ -1,4 +1,4 @@
-"""Find how the pod of each node ended, and which end came first."""
+"""Find how the pod of each node ended, and which pod failed first."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from harness.judge.logs.stacks import Stack
 from harness.judge.ranks import exits, time_limits
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
-"""Signals that a process raises by a fault of its own. They are rarely sent by others."""
+"""Signals that a fault in the process itself raises. Other processes rarely send them."""
 _TAKEN_DOWN = (128 + signal.SIGTERM, 128 + signal.SIGKILL)
-"""Exit codes of a container that the kubelet ended.
+"""Exit codes of a container that the kubelet stopped.
 
-If torchrun reports a failed worker, its report counts instead.
+If torchrun reports a failed worker, the exit code in that report counts instead.
 """
 
 _OOM = "the kernel killed a process of its container, out of memory"
@@ -52,14 +52,14 @@ def _signal_name(number: int) -> str:
 
 
 def _logged(case: Case, ranks: Iterable[int]) -> bool:
-    """Return whether one of these ranks recorded a row, which is possible only after the rendezvous."""
+    """Return whether any of the given ranks logged a point, which is possible only after the rendezvous."""
     return any(
         isinstance(line, TruthRow | Columns) for rank in ranks for _, line in case.bundle.truth_parts(rank)
     )
 
 
 def end_of(case: Case, index: int) -> End:
-    """Return how the pod of a node ended, as far as the evidence shows."""
+    """Return how the pod of a node ended, according to the evidence."""
     ranks = case.ranks_of(index)
     pod = case.pods.get(index)
     if pod is None:
@@ -75,7 +75,7 @@ def end_of(case: Case, index: int) -> End:
 
 
 def _deleted(case: Case, pod: Pod) -> End:
-    """Return the end of a pod that was deleted without a recorded end of its container."""
+    """Return the end of a pod that was deleted before a state of its ended container was recorded."""
     state = deletion.removed(pod) or pod.last
     end = End(pod.index, "deleted", case.ranks_of(pod.index), deletion.asked(state), evidence=(state.ref,))
     if evicted := _evicted(case, pod, end):
@@ -104,7 +104,7 @@ def _gone_with_the_job(case: Case, pod: Pod, end: End) -> End:
 
 
 def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
-    """Return the end of a pod that the Job controller deleted at the deadline. Its time is after that."""
+    """Return the end of a pod that the Job controller deleted at the deadline, with a time after it."""
     text = f"{case.place(pod.index)} was taken down at the deadline of its {case.launch.kind}"
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
 
@@ -139,9 +139,10 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
 
 
 def _tests_failed(case: Case, pod: Pod) -> bool:
-    """Return whether the acceptance tests in this pod reported a result other than PASS.
+    """Return whether the last acceptance report of this pod is FAIL or UNKNOWN.
 
-    Their script then ends with 0, because the report is judged (harness/launch/files/acceptance.sh).
+    In that case, the script of the tests still exits with 0 (harness/launch/files/acceptance.sh), because the
+    report decides.
     """
     reports = [one.report for _, one in case.bundle.accepted() if one.pod == pod.name and one.report]
     return bool(reports) and reports[-1].verdict in ("FAIL", "UNKNOWN")
@@ -170,7 +171,7 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     by_signal = number in {signal.SIGTERM, signal.SIGKILL} and code in _TAKEN_DOWN
     if removed is not None and (by_signal or number == signal.SIGTERM):
         return _taken_down(case, pod, end, removed)
-    # A kubelet that evicts a pod ends the containers and keeps the pod.
+    # When a kubelet evicts a pod, it stops the containers but does not delete the pod.
     if by_signal and (evicted := _evicted(case, pod, end)):
         return evicted
     if (ended := _from_outside(case, pod, end, code)) is not None:
@@ -181,7 +182,7 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
 
 
 def _from_outside(case: Case, pod: Pod, end: End, code: object) -> End | None:
-    """Return the end of a container whose command a signal or a `timeout` ended, or None."""
+    """Return the end of a container whose command was ended by a signal or by `timeout`, or None."""
     place, number = case.place(pod.index), _signal_of(end.exit_code)
     limit = time_limits.of_pod(case, pod.index, end.at, code if isinstance(code, int) else None)
     if limit:
@@ -198,18 +199,18 @@ def _from_outside(case: Case, pod: Pod, end: End, code: object) -> End | None:
 
 
 def _script_ended(case: Case, index: int) -> bool:
-    """Return whether the Python script of each rank in a pod succeeded before its process ended."""
+    """Return whether each rank's Python script in a pod ended with 0, even if its process failed later."""
     of_pod = case.processes.get(index)
     ends = [life.ends for life in of_pod.lives] if of_pod else []
     return bool(ends) and all(each and (each[-1].how, each[-1].code) == ("exit", 0) for each in ends)
 
 
 def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
-    """Return the end of a rank that its own deadline for progress ended."""
+    """Return the end of a rank that stopped itself because it made no progress for a given time."""
     text = f"{case.place(end.index)} made no progress for {stack.after}"
     if stack.in_client:
         return _without_tracker(end, log, text)
-    # The last line of the log was written before the end.
+    # The last log line was written before the rank ended, so it is not part of the evidence.
     refs = (f"{log}:{stack.number}", end.evidence[0])
     end = replace(end, cause="rank.hung", text=f"{text} and was in {stack.place}", evidence=refs)
     if stack.in_teardown:
@@ -218,7 +219,7 @@ def _without_progress(case: Case, end: End, stack: Stack, log: str) -> End:
 
 
 def _without_tracker(end: End, log: str, text: str) -> End:
-    """Return the end of a rank that waited in a request of Pluto's client to the tracker."""
+    """Return the end of a rank that was waiting for the tracker in a request of Pluto's client."""
     assert end.stack is not None
     text += f": it waited for the tracker in a request of Pluto's client, in {end.stack.frames[0]}"
     messages = [f"its client logged: {end.retried}"] if end.retried else []
@@ -228,7 +229,7 @@ def _without_tracker(end: End, log: str, text: str) -> End:
 
 
 def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -> End:
-    """Return the end of a container that exited by itself with a code other than 0."""
+    """Return the end of a container that exited on its own with a code other than 0."""
     place, code = case.place(end.index), terminated.get("exitCode")
     text = f"{place} exited with code {end.exit_code}"
     if clues.exit_code and code not in (None, 0, clues.exit_code):
@@ -248,7 +249,7 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
 
 
 def _shares_ports(case: Case, index: int) -> str:
-    """Return a clause on the pods of the job that share the ports of this one, or ""."""
+    """Return a clause that names the other pods of the job with the same host ports, or ""."""
     on_host = {
         at: pod for at, pod in case.pods.items() if mapping(pod.last.object, "spec").get("hostNetwork")
     }
@@ -262,7 +263,7 @@ def _shares_ports(case: Case, index: int) -> str:
 
 
 def _taken_down(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
-    """Return the end of a container whose pod was deleted while it ran."""
+    """Return the end of a container whose pod was deleted while the container was running."""
     place, number = case.place(pod.index), _signal_of(end.exit_code)
     how = f"ended by {_signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
     end = replace(end, at=min(end.at, deletion.asked(removed)), evidence=(removed.ref, *end.evidence))
@@ -280,18 +281,18 @@ def _taken_down(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
 
 
 def _signal_of(exit_code: int | None) -> int:
-    """Return the signal in an exit code, as a shell (128 + n) or torchrun (-n) writes it, or 0 for none."""
+    """Return the signal in an exit code, as a shell (128 + n) or torchrun (-n) encodes it, or 0 for none."""
     exit_code = exit_code or 0
     return -exit_code if exit_code < 0 else exit_code - 128 if 128 < exit_code <= 192 else 0
 
 
 def ends(case: Case) -> dict[int, End]:
-    """Map the index of every expected node to its end."""
+    """Map the index of each expected node to the end of its pod."""
     return {index: end_of(case, index) for index in range(case.expected.num_nodes)}
 
 
 def first(bad: list[End]) -> End:
-    """Return the end that explains the others: among the earliest, one that follows from no other."""
+    """Return the end that explains the others: one of the earliest that no other end caused."""
     earliest = min(end.at for end in bad)
     near = [end for end in bad if end.at <= earliest + SAME_MOMENT] or bad
 
@@ -303,14 +304,14 @@ def first(bad: list[End]) -> End:
 
 
 def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
-    """Return the rank that did not take part, if the first end is that of a rank that lost or awaited a peer.
+    """Return the end of a rank that did not take part, which explains why a peer (`cause`) failed, or None.
 
-    It is a rank that exited with code 0 before its ground truth ended, or one that was outside a collective
-    operation when it was ended. Returns None if there is no such rank.
+    Such a rank exited with code 0 before its ground truth was complete, or it was outside a collective
+    operation when it was stopped. The result is None if `cause.follows` is not set.
     """
     if not cause.follows:
         return None
-    # A stack outside a collective proves something only if a peer waited in vain.
+    # A stack outside a collective operation is evidence only if a peer waited in vain.
     waited = any(end.in_vain for end in all_)
     for end in all_:
         place = case.place(end.index)

@@ -1,4 +1,4 @@
-"""Find frozen ranks in snapshots of containers that still ran at the end of the wait or of their time."""
+"""Find frozen ranks in snapshots of containers that ran until the wait ended or their time limit expired."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from harness.judge.end import End
 from harness.judge.finding import listed
 
 STOPPED: Final = {"T": "stopped by a signal (SIGSTOP)", "t": "held by a debugger"}
-"""State of a process → its meaning (proc(5))."""
+"""State of a process → its meaning, see proc(5)."""
 PAUSED = "in a paused state"
-"""Part of containerd's error for an exec into a paused container."""
+"""Part of containerd's error message for an exec into a paused container."""
 
 
 def frozen(case: Case, ends: dict[int, End]) -> End | None:
-    """Return the end of the rank whose container is paused or has a stopped process, or None.
+    """Return the end of a rank whose container is paused or contains a stopped process, or None.
 
-    Of several such ranks, it is the one that stopped logging first.
+    If there are several such ranks, the result is for the one that stopped logging first.
     """
     last = {}
     for line, snapshot in case.bundle.inspections():
-        if snapshot.processes or PAUSED in (snapshot.error or ""):  # else the container was gone
+        if snapshot.processes or PAUSED in (snapshot.error or ""):  # Otherwise, the container was gone.
             last[snapshot.pod] = line, snapshot
     candidates = [end for line, snapshot in last.values() if (end := _of(case, ends, line, snapshot))]
     return min(candidates, key=lambda end: (end.at, end.index), default=None)
@@ -37,7 +37,7 @@ def _of(case: Case, ends: dict[int, End], line: int, snapshot: RendezvousSnapsho
         return None
     logged = max((case.last_logged(rank) for rank in ends[index].ranks), default=0.0)
     if not snapshot.at_end and logged >= (seconds(snapshot.at) or 0.0):
-        return None  # It continued after this snapshot.
+        return None  # The rank continued after this snapshot.
     stopped = [process for process in snapshot.processes if process.state in STOPPED]
     if stopped:
         what = listed([f"its {_name(p)} (process {p.pid}) is {STOPPED[p.state]}" for p in stopped])
@@ -47,13 +47,13 @@ def _of(case: Case, ends: dict[int, End], line: int, snapshot: RendezvousSnapsho
         return None
     text = f"{case.place(index)} is frozen: {what}"
     refs = (f"inspections.jsonl:{line}", *ends[index].evidence)
-    # It froze after its last row, and the job ended later. Its other processes may still log.
+    # The rank froze after its last point, before the job ended. Other ranks in its pod can still log.
     at = min(case.last_logged(rank) for rank in ends[index].ranks)
     return replace(ends[index], cause="rank.hung", text=text, said="", at=at, follows=False, evidence=refs)
 
 
 def _name(process: Process) -> str:
-    """Return a short name for a process: torchrun, or the program or script that it runs."""
+    """Return a short name for a process: torchrun, or the name of its program or script."""
     if torchrun_processes.is_agent(process):
         return "torchrun"
     words = [word for word in process.command if not word.startswith("-")] or ["process"]

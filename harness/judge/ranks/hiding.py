@@ -1,4 +1,4 @@
-"""Find how a run script hid the exit code of its program, and what to write instead."""
+"""Find how a run script hid the exit code of its program, and how to fix the script."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from harness.evidence.kubernetes.objects import items
 from harness.judge.case import Case
 
 _KONDUKTOR = re.compile(r"^\($\n(.*?)^\)$\n# Capture", re.DOTALL | re.MULTILINE)
-"""The user's own script inside that of konduktor."""
+"""The user's own script inside konduktor's script."""
 _STARTS, _LAUNCHERS = r"(^|[\s;&|(/'\"])", r"torchrun|python[\d.]*|accelerate|deepspeed"
 LAUNCHER = re.compile(rf"{_STARTS}({_LAUNCHERS})(\s|$)|torch\.distributed")
-"""A command in a line of a script that starts a training program."""
+"""A command in a script line that starts a training program."""
 _PROGRAM = re.compile(rf"{_STARTS}({_LAUNCHERS}|bash|sh)(\s|$)")
 _COMPOUND = re.compile(r"^(!|if|while|until|for|case|function)\b|^!|[({]\s*$|^trap\b")
-"""A line with a compound command or a trap, which decides the exit code of other commands."""
+"""A line with a compound command or a trap, which can replace the exit codes of other commands."""
 _WAITS = re.compile(r"\b(wait|fg)\b|\bkill\s+-0\b|--pid\b")
 
 _WAYS = (
@@ -22,7 +22,7 @@ _WAYS = (
     (r"\bfind\b.*-exec\b", "`find -exec` hides it: call the command in a loop, with `set -e`"),
     (r"^(?!.*--return)script\s+(?!-\w*e)", "`script` hides it: write `script -e`"),
 )
-"""Pattern in the line that starts the program → a sentence on how that hides the exit code."""
+"""Pattern in the line that starts the program → a sentence on how this line hides the exit code."""
 _BEHIND = re.compile(r"(?<![&>])&\s*(disown)?\s*$")
 """The end of a line that starts a program in the background."""
 
@@ -49,7 +49,7 @@ def leaves_behind(text: str) -> bool:
 
 
 def passes_on(text: str) -> bool:
-    """Return whether a script certainly ends with the exit code of the one program that it starts."""
+    """Return whether a script is sure to exit with the exit code of the only program that it starts."""
     lines = lines_of(text)
     started = [line for line in lines if _PROGRAM.search(line)]
     if not lines or started != lines[-1:] or any(map(_COMPOUND.search, lines)):
@@ -58,13 +58,13 @@ def passes_on(text: str) -> bool:
 
 
 def _weight(word: str) -> tuple[bool, int]:
-    """Return a sort key: the user's script is likely a word that starts a program, and the longest one."""
+    """Return a sort key: the user's script is probably the longest word that starts a program."""
     own = _KONDUKTOR.search(word) or ("/opt/harness/" not in word and _PROGRAM.search(word))
     return bool(own), len(word)
 
 
 def way(text: str) -> str:
-    """Return a sentence on how a script hid an exit code and what to write instead, or ""."""
+    """Return a sentence on how a script hid an exit code and how to fix it, or ""."""
     lines = lines_of(text)
     at = next((n for n in range(len(lines) - 1, -1, -1) if _PROGRAM.search(lines[n])), None)
     if at is None:
@@ -74,10 +74,10 @@ def way(text: str) -> str:
 
 
 def _in_its_line(line: str, before: list[str]) -> str:
-    """Return how the line that starts the program hides its exit code, or ""."""
+    """Return a sentence if the line that starts the program hides the program's exit code, or ""."""
     if ending := re.search(r"\|\|\s*(true|:|echo|exit\s+0)(?=\s|;|$)", line):
         return f"`|| {ending[1]}` after the command hides it: remove it"
-    # With pipefail, the shell reports the first command of a pipe that failed.
+    # With pipefail, a pipe exits with the code of a command that failed.
     if re.search(r"(?<![|>])\|(?!\|)", line) and not any("pipefail" in one for one in before):
         return "a pipe hides it: write `set -o pipefail` before it"
     for pattern, sentence in _WAYS:
@@ -89,7 +89,7 @@ def _in_its_line(line: str, before: list[str]) -> str:
 
 
 def _later(line: str, before: list[str], after: list[str]) -> str:
-    """Return how the lines after the program hide its exit code, or ""."""
+    """Return a sentence if lines after the program hide its exit code, or ""."""
     if _set(before, r"-\w*e") and not _set(before, r"\+\w*e"):
         return ""
     if any(re.match(r"(exit|return)\s+0\b", one) for one in after):
@@ -100,7 +100,7 @@ def _later(line: str, before: list[str], after: list[str]) -> str:
 
 
 def _trap(lines: list[str]) -> str:
-    """Return a sentence on a trap at the end of the script that replaces the exit code, or ""."""
+    """Return a sentence if a trap at the end of the script replaces the exit code, or ""."""
     trap = next((line for line in lines if re.match(r"trap\s.*\b(EXIT|0|ERR)\b", line)), "")
     if trap and any(re.search(r"\bexit\s+0\b", line) for line in lines):
         return f"`exit 0` in what `{trap[:40]}` runs hides it: remove it, or `exit` with the code in `$?`"
@@ -108,12 +108,12 @@ def _trap(lines: list[str]) -> str:
 
 
 def _set(lines: list[str], option: str) -> bool:
-    """Return whether the script sets a shell option."""
+    """Return whether the lines set the given shell option."""
     return any(re.match(rf"set\s+(\S+\s+)*{option}", line) for line in lines)
 
 
 def lines_of(text: str) -> list[str]:
-    """Return the lines of a script, with continued lines joined, and without comments and empty lines."""
+    """Return the lines of a script without comments and empty lines. Continued lines are joined."""
     joined = re.sub(r"\\\n\s*", "", text)
     lines = [re.sub(r"(^|\s)#.*$", "", line).strip() for line in joined.splitlines()]
     return [line for line in lines if line and line not in {"fi", "done", "}", ")"}]

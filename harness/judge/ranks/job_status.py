@@ -1,4 +1,4 @@
-"""Judge whether the status of a TorchrunJob was right. Users and scripts rely on its phase."""
+"""Judge whether the status of a TorchrunJob was correct. Users and scripts rely on its phase."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from harness.judge.finding import Finding, found, passed, unknown
 
 CHECK: Final = "job-status"
 TOLERANCE = 3.0
-"""Seconds that may lie between the events of two watches for the same moment on a busy machine."""
+"""Maximum number of seconds between the events of two watches that mean the same moment."""
 ENDS = {"Completed": ("Succeeded",), "Failed": ("Failed", "TimedOut", "Cancelled")}
-"""State of the JobSet → phases that the TorchrunJob may have."""
+"""State of the JobSet → the phases that the TorchrunJob can then have."""
 
 
 def check(case: Case, ends: dict[int, End]) -> Finding:
@@ -39,9 +39,9 @@ def _wrong(text: str, refs: list[str]) -> Finding:
 
 
 def _running_too_early(case: Case, states: list[ObjectState]) -> Finding | None:
-    """Return a finding if the job was Running before enough pods had started, or None.
+    """Return a finding if the job was Running before enough of its pods had started, or None.
 
-    An elastic job needs the pods of `minNodes`, any other job all its pods.
+    An elastic job needs `minNodes` pods. Any other job needs all its pods.
     """
     for state in states:
         if _phase(state) != "Running":
@@ -88,7 +88,7 @@ def _end(case: Case, ends: dict[int, End], states: list[ObjectState]) -> Finding
 
 
 def _in_order(case: Case, ended: ObjectState, phase: str, refs: list[str]) -> Finding:
-    """Check that the job reported its end only after its JobSet had ended."""
+    """Check that the TorchrunJob ended no earlier than its JobSet, and return the finding."""
     kinds = ("Completed", "Failed")
     over = next(
         (s for s in case.jobsets if any(condition(s, kind).get("status") == "True" for kind in kinds)), None

@@ -24,20 +24,20 @@ from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
 from harness.workers.truth_frames import EXIT_MARK
 
 LAST_LINES = 400
-"""Number of last log lines to search for the exit code. Other processes of the pod may write after it."""
+"""Number of last log lines to search for the exit code, because other processes can write lines after it."""
 STOPPED_LINES = 5000
-"""Number of last log lines among which is the last one before the end of the wait.
+"""Number of last log lines to search for the last one before the end of the wait.
 
-Until the harness ends them, ranks write on, and a recorder writes a line for each row.
+Ranks continue to log until the harness stops them, and a recorder writes a line for each point.
 """
 MOMENT = 2.0
-"""Seconds between a last log line and the end of its container, which Kubernetes rounds to whole seconds."""
+"""Maximum number of seconds between a last log line and the container's end, which Kubernetes rounds."""
 OF_THE_TRACKER = ("rank.tracker_unreachable", "tracker.key_rejected")
-"""Causes that can affect several ranks at once. The finding names all these ranks, not only the first."""
+"""Causes that can affect several ranks at once. The finding names all these ranks, not only the first one."""
 
 
 _KUBELET = re.compile(r"dial tcp \S+:10250: [\w/: -]*\w")
-"""Part of the API server's error when it cannot reach a kubelet."""
+"""Part of the API server's error message when it cannot reach a kubelet."""
 
 
 def rank_pods(case: Case) -> Finding:
@@ -51,7 +51,7 @@ def rank_pods(case: Case) -> Finding:
             text = f"the JobSet restarted {restarts} times, but the last pod of node {old[0]} is not recorded"
             return found("rank-pods", "run.evidence_missing", text, evidence=["objects/pod.jsonl"])
         return passed("rank-pods", f"{names(case.ranks)} had a pod")
-    if case.launch.acceptance == "nodes":  # `reports` names the node.
+    if case.launch.acceptance == "nodes":  # The check `reports` names the node.
         return unknown("rank-pods", f"{names(ranks)} never had a pod: see reports", ranks=ranks)
     gated_pods = [pods[-1].last for pods in case.pod_attempts.values() if gated(pods[-1].last)]
     if gated_pods:
@@ -86,7 +86,7 @@ _PARALLEL = "set podManagementPolicy: Parallel, because the ranks wait for each 
 
 
 def _unready_before(case: Case, index: int) -> Pod | None:
-    """Return an earlier pod of the StatefulSet that was never Ready and so blocks this one, or None."""
+    """Return an earlier pod of the StatefulSet that was never Ready and so blocks a pod, or None."""
     policy = mapping(case.jobset.object, "spec").get("podManagementPolicy") if case.jobset else "Parallel"
     if case.launch.kind != "StatefulSet" or policy == "Parallel":
         return None
@@ -100,7 +100,7 @@ def _ready(pod: dict[str, Any]) -> bool:
 
 
 def refused(case: Case) -> Finding | None:
-    """Return a finding for pods that a rule of the cluster rejects at every attempt, or None."""
+    """Return a finding for pods that a rule of the cluster rejects each time they are created, or None."""
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     refusal, refs = _refusal(case)
     if not missing or case.terminal == "Completed" or refusal is None or not refusal.final:
@@ -112,8 +112,8 @@ def refused(case: Case) -> Finding | None:
 
 
 def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
-    """Return the last rejection of a pod or Job that no newer pod contradicts, and its event."""
-    limit = case.waited_until or LATE  # Afterwards the harness deletes the owners of the pods.
+    """Return the last rejection of a pod or Job after the newest pod was created, with its event."""
+    limit = case.waited_until or LATE  # After the wait, the harness deletes the owners of the pods.
     recorded = [each for each in case.bundle.history("event") if (seconds(each.received_at) or 0.0) <= limit]
     events = list({each.uid: each for each in recorded}.values())
     newest = refusals.created(pod.last.object for pod in case.pods.values())
@@ -124,10 +124,10 @@ def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
 
 
 def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
-    """Check `rendezvous` and `rank-exit`: find the first failed end and its consequences."""
+    """Check `rendezvous` and `rank-exit`: find the first failed rank and the consequences of its failure."""
     bad = [end for end in ends.values() if end.state in {"failed", "deleted"} and case.started(end.index)]
     if not bad:
-        # If ranks of every node are recorded, each torchrun completed its rendezvous.
+        # If ranks of every node are recorded, the rendezvous of each torchrun was completed.
         met = case.launch.processes and all(map(case.lives.get, range(case.expected.num_nodes)))
         apart = (None if met else diagnose_rendezvous(case, ends)) or too_many(case)
         if apart is not None:
@@ -187,7 +187,7 @@ def _no_bad_end(case: Case, ends: dict[int, End]) -> list[Finding]:
 
 
 def _never_met(case: Case, ends: dict[int, End], bad: list[End], cause: End, after: list[str]) -> Finding:
-    """Return the finding for ranks that did not meet, according to the first failed end."""
+    """Return the finding for ranks that did not meet. `cause` is the first failed end."""
     waiting = [end for end in bad if (end.cause or "").startswith("rendezvous.")]
     ranks = [rank for end in ends.values() if end not in waiting for rank in end.ranks]
     text = f"{names(ranks)} never came to the rendezvous" if ranks else "all ranks failed in the same way"
@@ -208,7 +208,7 @@ def _never_met(case: Case, ends: dict[int, End], bad: list[End], cause: End, aft
 
 
 def spread(case: Case) -> Finding:
-    """Check `node-spread`: the ranks ran on at least as many nodes as expected."""
+    """Check `node-spread`: the ranks ran on at least the expected number of nodes."""
     nodes = {pod.node for pod in case.pods.values() if pod.node}
     where = f"the ranks ran on {counted(len(nodes), 'node')} ({', '.join(sorted(map(str, nodes))) or 'none'})"
     if len(nodes) >= case.expected.min_nodes_used:
@@ -221,7 +221,7 @@ def spread(case: Case) -> Finding:
 
 
 def logs(case: Case) -> Finding:
-    """Check `logs`: each rank's log is complete from its first line to its last."""
+    """Check `logs`: the log of each rank is complete from its first line to its last."""
     for index in range(case.expected.num_nodes):
         pod = case.pods.get(index)
         if pod is None or not case.started(index):
@@ -264,30 +264,30 @@ def _kubelet(case: Case, index: int, pod: Pod, error: str) -> Finding:
 
 
 def _stops_early(case: Case, pod: Pod, path: str) -> str | None:
-    """Return why the end of a log is missing, or None.
+    """Return why the end of a log is missing, or None if it is complete.
 
-    If a container exits by itself, the shell around the command writes the exit code as the last line. A log
-    without that line has lost its end.
+    If a container exits on its own, the shell around the command writes the exit code as the last line. A log
+    without that line is truncated.
     """
     ended = pod.container(case.launch.container, "terminated")
     code = ended[1].get("exitCode") if ended else None
     lines = [line for _, line in case.bundle.tail(path, LAST_LINES)]
     if not case.manifest.watched or ended is None or not isinstance(code, int) or code >= 128 or not lines:
-        return None  # The harness was older, or a signal ended the container.
+        return None  # An older harness did not add this line, or a signal ended the container.
     marks = {"konduktor": clues.SHELL_ENDED, "apply": EXIT_MARK}
     mark = marks.get(case.launch.launcher)
     if mark is None or any(mark in line for line in lines):
         return None
     at, finished = lines[-1].partition(" ")[0], ended[1].get("finishedAt")
     silent = (seconds(finished) or 0.0) - (seconds(at) or 0.0)
-    # A failure before konduktor's shell starts the command ends the container at once, without such a line.
+    # If konduktor's shell fails before it starts the command, it writes no line with an exit code.
     if mark is not EXIT_MARK and silent < MOMENT and not any(clues.BEGINS in line for line in lines):
         return None
     return f"{path} stops at {at} without the line of the exit code, and its container ended at {finished}"
 
 
 def stalled(case: Case, ends: dict[int, End]) -> tuple[list[int], list[str]]:
-    """Return the ranks still running at the end of the wait, and sentences on the one silent for longest."""
+    """Return the ranks still running at the end of the wait, and sentences on the rank silent for longest."""
     silent: list[tuple[float, str, End]] = []
     for end in ends.values():
         if end.state in {"running", "waiting"}:

@@ -1,7 +1,7 @@
 """Judge whether every process that reached the tracker was recorded: the check `processes`.
 
-The tracker stores the process that each request names. A process of this launch that names none ran without
-the recorder. It is not known what else it did, so there is no PASS.
+The tracker stores the process that each request names. If a request of this launch names no process, it came
+from a process that ran without the recorder. What else that process did is unknown, so the check cannot pass.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ REFS = ["tracker/attachments.jsonl", PATH]
 
 
 def check(attached: Attached) -> Finding:
-    """Check `processes`: every process that attached to a run or sent data to it is recorded."""
+    """Check `processes`: every process that attached to a run or sent data to a run was recorded."""
     case, summary = attached.case, attached.case.bundle.summary
     if not case.launch.recorder:
         return _without_recorder(attached)
@@ -46,7 +46,7 @@ def check(attached: Attached) -> Finding:
 
 
 def _without_recorder(attached: Attached) -> Finding:
-    """Compare only the numbers: each life of a rank attaches once."""
+    """Return the finding from counts alone: each recorded attempt of a rank attaches to a run once."""
     case = attached.case
     own = [one for _, one in attached.attachments or [] if one.launch == case.manifest.nonce]
     lives = sum(
@@ -63,7 +63,7 @@ def _strange(attached: Attached, recorded: set[tuple[str, str]]) -> Iterator[str
     case = attached.case
     for _, one in attached.attachments or []:
         if one.launch != case.manifest.nonce:
-            continue  # The check `only-our-job` is about others.
+            continue  # The check `only-our-job` judges the attachments of other launches.
         if one.process is None or _process(one.process) not in recorded:
             yield f"{_who(attached, one)} attached to {attached.label(one.run_id)}"
     for _, writer in case.bundle.writers():
@@ -87,6 +87,6 @@ def _who(attached: Attached, one: Attachment) -> str:
 
 
 def _process(id_: str) -> tuple[str, str]:
-    """Return the pod UID and the process id, without the start time, which may be unknown after the end."""
+    """Return pod UID and process id without the start time, which can be unknown after the process ended."""
     uid, _, rest = id_.partition("/")
     return uid, rest.partition("/")[0]

@@ -23,7 +23,7 @@ from harness.workers import truth_frames
 
 @dataclass(frozen=True)
 class Node:
-    """A node of the job at the time of the snapshot. Without an agent, no torchrun ran in its pod."""
+    """A node of the job at the time of the snapshot. `agent` is None if no torchrun ran in its pod."""
 
     index: int
     ranks: list[int]
@@ -38,21 +38,21 @@ class Node:
 
     @property
     def where(self) -> str:
-        """Return the rendezvous address that the torchrun of this node uses."""
+        """Return the rendezvous address that torchrun uses on this node."""
         return f"{self.host}:{self.agent.port}" if self.agent else ""
 
     @property
     def addresses(self) -> list[str] | None:
-        """Return the addresses of the rendezvous host: [] if it does not resolve, None if unknown."""
+        """Return the addresses of the rendezvous host, [] if it does not resolve, or None if unknown."""
         return self.seen.resolved.get(self.host) if self.seen else None
 
     @property
     def asked(self) -> Asked | None:
-        """Return netcheck's result for the rendezvous address in this container, or None."""
+        """Return netcheck's result for the rendezvous address from inside this container, or None."""
         return self.seen.asked.get(self.where) if self.seen else None
 
     def cause(self, families: tuple[str, ...], otherwise: CauseId) -> CauseId:
-        """Return netcheck's cause for the unreachable address if it is of these families, or `otherwise`."""
+        """Return netcheck's cause for the rendezvous address if it is in `families`, else `otherwise`."""
         outcome = self.asked.outcome if self.asked else ""
         return CAUSES[outcome].id if outcome in CAUSES and outcome.startswith(families) else otherwise
 
@@ -62,7 +62,7 @@ class Node:
 
     @property
     def reached(self) -> bool:
-        """Return whether a process of the node had a connection to the port of the rendezvous."""
+        """Return whether a process of the node had a connection to the rendezvous port."""
         if self.agent is None or self.seen is None:
             return False
         return any(other.endswith(f":{self.agent.port}") for other in self.seen.connected)
@@ -70,7 +70,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Scene:
-    """All nodes of the job. `waiting` are those whose torchrun had not started a rank yet."""
+    """All nodes of the job. `waiting` are the nodes whose torchrun had not yet started a rank."""
 
     nodes: list[Node]
     waiting: list[Node]
@@ -80,13 +80,13 @@ class Scene:
 
 
 Told = tuple[CauseId, list[Node], str] | None
-"""A cause, the nodes that it concerns, and a sentence."""
+"""A cause, the nodes to which it applies, and a sentence. None if the problem was not detected."""
 
 
 def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
-    """Check `rendezvous` if a torchrun was waiting in it.
+    """Return the finding `rendezvous` if a torchrun was waiting for the rendezvous.
 
-    Returns None if no torchrun waited, or if there are no snapshots of the containers.
+    Returns None if no torchrun was waiting, or if there are no snapshots of the containers.
     """
     nodes = _nodes(case)
     waiting = [node for node in nodes if node.agent and not node.agent.started]
@@ -131,7 +131,7 @@ def _places(nodes: list[Node]) -> str:
 
 
 def _alone(case: Case, scene: Scene) -> Told:
-    """Detect nodes that trained without the others, or whose torchrun waits in a rendezvous of its own."""
+    """Detect nodes that trained alone, or whose torchrun waits in a rendezvous of one node."""
     alone = [node for node in scene.nodes if worlds.alone(case, node.index)]
     apart = [node for node in scene.waiting if _standalone(node)]
     if scene.size < 2 or not (alone or apart):
@@ -163,7 +163,7 @@ def _process(scene: Scene) -> Told:
 
 
 def _instead(scene: Scene, node: Node) -> str:
-    """Return a clause on what runs in a pod instead of torchrun."""
+    """Return a clause that says what runs in a pod instead of torchrun."""
     if node.seen is None:
         end = scene.ends.get(node.index)
         if end is not None and end.state == "succeeded":
@@ -175,7 +175,7 @@ def _instead(scene: Scene, node: Node) -> str:
 
 
 def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Told:
-    """Detect that a container cannot resolve the rendezvous host."""
+    """Detect containers that cannot resolve the name of the rendezvous host."""
     blind = [node for node in scene.waiting if node.addresses == [] and not node.reached]
     if not blind:
         return None
@@ -192,16 +192,16 @@ def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Told:
 
 
 def _by_dns(case: Case, node: Node) -> bool:
-    """Return whether a node resolved the rendezvous host by DNS, and not by its /etc/hosts.
+    """Return whether a node resolved the rendezvous host by DNS and not from its own /etc/hosts file.
 
-    There, the kubelet writes the host name and the full name of the pod itself, but not `pod.subdomain`.
+    The kubelet writes a pod's own host name and full name to that file, but not `pod.subdomain`.
     """
     own = mapping(case.pods[node.index].last.object, "status").get("podIP")
     return own not in (node.addresses or []) or node.host.count(".") == 1
 
 
 def _tcp(scene: Scene) -> Told:
-    """Detect nodes without a connection to the port of the rendezvous."""
+    """Detect nodes that have no connection to the rendezvous port."""
     apart = [node for node in scene.waiting if not node.reached]
     if not apart:
         return None
@@ -217,7 +217,7 @@ def _tcp(scene: Scene) -> Told:
 def _id(scene: Scene) -> Told:
     """Detect nodes that reach the same address but use different rendezvous ids."""
     ids = {node.index: node.agent.rendezvous_id for node in scene.waiting if node.agent}
-    # Among equally common ids, that of the first node counts, because it is the rendezvous host.
+    # If several ids are equally common, the id of the first node counts, because it is the rendezvous host.
     common = Counter(ids.values()).most_common(1)[0][0]
     odd = [node for node in scene.waiting if ids[node.index] != common]
     if not odd:
@@ -227,7 +227,7 @@ def _id(scene: Scene) -> Told:
 
 
 def _size(scene: Scene) -> Told:
-    """Detect nodes whose torchrun expects another number of nodes than the job has."""
+    """Detect nodes whose torchrun expects a number of nodes that differs from the job's."""
     sizes = {node.index: node.agent.nodes for node in scene.waiting if node.agent}
     odd = [node for node in scene.waiting if sizes[node.index] != str(scene.size)]
     if not odd:
@@ -237,7 +237,7 @@ def _size(scene: Scene) -> Told:
 
 
 def too_many(case: Case) -> Finding | None:
-    """Check `rendezvous` if more ranks took part than the job has. Returns None otherwise."""
+    """Return the finding `rendezvous` if more ranks took part than the job has, or None."""
     ranks_ = len(case.ranks_ever)
     path = f"truth/{ranks_}.jsonl"
     if not case.bundle.has(path):

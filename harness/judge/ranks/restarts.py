@@ -1,8 +1,8 @@
-"""Find which ranks were restarted, by whom, and whether that was allowed.
+"""Find which ranks were restarted, what restarted them, and whether the job allows it.
 
-A restart is allowed if the job asks for it: torchrun's --max-restarts, the JobSet's maxRestarts, the Job's
-backoffLimit or the pod's restartPolicy. Kueue may also evict the job and admit it again. Any other restart
-means that somebody disturbed the job. Even if all points exist then, the run is not what was launched.
+A job allows restarts with torchrun's --max-restarts, the JobSet's maxRestarts, the Job's backoffLimit or the
+pod's restartPolicy. Kueue is also allowed to evict the job and admit it again. Any other restart means that
+the job was disturbed. Then the run is not the launched one, even if no point is missing.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.ranks.torchrun_restarts import beside, by_torchrun
 
 RESTARTS = "pluto-e2e-harness/restarts"
-"""The same annotation as in harness/launch/names.py, which the judges do not import."""
+"""The annotation that limits restarts. It repeats the value in harness/launch/names.py."""
 
 
 def seen(case: Case, truths: list[Truth]) -> list[Restart]:
-    """Return all restarts, in the order of time."""
+    """Return all restarts in chronological order."""
     others = [*_of_pods(case), *_of_containers(case)]
     known = [*by_torchrun(case, truths, others), *_of_processes(case, truths), *others]
     return sorted(known, key=lambda restart: restart.at)
 
 
 def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
-    """Check `restarts`: every rank ran once, or the job allows its restarts. `restarts` come from `seen`."""
+    """Check `restarts`: every rank ran once, or the job allows the given `restarts`."""
     if not restarts:
         several = beside(truths)
         text = f"nothing was started again; {'; '.join(several)}" if several else "every rank ran once"
         return passed("restarts", text)
-    # Restarts that are not allowed come first, so that the limit of details does not hide them.
+    # Restarts that are not allowed come first, so that the limit on details does not hide them.
     texts = list(dict.fromkeys(one.text for one in sorted(restarts, key=lambda one: one.allowed)))
     limit = _limit(case)
     if limit is not None:
@@ -61,13 +61,13 @@ def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
 
 
 def _limit(case: Case) -> int | None:
-    """Return how often each rank may be restarted for any reason, from the workload's annotation, or None."""
+    """Return how often each rank can be restarted for any reason, from the workload's annotation, or None."""
     text = mapping(case.jobset.object, "metadata", "annotations").get(RESTARTS) if case.jobset else None
     return int(text) if isinstance(text, str) and text.isdecimal() else None
 
 
 def _counted(restarts: list[Restart], texts: list[str], limit: int) -> Finding:
-    """Return the finding for a job whose ranks may each be restarted `limit` times, by anybody."""
+    """Return the finding for a job that allows each rank `limit` restarts, whatever their reason."""
     times = Counter(rank for one in restarts if not one.resized for rank in set(one.ranks))
     most = max(times.values(), default=0)
     ranks = sorted(rank for rank, count in times.items() if count == most)
@@ -94,7 +94,7 @@ def _counted(restarts: list[Restart], texts: list[str], limit: int) -> Finding:
 
 
 def _of_processes(case: Case, truths: list[Truth]) -> Iterator[Restart]:
-    """Yield each restart of ranks that never logged, from the records of their processes."""
+    """Yield each restart of ranks that logged no points, from the records of their processes."""
     logged = {truth.rank for truth in truths if truth.own}
     for of_pod in case.processes.values():
         starts = sorted(
@@ -114,7 +114,7 @@ def _of_processes(case: Case, truths: list[Truth]) -> Iterator[Restart]:
 
 
 def _of_pods(case: Case) -> Iterator[Restart]:
-    """Yield one restart for each pod that replaced another pod of the same node."""
+    """Yield one restart for each pod that replaced an earlier pod of the same node."""
     for index, pods in case.pod_attempts.items():
         for before, after in pairwise(pods):
             yield _replaced(case, index, before, after)
@@ -160,7 +160,7 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
 
 
 def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
-    """Return a text on who suspended the job between two pods, and whether it was Kueue, or None."""
+    """Return a sentence on what suspended the job between two pods, and whether that is allowed, or None."""
     born, again = before.history[0].version, after.history[0].version
     states = [state for state in case.jobsets if state.version < again]
     for previous, state in pairwise(states):
@@ -189,7 +189,7 @@ def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
 
 
 def _of_containers(case: Case) -> Iterator[Restart]:
-    """Yield one restart for each time that a kubelet restarted the container of a pod."""
+    """Yield one restart for each time that a kubelet restarted the rank's container in a pod."""
     for index, pods in case.pod_attempts.items():
         for pod in pods:
             counted = _restart_count(case, pod.history[0])
@@ -219,16 +219,16 @@ def _restart_count(case: Case, state: ObjectState) -> int:
 
 
 def _lost(status: dict[str, object]) -> bool:
-    """Return whether a kubelet counts a restart only because it no longer finds the container.
+    """Return whether a kubelet counts a restart only because the container no longer exists.
 
-    This happens to evicted pods, which get no new container.
+    This happens with evicted pods, whose container is not started again.
     """
     reason = mapping(status, "lastState", "terminated").get("reason")
     return not status.get("containerID") and reason == "ContainerStatusUnknown"
 
 
 def _ended(case: Case, pod: Pod) -> str:
-    """Return a clause on how the container of a pod ended, or ""."""
+    """Return a clause that says how the container of a pod ended, or ""."""
     ended = pod.container(case.launch.container, "terminated")
     if ended is None:
         return ""

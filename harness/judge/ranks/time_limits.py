@@ -1,4 +1,4 @@
-"""Find whether `timeout N` in a run script ended a rank, from its recorded command and start."""
+"""Find out whether a `timeout N` in a run script ended a rank, from its recorded command and start."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from harness.judge.case import Case
 from harness.judge.ranks import hiding
 
 TIMED_OUT = 124
-"""The exit code of `timeout` after its limit, except with signal KILL or --preserve-status."""
+"""The exit code of `timeout` when its limit expires, unless it sends KILL or has --preserve-status."""
 _ENDED_BY_IT = (TIMED_OUT, 128 + signal.SIGKILL, 128 + signal.SIGTERM)
 SLACK = 1.5
-"""Seconds by which the end of a process may seem too early, because Kubernetes rounds to whole seconds."""
+"""Seconds by which a process can seem to end too early, because Kubernetes rounds times to whole seconds."""
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)([smhd]?)$")
 _UNITS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 _IN_SCRIPT = re.compile(r"\btimeout\s+(?:-\S+\s+(?:(?:KILL|TERM|INT|HUP|\d+\w?)\s+(?=\d))?)*\d+[smhd]?(?=\s)")
 
 
 def reached(process: ProcessRecord | None, at: float) -> str:
-    """Return the `timeout N` around a process if its limit had passed at `at` (since the epoch), or ""."""
+    """Return the `timeout N` around a process if its limit had expired at the time `at`, or ""."""
     start = process.start if process is not None else None
     if start is None or start.limit_since_ms is None:
         return ""
@@ -28,7 +28,7 @@ def reached(process: ProcessRecord | None, at: float) -> str:
 
 
 def of_pod(case: Case, index: int, at: float, exit_code: int | None) -> str:
-    """Return the `timeout N` that ended the ranks of a node whose container ended at `at`, or ""."""
+    """Return the `timeout N` that ended the ranks of a node whose container ended at the time `at`, or ""."""
     if exit_code not in _ENDED_BY_IT:
         return ""
     of_node = case.processes.get(index)
@@ -41,7 +41,7 @@ def of_pod(case: Case, index: int, at: float, exit_code: int | None) -> str:
 
 
 def before_any(script: str, ran: float) -> str:
-    """Return the `timeout N` in a script if the `ran` seconds of its container reach the limit, or ""."""
+    """Return the `timeout N` in a script if its container ran (for `ran` seconds) up to the limit, or ""."""
     limit = _IN_SCRIPT.search(script)
     return f"`{limit[0]}`" if limit and ran >= _seconds(limit[0]) - SLACK else ""
 

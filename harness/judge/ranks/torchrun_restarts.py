@@ -1,4 +1,4 @@
-"""Find restarts by torchrun's agents in the ground truth of the ranks and the logs of the agents."""
+"""Find restarts by torchrun in the ground truth of the ranks and in the log lines of torchrun's agents."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from harness.judge.points import elastic
 from harness.judge.points.ground_truth import Attempt, Truth
 
 ONE_START = 30.0
-"""Seconds within which the ranks of one world start."""
+"""Maximum number of seconds between the starts of the ranks of one world."""
 _FAILED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)")
-"""The log line of torchrun's agent for a failed rank."""
+"""Log line in which torchrun's agent reports a failed rank."""
 
 
 def by_torchrun(case: Case, truths: list[Truth], others: list[Restart]) -> Iterator[Restart]:
-    """Yield one restart for each time that torchrun restarted its ranks, from the ground truth of the ranks.
+    """Yield one restart for each time that torchrun restarted its ranks, from their ground truth.
 
-    torchrun counts only restarts after a failure of its own ranks. A failure in another pod leads to a new
-    rendezvous without a change of the count. Such a restart is proved only by that failure or by one of
-    `others`.
+    torchrun increases its restart count only after a failure of its own ranks. A failure in another pod leads
+    to a new rendezvous with the same count. Such a restart is proved only by the failure in the other pod, or
+    by a restart in `others`.
     """
     agents = _agents(case)
     became = _became_another(case)
@@ -56,7 +56,7 @@ def by_torchrun(case: Case, truths: list[Truth], others: list[Restart]) -> Itera
 
 
 def _resized(case: Case, lives: list[_Life]) -> Iterator[Restart]:
-    """Yield one restart for each world of another size that torchrun formed."""
+    """Yield one restart for each world of a different size that torchrun formed."""
     worlds: list[list[_Life]] = []
     for life in sorted(lives, key=lambda life: life.at):
         last = worlds[-1][0] if worlds else None
@@ -71,7 +71,7 @@ def _resized(case: Case, lives: list[_Life]) -> Iterator[Restart]:
 
 
 def _agents(case: Case) -> dict[tuple[str, int], str]:
-    """Map (pod, process id) of each rank that torchrun started to the id of that torchrun."""
+    """Map (pod, process id) of each rank to the id of the torchrun that started it."""
     return {
         (of_pod.pod, pid): agent.id
         for of_pod in case.processes.values()
@@ -82,7 +82,7 @@ def _agents(case: Case) -> dict[tuple[str, int], str]:
 
 
 def _became_another(case: Case) -> dict[tuple[str, int], bool]:
-    """Map (pod, process id) of each process that called os.exec to whether it had finished its runs first."""
+    """Map (pod, process id) of each process that called os.exec to whether its runs had finished before."""
     return {
         (of_pod.pod, process.pid): all(not end.open for end in execs)
         for of_pod in case.processes.values()
@@ -92,13 +92,13 @@ def _became_another(case: Case) -> dict[tuple[str, int], bool]:
 
 
 def _another(agents: dict[tuple[str, int], str], before: TruthStart, after: TruthStart) -> str | None:
-    """Return the id of the torchrun of a life if another one started the life before it, or None."""
+    """Return the id of the torchrun that started `after` if a different one started `before`, or None."""
     first, then = (agents.get((start.pod or "", start.pid or 0)) for start in (before, after))
     return then if first is not None and first != then else None
 
 
 def beside(truths: list[Truth]) -> list[str]:
-    """Return a sentence for each rank for which several processes logged without a restart between them."""
+    """Return a sentence for each rank in which several processes logged without a restart."""
     texts = []
     for truth in truths:
         at_once = [p for p in pairwise(truth.attempts) if _same_life(*p) and _overlap(*p)]
@@ -115,10 +115,10 @@ def beside(truths: list[Truth]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Life:
-    """A process of a rank that replaced an earlier one.
+    """A process of a rank that replaced an earlier process of this rank.
 
-    `number` is torchrun's count of restarts, None if that did not change, or the id of another torchrun that
-    started the process.
+    `number` is torchrun's restart count, or None if the count did not change. If a different torchrun started
+    the process, `number` is the id of that torchrun.
     """
 
     rank: int
@@ -127,11 +127,11 @@ class _Life:
     number: int | str | None
     limit: int | None
     world: int | None
-    """The number of ranks, if it differs from that of the earlier process."""
+    """The world size, if it differs from that of the earlier process."""
     after_an_end: bool
-    """Whether torchrun's count stayed, and the earlier process had ended normally or became this one."""
+    """Whether the count is unchanged, and the earlier process had ended normally or called os.exec."""
     by_exec: bool = False
-    """Whether the earlier process became this one by os.exec before it had finished its runs."""
+    """Whether the earlier process called os.exec to become this one before its runs were finished."""
 
 
 def _lives(
@@ -153,9 +153,9 @@ def _life(
     became: dict[tuple[str, int], bool],
     resizable: bool,
 ) -> _Life | None:
-    """Return a process that replaced an earlier one of its rank, or lives that recorded nothing, or None.
+    """Return `after` if it replaced a process of its rank, even one without records, else None.
 
-    `resizable` means that a world of another size may give the rank to another pod.
+    `resizable` means that the rank can move to another pod when the size of the world changes.
     """
     start, first = after.start, before.start if before else None
     if start is None or start.restart is None:
@@ -177,7 +177,7 @@ def _life(
 
 
 def _same_life(before: Attempt, after: Attempt) -> bool:
-    """Return whether two processes ran in one pod, with the same restart count or without torchrun."""
+    """Return whether two processes ran in one pod with the same restart count, or one is a rank's child."""
     first, start = before.start, after.start
     if first is None or start is None:
         return False
@@ -186,7 +186,7 @@ def _same_life(before: Attempt, after: Attempt) -> bool:
 
 
 def _overlap(before: Attempt, after: Attempt) -> bool:
-    """Return whether a process still logged after the next one had started."""
+    """Return whether a process was still logging after the next process had started."""
     last, start = before.last_ms, after.start
     return last is not None and start is not None and last > start.time_ms
 
@@ -202,7 +202,7 @@ def _unproven(lives: list[_Life]) -> Iterator[Restart]:
 
 
 def _failures(case: Case, pods: set[str], before: float) -> str:
-    """Return a clause with the failures that torchrun logged before it restarted the ranks, or ""."""
+    """Return a clause that lists the failures that torchrun logged before it restarted the ranks, or ""."""
     failures: dict[str, None] = {}
     for pod in sorted(pods):
         path = case.bundle.log(pod, case.launch.container)

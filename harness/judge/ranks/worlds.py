@@ -1,6 +1,6 @@
 """Judge whether the ranks formed one world: the check `world`.
 
-Exit codes of 0 do not prove it. If the torchrun of each pod is configured for one node, every pod trains
+Exit codes of 0 do not prove this. If the torchrun in each pod is configured for one node, every pod trains
 alone, and each has a rank 0.
 """
 
@@ -14,7 +14,7 @@ from harness.judge.finding import Finding, counted, found, listed, passed, unkno
 
 
 def check(case: Case, before: list[Finding]) -> Finding:
-    """Check `world`: its size is that of the job, each rank exists once, and each pod runs its own ranks."""
+    """Check `world`: the world has the job's size, each rank exists once, and pods run their own ranks."""
     nodes = range(case.expected.num_nodes)
     if case.world is not None:
         if case.world.size == case.expected.ranks:
@@ -40,7 +40,7 @@ def check(case: Case, before: list[Finding]) -> Finding:
 
 
 def met(case: Case) -> str:
-    """Return a sentence on a proved world."""
+    """Return a sentence that describes the proved world."""
     assert case.world is not None
     size, pods = case.world.size, case.expected.num_nodes
     if pods == 1:
@@ -53,14 +53,14 @@ def _refs(case: Case) -> list[str]:
 
 
 def alone(case: Case, index: int) -> bool:
-    """Return whether the ranks of a node are a world of their own."""
+    """Return whether the ranks of a node formed a world of their own."""
     pairs = {(life.rank, life.world) for life in case.lives.get(index, ())}
     sizes = {world for _, world in pairs}
     return any(is_each(size, {rank for rank, world in pairs if world == size}) for size in sizes)
 
 
 def _apart(case: Case, alone: list[int]) -> Finding:
-    """Return the finding for nodes whose ranks trained without those of other nodes."""
+    """Return the finding for nodes whose ranks trained without the ranks of the other nodes."""
     sizes = {life.world for index in alone for life in case.lives[index]}
     cause = "variables.world_of_one" if sizes == {1} else "rendezvous.world_size"
     who = "each pod" if len(alone) == case.expected.num_nodes else _pods(case, alone)
@@ -79,7 +79,7 @@ def _apart(case: Case, alone: list[int]) -> Finding:
 
 
 def why_alone(life: RankLife) -> str:
-    """Return why a process has no ranks on other nodes in its world."""
+    """Return why the world of a process contains no ranks of other nodes."""
     process = life.processes[0] if life.processes else None
     if life.agent is None:
         if life.by == "group":
@@ -110,7 +110,7 @@ def _told_of_one_node(agent: ProcessRecord) -> str:
 
 
 def _not_one(case: Case) -> Finding:
-    """Return the finding for ranks that form neither one world nor one world for each node."""
+    """Return the finding for ranks that formed neither one common world nor one world for each node."""
     lives = [life for index in sorted(case.lives) for life in case.lives[index]]
     sizes = sorted({life.world for life in lives})
     there = {life.rank for life in lives if life.world == sizes[-1]}
@@ -134,7 +134,7 @@ def _not_one(case: Case) -> Finding:
 
 
 def _ranks(lives: list[RankLife]) -> str:
-    """Return the ranks of a node and their worlds as text: "rank 0 of a world of 1"."""
+    """Return the ranks of a node and the sizes of their worlds as text: "rank 0 of a world of 1"."""
     sizes = sorted({life.world for life in lives})
     return listed(
         [f"{names(life.rank for life in lives if life.world == size)} of a world of {size}" for size in sizes]
@@ -158,7 +158,7 @@ def _places(case: Case, indexes: list[int]) -> str:
 
 
 def rendezvous(case: Case) -> Finding:
-    """Check `rendezvous` if every pod succeeded. It passes only if recorded processes prove one world."""
+    """Return the finding `rendezvous` if all pods succeeded. Recorded processes must prove one world."""
     if not case.launch.processes:
         return passed("rendezvous", "all ranks met")
     if case.met:

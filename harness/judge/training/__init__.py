@@ -1,1 +1,1 @@
-"""Judge a training: its checkpoints, its data order, and the storage to which its run is uploaded."""
+"""Judge a training: its checkpoints, its data order, and its upload to S3 storage."""

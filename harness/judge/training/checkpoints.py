@@ -1,4 +1,4 @@
-"""Judge the checkpoints and validation losses of a training, by an audit of its disk and the tracker."""
+"""Judge the checkpoints and validation losses of a training, using an audit of its disk and the tracker."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from harness.workers.training import order
 
 VAL_LOSS, VAL_PERPLEXITY = "val/loss", "val/perplexity"
 EXACT = 1e-9
-"""Difference in nats that a second evaluation on the same kind of machine may have, by the order of sums."""
+"""Maximum difference in nats between two evaluations on one kind of machine, due to summation order."""
 OTHER_MACHINE = 1e-3
-"""The same difference for a training on GPUs that is evaluated again on a CPU."""
+"""Maximum difference in nats if the training ran on GPUs and the second evaluation on a CPU."""
 BELOW = 0.01
-"""Share of the known entropy by which a loss may be below it by chance."""
+"""Share of the data's known entropy by which a loss can fall below the entropy by chance."""
 OTHER_TOKENS = ("model", "model_local_dir", "tokenizer_local_dir")
-"""Options with which tokens are not bytes."""
+"""Options that select a tokenizer whose tokens are not single bytes."""
 
 
 class Problem(NamedTuple):
-    """A problem: its cause, a sentence, and the affected items."""
+    """A problem: its cause, a sentence that describes it, and the affected items."""
 
     cause: CauseId
     head: str
@@ -34,7 +34,7 @@ class Problem(NamedTuple):
 
 
 def checkpoints(facts: Facts) -> Finding:
-    """Check `training-checkpoints`: all are complete, load, and hold finite weights that were trained."""
+    """Check `training-checkpoints`: each one is complete and has finite weights that training changed."""
     audit, launch = _audit(facts), facts.case.launch
     if isinstance(audit, str):
         return unknown("training-checkpoints", audit)
@@ -72,7 +72,7 @@ def _broken(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
 
 
 def best(facts: Facts) -> Finding:
-    """Check `training-best`: `best` has the lowest validation loss in the tracker, and that loss is right."""
+    """Check `training-best`: checkpoint `best` has the lowest logged validation loss, and it is correct."""
     audit = _audit(facts)
     if isinstance(audit, str):
         return unknown("training-best", audit)
@@ -90,7 +90,7 @@ def best(facts: Facts) -> Finding:
 
 
 def _curves(facts: Facts, audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
-    """Yield the problems of the validation losses themselves."""
+    """Yield the problems of the validation losses."""
     if missing := _not_evaluated(audit, losses, _of_rank_0(facts, "train/loss")):
         text = f"no validation loss was logged at {counted(len(missing), 'end')} of an epoch"
         yield Problem("training.epoch_not_evaluated", text, [f"step {step}" for step in missing])
@@ -101,9 +101,9 @@ def _curves(facts: Facts, audit: TrainingAudit, losses: Series) -> Iterator[Prob
 
 
 def _other_than_logged(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
-    """Yield checkpoints whose validation loss differs from the one that was logged at their step.
+    """Yield checkpoints whose validation loss differs from the logged loss at the same step.
 
-    Only the loss of `best` is evaluated again. This compares the logged curve with the checkpoints.
+    This compares the logged losses with the checkpoints, because only the loss of `best` is evaluated again.
     """
     wrong = [
         f"{one.name} has {loss!r}, but step {one.step - 1} was logged with {losses[one.step - 1]!r}"
@@ -116,7 +116,7 @@ def _other_than_logged(audit: TrainingAudit, losses: Series) -> Iterator[Problem
 
 
 def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
-    """Yield the problems of `best`."""
+    """Yield the problems of the checkpoint `best`."""
     there = audit.best
     if there is None:
         yield Problem("training.best_is_stale", "the training left no `best`", [])
@@ -140,7 +140,7 @@ def _stale(audit: TrainingAudit, losses: Series) -> Iterator[Problem]:
 
 
 def curve(facts: Facts) -> Finding:
-    """Check `training-curve`: the loss is not below the entropy of the data, and reaches --reach."""
+    """Check `training-curve`: the loss is not below the entropy of the data, and it reaches --reach."""
     audit = _audit(facts)
     losses, reach = _of_rank_0(facts, VAL_LOSS), facts.case.launch.reach
     if isinstance(audit, str) or not losses:
@@ -164,7 +164,7 @@ def curve(facts: Facts) -> Finding:
 
 
 def _audit(facts: Facts) -> TrainingAudit | str:
-    """Return the audit, or why there is none."""
+    """Return the audit, or a text that explains why it is missing."""
     audit = facts.bundle.training_audit
     if audit is None:
         return "the bundle has no audit of the checkpoints"
@@ -177,7 +177,7 @@ def _of_rank_0(facts: Facts, metric: str) -> Series:
 
 
 def _not_evaluated(audit: TrainingAudit, losses: Series, steps: Series) -> list[int]:
-    """Return the last steps of epochs in this launch that have no validation loss."""
+    """Return the last steps of epochs in this launch for which no validation loss was logged."""
     if not steps or not audit.order:
         return []
     each = order.steps(audit.order["sequences"], audit.order["batch"])

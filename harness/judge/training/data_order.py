@@ -1,4 +1,4 @@
-"""Judge which data the ranks of a training used, and whether repeated steps had the same values."""
+"""Judge which sequences the ranks of a training used, and whether repeated steps logged the same values."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from harness.judge.points.series import NONE, Series
 from harness.workers.training import order
 
 MOSTLY = 0.75
-"""Minimum share of steps in which a rank with another seed deviates. Some may be equal by chance."""
+"""Minimum share of steps in which a rank with another seed deviates. The rest can match by chance."""
 LOOKED = 3
 """Number of deviating steps of a rank that are compared with earlier steps."""
 Taken = tuple[float, float, float]
-"""Count of the sequences that a rank used in a step, sum of their numbers, and sum of the squares."""
+"""The number of sequences that a rank used in a step, and the sums of their indexes and of the squares."""
 
 
 @dataclass(frozen=True)
 class Order:
-    """The parameters that determine which sequences a rank uses in a step."""
+    """The parameters that determine which sequences each rank uses in a step."""
 
     seed: int
     batch: int
@@ -37,22 +37,22 @@ class Order:
         return order.steps(self.sequences, self.batch)
 
     def expected(self, step: int, rank: int, world: int) -> Taken:
-        """Return what a rank must use in a step."""
+        """Return the sequences that a rank must use in a step, in the form of `Taken`."""
         epoch, place = divmod(step, self.per_epoch)
         chosen = order.batch_of(self.seed, epoch, self.sequences, place * self.batch, self.batch)
         return taken(list(order.share(chosen, rank, world)))
 
 
 def taken(numbers: list[int]) -> Taken:
-    """Return the count of numbers, their sum, and the sum of their squares."""
+    """Return how many numbers there are, their sum, and the sum of their squares."""
     return float(len(numbers)), float(sum(numbers)), float(sum(number * number for number in numbers))
 
 
 def data(facts: Facts) -> Finding:
     """Check `training-data`: over all ranks and attempts, each sequence of an epoch was used exactly once.
 
-    Counts and sums over each epoch must be those of the numbers from 0 on, and each rank must have used what
-    follows from seed and step.
+    The count and the sums of each epoch must be those of the indexes of all its sequences. Each rank must
+    have used the sequences that follow from the seed and the step.
     """
     audit = facts.bundle.training_audit
     if audit is None or not {"seed", "batch", "sequences"} <= audit.order.keys():
@@ -89,9 +89,10 @@ def data(facts: Facts) -> Finding:
 
 
 def resume(facts: Facts) -> Finding:
-    """Check `training-resume`: a step that ran twice had the same values both times, bit for bit.
+    """Check `training-resume`: a step that ran twice logged exactly the same values both times.
 
-    With --resume-from, the first step is the one after the downloaded checkpoint.
+    On GPUs, differences are allowed. With --resume-from, the first step must follow the step of the
+    downloaded checkpoint.
     """
     if (other := _not_resumed(facts)) is not None:
         return other
@@ -126,7 +127,7 @@ def resume(facts: Facts) -> Finding:
 
 
 def _not_resumed(facts: Facts) -> Finding | None:
-    """Return a finding if a training did not resume the run from S3 storage, or None."""
+    """Return a finding if --resume-from was given and the training did not resume from that run, or None."""
     url, brought = facts.case.launch.resume_from, facts.bundle.training_resumed_from
     if url is None:
         return None
@@ -141,7 +142,7 @@ def _not_resumed(facts: Facts) -> Finding | None:
 
 
 def _seen(facts: Facts, step: int, world: int) -> dict[int, Taken | None]:
-    """Return what each rank used in a step, or None for a rank that did not report it."""
+    """Map each rank to the sequences that it used in a step, or to None if it did not report them."""
     by_rank: dict[int, Taken | None] = {}
     for truth in facts.truths[:world]:
         values = [
@@ -158,7 +159,7 @@ def _whole(of: Order, epoch: int, first: int, last: int) -> bool:
 
 
 def _total(of: Order, epoch: int, used: dict[int, dict[int, Taken | None]]) -> Taken:
-    """Return what all ranks used in an epoch."""
+    """Return the total of the sequences that all ranks used in an epoch."""
     steps = range(epoch * of.per_epoch, (epoch + 1) * of.per_epoch)
     parts = [what for step in steps for what in used[step].values() if what is not None]
     return sum(p[0] for p in parts), sum(p[1] for p in parts), sum(p[2] for p in parts)
@@ -172,14 +173,15 @@ def _wrong(
     deviates: dict[int, list[int]],
     odd: list[int],
 ) -> Finding:
-    """Return the finding for ranks that used other data than they should."""
+    """Return the finding for ranks that used the wrong sequences."""
     first = min(worlds)
     always = [
         rank
         for rank, steps in deviates.items()
         if len(steps) >= MOSTLY * sum(rank < world for world in worlds.values())
         and min(steps) <= first + 1
-        # With another seed, a rank uses other sequences, but as many. A rank that drops some uses fewer.
+        # A rank with another seed uses other sequences but the right number. A rank that drops sequences uses
+        # fewer.
         and all(_as_many(used[s][rank], of.expected(s, rank, int(worlds[s]))) for s in steps)
     ]
     again = any(
@@ -218,7 +220,7 @@ def _as_many(what: Taken | None, expected: Taken) -> bool:
 
 
 def _made_twice(facts: Facts, rank: int) -> Iterator[tuple[str, int, list[float]]]:
-    """Yield metric, step and values that several attempts of a rank logged in worlds of the same size."""
+    """Yield metric, step and values if several attempts of a rank logged them in worlds of one size."""
     attempts: list[dict[tuple[str, int], float]] = [{}]
     sizes: list[int | None] = [None]
     for _, line in facts.bundle.truth(rank):
