@@ -12,14 +12,15 @@ from harness.launch.workloads.base import Workload
 
 
 def load(path: Path, konduktor: Konduktor | None = None) -> Workload:
-    """Return the workload of a file. `konduktor` is konduktor's process, if it has been started already.
+    """Return the workload in a file. Raises UsageError if the file is missing, is not YAML, or has no
+    workload.
 
-    Raises UsageError if the file is missing, is not YAML, or has no workload.
+    The argument `konduktor` is konduktor's process, if it has already been started.
     """
     hint = "jobs/ has working job files, and manifests/ has working manifests"
     documents = [each for each in yaml_documents(path, "job file", hint=hint) if each is not None]
     if not any(isinstance(each, dict) and "apiVersion" in each and "kind" in each for each in documents):
         return KonduktorWorkload(JobFile.of_documents(documents, str(path)), konduktor=konduktor)
-    from harness.launch.workloads.loader import of_manifest  # A job file needs none of these kinds.
+    from harness.launch.workloads.loader import of_manifest  # A job file does not need this import.
 
     return of_manifest(documents, str(path))

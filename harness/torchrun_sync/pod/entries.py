@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from typing import Any
 
 Entry = dict[str, Any]
-"""A dict with path and kind (file, dir or link). A file or folder also has a mode, a file has size and sha256,
-and a link has a target."""
+"""A dict with path and kind (file, dir or link). A file or folder also has a mode, a file also has size and
+sha256, and a link also has a target."""
 KINDS = {"file": ("mode", "size", "sha256"), "dir": ("mode",), "link": ("target",)}
 
 

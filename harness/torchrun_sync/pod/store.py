@@ -12,8 +12,8 @@ The store is the folder ROOT = MOUNT/.torchrun; the command runs in MOUNT.
     ROOT/id               a random identifier; pods with the same identifier share the folder
     ROOT/lock             the write lock (writer.py)
 
-A connection can be lost at any time. The store keeps the received data, and the next connection continues with
-the missing data.
+A connection can be lost at any time. The store keeps the received data, and the next connection continues
+with the missing data.
 """
 
 from __future__ import annotations

@@ -102,7 +102,9 @@ class Supervisor:
 
     def _start(self, generation: int, tree: str) -> None:
         self.generation, self.tree, self.code = generation, tree, None
-        tree = str(self._recorded().get("tree", tree))  # Another pod may have put a newer tree on the shared volume.
+        tree = str(
+            self._recorded().get("tree", tree)
+        )  # Another pod may have put a newer tree on the shared volume.
         folder = os.path.dirname(self.root)
         variables = {"TORCHRUN_GENERATION": str(generation), "TORCHRUN_TREE": tree, "PWD": folder}
         if RUN_ID in os.environ:
