@@ -12,10 +12,9 @@ from harness.launch.workloads.base import Workload
 
 
 def load(path: Path, konduktor: Konduktor | None = None) -> Workload:
-    """Return the workload in a file. Raises UsageError if the file is missing, is not YAML, or has no
-    workload.
+    """Return the workload in a file. The argument `konduktor` is konduktor's process, if already started.
 
-    The argument `konduktor` is konduktor's process, if it has already been started.
+    Raises UsageError if the file is missing, is not YAML, or has no workload.
     """
     hint = "jobs/ has working job files, and manifests/ has working manifests"
     documents = [each for each in yaml_documents(path, "job file", hint=hint) if each is not None]

@@ -94,7 +94,10 @@ def held(folder: str, root: str, ready: str, port: int) -> list[str]:
 
 
 def s3_fetch(url: str, root: str, ready: str, seconds: int) -> list[str]:
-    """Return the command that downloads a workspace from S3 to `root`."""
+    """Return the command that downloads a workspace from S3 to `root`.
+
+    The command prints a digest of the listing of the workspace.
+    """
     return [*_carried(S3, OBJECT_STORE), url, root, ready, str(seconds)]
 
 

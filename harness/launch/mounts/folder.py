@@ -35,8 +35,7 @@ class MountedFolder:
         return {"name": self.name, "configMap": {"name": self.name, "items": items}}
 
     def parts(self, most: int) -> list[MountedFolder]:
-        """Return the folder, split into several folders whose ConfigMaps have at most `most` bytes of JSON
-        each.
+        """Return the folder, split into folders whose ConfigMaps have at most `most` bytes of JSON each.
 
         `kubectl apply` stores a copy of each object in an annotation, which can have at most 262144 bytes.
         """

@@ -134,8 +134,7 @@ class NodesWorkload(DaemonSetWorkload):
     purpose: ClassVar[Purpose] = "nodes"
 
     def must_answer(self, kube: Kube, /) -> list[str]:
-        """Return the nodes that accept a pod. If pods request GPUs, return only nodes with GPUs in their
-        capacity.
+        """Return the nodes that accept a pod. If the pods request GPUs, return only nodes that have GPUs.
 
         A node whose device plugin has lost its GPUs still has them in its capacity, so the node is tested.
         """

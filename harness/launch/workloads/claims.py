@@ -79,7 +79,7 @@ def pod_volumes(used: Sequence[Mount]) -> list[Object]:
 
 
 def of_folder(shared: SharedFolder, folder: str, namespace: str, nonce: str) -> Iterable[Object]:
-    """Yield for each name in CLAIMS a claim and its PersistentVolume, a subfolder of the shared folder."""
+    """Yield a PersistentVolume and a claim for each name in CLAIMS. The volume is in the shared folder."""
     for claim in CLAIMS:
         path = {"path": f"{shared.on_nodes}/{folder}/{claim}", "type": "DirectoryOrCreate"}
         spec = {"hostPath": path, "capacity": {"storage": SIZE}, "accessModes": [MANY]}
@@ -107,11 +107,10 @@ def of_namespace(found: Iterable[Claimed], namespace: str, nonce: str) -> Iterab
 
 
 def read(kube: Kube, theirs: str, used: Sequence[Mount], pods: int) -> list[Claimed]:
-    """Return the claims in the namespace `theirs` that `pods` pods mount. Missing optional claims are
-    omitted.
+    """Return the claims in the namespace `theirs` that the pods mount, without missing optional claims.
 
-    Raises UsageError if a required claim is missing, or if a claim is not bound or has no suitable access
-    mode.
+    `pods` is the number of pods. Raises UsageError if a required claim is missing, or if a claim is not bound
+    or has no suitable access mode.
     """
     claimed: dict[str, Claimed] = {}
     for mount in used:

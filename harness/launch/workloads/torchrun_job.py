@@ -138,8 +138,7 @@ class TorchrunJobWorkload(PlainWorkload):
         return (_image(context),) if context.settings.kubeconfig is None else ()
 
     def install(self, kube: Kube, context: RunContext) -> None:
-        """Install the controller on a cluster of the harness. On a user's cluster, it must be installed
-        already.
+        """Install the controller on a cluster of the harness. On a user's cluster, require the controller.
 
         The CRDs must exist before TorchrunJobs can be watched.
         """

@@ -27,8 +27,7 @@ GPU_TYPE_LABEL = f"{GROUP}/gpu-type"
 TEMPLATE_ANNOTATION = f"{GROUP}/template"
 """Annotation of a JobSet: the digest of its spec."""
 WORKSPACE_ANNOTATION = f"{GROUP}/workspace"
-"""Annotation of a TorchrunJob: the digest of the workspace that the CLI uploads. The pods wait for the
-upload."""
+"""Annotation of a TorchrunJob: the digest of the uploaded workspace. The pods wait for the upload."""
 PARTS_ANNOTATION = f"{GROUP}/workspace-parts"
 """Annotation of a TorchrunJob: the number of Secrets that store its code. It is empty during the upload."""
 KEPT_ANNOTATION = f"{GROUP}/workspace-kept"
@@ -39,14 +38,12 @@ PART_LABEL = f"{GROUP}/workspace-of"
 """Label of the Secrets and the pod that store a job's code. The value is the job's UID."""
 PART_KEY = "part"
 MAX_PARTS = 8
-"""The maximum number of Secrets, of 1 MB each, for a job's code. etcd stores at most 2 GiB for the
-cluster."""
+"""The maximum number of Secrets, of 1 MB each, for a job's code. The etcd of a cluster stores only 2 GiB."""
 UPLOADING, UPLOADING_TO_POD = "Uploading", "UploadingToPod"
 """Reasons of the condition WorkspaceReady during an upload to Secrets, or to the pod that stores the code."""
 HOLDER_PORT = 29400
 SPARE_PARTS = 2
-"""The number of additional Secrets that pods mount if they exist, because a later sync can need more
-Secrets."""
+"""The number of additional Secrets that pods mount if they exist. A later sync can need these Secrets."""
 FINALIZER = f"{GROUP}/kai-queue"
 """Finalizer of a TorchrunQueue. The controller removes it after it has deleted the kai-scheduler Queue. That
 Queue is cluster-scoped, so the namespaced TorchrunQueue cannot be its owner."""

@@ -152,7 +152,7 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     if spec.get("hostNetwork"):
         # With the default policy, a pod in the host network uses the node's DNS, which resolves no Services.
         spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
-    spec["restartPolicy"] = "Never"  # A single rank cannot rejoin. The JobSet restarts all ranks.
+    spec["restartPolicy"] = "Never"  # A restarted rank cannot rejoin alone. The JobSet restarts all ranks.
     spec.setdefault("serviceAccountName", job.queue.service_account_name)
     added = [{"name": volume.name, **volume.source} for volume in job.volumes]
     spec["volumes"] = _named([*(spec.get("volumes") or []), *added, *job.spec.volumes.additional_volumes])

@@ -29,8 +29,7 @@ class Warnings:
         """Create an empty cache. `read(namespace, field_selector)` returns Events, oldest first."""
         self.read, self.monotonic = read, monotonic
         self._kept: dict[str, tuple[datetime, timedelta, list[Object]]] = {}
-        """For each namespace: the time at which its Events were read, how long they are valid, and the
-        Events."""
+        """By namespace: the time at which the Events were read, how long they are valid, and the Events."""
         self._lock = threading.Lock()
 
     def of(self, namespace: str, now: datetime) -> list[Object]:

@@ -100,7 +100,7 @@ class Operator:
             urgent = _asks(change) if kind == JOBS else _ended(change)
             (self.waking.wake if urgent else self.waking.progressed)(Key("job", namespace, name))
         elif kind in (PODS, CLAIMS):
-            # A restarting JobSet deletes its failed pods, and so the reason of the failure.
+            # A restarting JobSet deletes its failed pods, and the reason of the failure with them.
             failed = (item.get("status") or {}).get("phase") == "Failed"
             key = Key("job", namespace, metadata["labels"][names.JOB_LABEL])
             (self.waking.wake if failed else self.waking.progressed)(key)

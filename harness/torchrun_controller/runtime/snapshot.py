@@ -66,7 +66,7 @@ def queue_of(source: Source, job: Object) -> Object | None:
 def see_queue(source: Source, kube: Kube, queue: Object, *, kai: bool) -> SeenQueue:
     """Return a snapshot of a queue's objects.
 
-    Objects of resource templates are fetched, as they are not watched.
+    Objects of resource templates are fetched from the API server, because they are not watched.
     """
     metadata = queue["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]

@@ -80,9 +80,10 @@ def _inside(root: str, name: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Download the workspace, then create the marker file READY. Return the exit code.
+    """Download the workspace and print the digest of its listing. Return the exit code.
 
-    The arguments are URL ROOT READY SECONDS.
+    The arguments are URL ROOT READY SECONDS. The marker file READY contains the digest. If the file exists,
+    nothing is downloaded.
     """
     url, root, ready, seconds = arguments
 

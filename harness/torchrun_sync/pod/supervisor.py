@@ -102,9 +102,8 @@ class Supervisor:
 
     def _start(self, generation: int, tree: str) -> None:
         self.generation, self.tree, self.code = generation, tree, None
-        tree = str(
-            self._recorded().get("tree", tree)
-        )  # Another pod may have put a newer tree on the shared volume.
+        # If pods share a volume, another pod can already have switched it to a newer tree.
+        tree = str(self._recorded().get("tree", tree))
         folder = os.path.dirname(self.root)
         variables = {"TORCHRUN_GENERATION": str(generation), "TORCHRUN_TREE": tree, "PWD": folder}
         if RUN_ID in os.environ:
