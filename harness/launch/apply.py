@@ -32,7 +32,8 @@ NAME = "ephemeral-storage"
 def limit(kube: Kube, cluster: Cluster, settings: Settings, namespace: str) -> None:
     """Limit the ephemeral storage of the namespace's containers, by the settings or the cluster's default.
 
-    The kubelet evicts a pod that writes more, and reports the amount. A container's own limit has precedence.
+    The kubelet evicts a pod that exceeds the limit, and reports the amount. A container's own limit takes
+    precedence.
     """
     amount = cluster.ephemeral_storage if settings.ephemeral_storage is None else settings.ephemeral_storage
     if amount is not None and parse_quantity(amount):
@@ -40,10 +41,10 @@ def limit(kube: Kube, cluster: Cluster, settings: Settings, namespace: str) -> N
 
 
 def limit_range(namespace: str, amount: str) -> Object:
-    """Return a LimitRange with this limit of ephemeral storage.
+    """Return a LimitRange that limits ephemeral storage to `amount`.
 
-    The default request is 0. Otherwise it would equal the limit: nodes would look full, and Kueue has no
-    quota for this resource.
+    The default request is 0. Otherwise the request would equal the limit. Nodes would then look full, and
+    Kueue would need a quota for this resource.
     """
     one = {"type": "Container", "default": {NAME: amount}, "defaultRequest": {NAME: "0"}}
     metadata = {"name": NAME, "namespace": namespace, "labels": MANAGED}

@@ -1,4 +1,4 @@
-"""Describe a launch in its bundle before it begins: the workload, the versions, and what a PASS requires."""
+"""Describe a launch in its bundle before it starts: its workload, versions, and the conditions of a PASS."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from harness.tracker.shared.run_id import make_run_id
 
 
 def given_run_id(workload: Workload, settings: Settings) -> str | None:
-    """Return the user's run id, PLUTO_RUN_ID in the environment or in the workload's file, or None."""
+    """Return the user's run id from PLUTO_RUN_ID in the environment or the workload's file, or None."""
     return settings.pluto_run_id or workload.envs.get("PLUTO_RUN_ID") or None
 
 
 def expected_of(workload: Workload, ready: Ready, context: RecordedContext) -> Expected:
-    """Return what a PASS requires, derived from the workload's file and the cluster.
+    """Return the conditions of a PASS, derived from the workload's file and the cluster.
 
-    Raises UsageError for an impossible number of ranks.
+    Raises UsageError for an invalid number of ranks.
     """
     settings = context.settings
     with reached():
@@ -52,9 +52,9 @@ def expected_of(workload: Workload, ready: Ready, context: RecordedContext) -> E
 
 
 def ranks_that_log(workload: Workload, settings: Settings) -> list[int] | None:
-    """Return the ranks that log according to the settings or the workload's file. None means all ranks.
+    """Return the ranks that must log, according to the settings or the workload's file. None means all ranks.
 
-    Raises UsageError for a text that is not a list of ranks.
+    Raises UsageError for an invalid list of ranks.
     """
     if settings.expect.ranks is not None:
         return sorted(set(settings.expect.ranks))
@@ -74,7 +74,7 @@ def ranks_in(text: str) -> list[int]:
 
 
 def check_ranks_that_log(workload: Workload, settings: Settings) -> None:
-    """Raise UsageError if the list of ranks that log is empty or invalid."""
+    """Raise UsageError if the list of ranks that must log is empty or invalid."""
     ranks = ranks_that_log(workload, settings)
     if ranks is not None and not ranks:
         raise UsageError("no rank is expected to log", hint="name at least one, or leave it out")
@@ -87,12 +87,15 @@ def _device(workload: Workload) -> Literal["cpu", "cuda"] | None:
 
 
 def versions_of(ready: Ready, workload: Workload) -> dict[str, str]:
-    """Return the versions of the stack, and of the worker image's parts if the workload uses that image."""
+    """Return the versions of the stack, and those in the worker image if the workload uses this image."""
     return {**ready.versions, **(ready.worker.made_of if workload.takes_ours else {})}
 
 
 def launch_of(workload: Workload, namespace: str, context: RecordedContext) -> Launch:
-    """Return the description of the launch. The name and UID of its object are added after the submission."""
+    """Return the description of the launch.
+
+    The name and UID of its object are added after it is submitted.
+    """
     return Launch(
         launcher=workload.launcher,
         namespace=namespace,
@@ -116,7 +119,7 @@ def _netcheck(workload: Workload, settings: Settings) -> Literal["before", "alon
 
 
 def _of_training(workload: Workload) -> dict[str, Any]:
-    """Return the fields of a launch for a training whose checkpoints are audited, or {}."""
+    """Return the fields that describe a training with audited checkpoints, or {} for any other workload."""
     if not isinstance(workload, Training) or workload.asked.smoke:
         return {}
     asked = workload.asked

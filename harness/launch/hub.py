@@ -1,8 +1,8 @@
-"""Check before a launch whether the ranks may read a model from the Hugging Face hub.
+"""Check before a launch whether the ranks have access to a model on the Hugging Face hub.
 
-The hub responds to a request for a file of a gated model with 401 or 403, and gives the reason in the header
-X-Error-Code (huggingface_hub, utils/_http.py). If the hub cannot be reached from here, the launch continues,
-because the ranks may reach it.
+The hub responds to a request for a file of a gated model with 401 or 403. The header X-Error-Code contains
+the reason (huggingface_hub, utils/_http.py). If this machine cannot reach the hub, the launch continues,
+because the ranks can possibly reach it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _HINT = "accept the model's license on the hub, and name the token: --secret hf-
 def check(
     model: str, token: str | None, progress: Progress, environment: Mapping[str, str] = os.environ
 ) -> None:
-    """Raise UsageError if the hub refuses access to this model or does not have it."""
+    """Raise UsageError if the hub refuses access to the model or does not have the model."""
     if not _MODEL.fullmatch(model):
         raise UsageError(
             f"--model: expected the name of a model on the hub, such as OWNER/NAME, found {model!r}"

@@ -1,7 +1,7 @@
 """The inits: shell scripts that run as the first process of a rank's container and start the command.
 
-An init forwards SIGTERM to every process of the container and waits for their end. It never signals processes
-of other containers, even if the pod shares the node's process IDs (decision 005).
+An init forwards SIGTERM to every process of the container and waits until all of them have exited. It never
+signals processes of other containers, even if the pod uses the node's PID namespace (decision 005).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from harness.core.own_processes import OWN_PROCESSES, without_comments
 
 _FILES = Path(__file__).parent / "files"
 _TRAP = "ended=''\ntrap 'ended=1; terminate_own' TERM\n"
-"""As process 1, a shell ignores SIGTERM without a trap, so the trap is set first."""
+"""The trap for SIGTERM. It is set first, because a shell with PID 1 ignores SIGTERM without a trap."""
 
 
 def _init(name: str) -> str:

@@ -27,11 +27,11 @@ LAUNCHED = (
     ("apps/v1", "DaemonSet"),
     ("batch/v1", "Job"),
 )
-"""API version and kind of the objects that launches create."""
+"""The API version and kind of the objects that launches create."""
 KEPT = 3
-"""The number of namespaces of finished launches that are kept for inspection, the newest ones."""
+"""The number of newest namespaces of finished launches that are kept for inspection."""
 ENDING_SECONDS = 45
-"""The timeout for pods to end. Their grace period is 30 s."""
+"""The timeout for pods to terminate. Their grace period is 30 s."""
 
 
 def namespace_of(nonce: str) -> str:
@@ -43,19 +43,21 @@ class NamespaceLeases:
     """Leases on the namespaces of a cluster that are in use."""
 
     def __init__(self, folder: Path, mine_only: bool = False) -> None:
-        """Use the leases in this folder. With `mine_only`, a namespace that was never leased here counts as
-        another user's and is never free.
+        """Use the leases in `folder`.
+
+        With `mine_only`, a namespace that never had a lease in this folder belongs to another user. It is
+        never free.
         """
         self._folder = folder
         self._mine_only = mine_only
         self._mine: dict[str, Hold] = {}
 
     def acquire(self, nonce: str) -> None:
-        """Lease a namespace before it is created."""
+        """Acquire the lease on a namespace, before the namespace is created."""
         self._mine[nonce] = take(self._folder / nonce)
 
     def release(self, nonce: str) -> None:
-        """End the lease. A second call does nothing."""
+        """Release the lease. A second call has no effect."""
         if (hold := self._mine.pop(nonce, None)) is not None:
             hold.release()
             (self._folder / nonce).unlink(missing_ok=True)
@@ -64,13 +66,13 @@ class NamespaceLeases:
         """Remove the leases of killed harnesses whose namespaces no longer exist."""
         there = {item["metadata"]["labels"][NONCE_LABEL] for item in namespaces}
         for path in self._folder.glob("*"):
-            # A new file may be a lease that is being acquired.
+            # A new file can belong to a lease that is being acquired.
             old = time.time() - path.stat().st_mtime > ENDING_SECONDS
             if old and path.name not in there and not in_use(path):
                 path.unlink(missing_ok=True)
 
     def free(self, namespaces: list[Object]) -> list[str]:
-        """Return the names of namespaces that nobody uses, oldest first."""
+        """Return the names of namespaces that no launch uses, oldest first."""
         namespaces = sorted(namespaces, key=lambda item: str(item["metadata"]["creationTimestamp"]))
         return [
             item["metadata"]["name"]
@@ -83,9 +85,9 @@ class NamespaceLeases:
 
 
 def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
-    """Delete the jobs of killed harnesses, because they use quota, and wait until their pods have ended.
+    """Delete the jobs of killed harnesses and wait until their pods have ended. The jobs would use quota.
 
-    A failure is reported and does not stop the launch.
+    If this fails, the error is reported and the launch continues.
     """
     try:
         free = set(leases.free(of_launches(kube)))
@@ -109,9 +111,9 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
 
 
 def launched(kube: Kube, kind: tuple[str, str]) -> list[Object]:
-    """Return all objects of one of the LAUNCHED kinds that have no owner.
+    """Return all objects of a kind in LAUNCHED that have no owner.
 
-    Objects of a JobSet are left out, because they are deleted with their JobSet.
+    Objects that a JobSet owns are not included, because they are deleted with the JobSet.
     """
     try:
         items = kube.objects(*kind)
@@ -121,7 +123,7 @@ def launched(kube: Kube, kind: tuple[str, str]) -> list[Object]:
 
 
 def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Object]:
-    """Return the launched objects of a kind in these namespaces that have not ended."""
+    """Return the launched objects of a kind in the given namespaces that have not ended."""
     return [
         item
         for item in launched(kube, kind)
@@ -132,7 +134,7 @@ def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Objec
 
 
 def prune(kube: Kube, leases: NamespaceLeases) -> None:
-    """Delete the namespaces of finished launches except the newest KEPT, so that a kept cluster stays small.
+    """Delete the namespaces of finished launches except the KEPT newest ones.
 
     If the API server does not respond or a request fails, a later launch deletes the namespaces.
     """

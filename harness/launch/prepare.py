@@ -47,8 +47,8 @@ def prepare(
 ) -> Launching:
     """Create the launch's namespace, its LocalQueue, Secrets and ConfigMaps. Return the prepared launch.
 
-    Running jobs of killed harnesses are deleted first. `namespace_made` is called when the namespace exists;
-    `undo` gets the callbacks that release everything.
+    Running jobs of killed harnesses are deleted first. `namespace_made` is called when the namespace exists.
+    Callbacks for the clean-up are added to `undo`.
     """
     kube, settings, nonce = ready.kube, context.settings, context.nonce
     own_key, url, reader = _tracker(kube, settings)
@@ -57,7 +57,7 @@ def prepare(
         context.writer.redactor.add(value)
     namespace = _namespace(ready, context, undo, workload.per_node)
     namespace_made()
-    held = {**workload.secret_envs, "PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}  # workers use either name
+    held = {**workload.secret_envs, "PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}  # workers read either name
     ours = ready.worker if workload.takes_ours else None
     files = {**(ours.changed if ours else {}), **scripts.users(settings)}
     image = preflight.image(workload, ready.worker.tag)
@@ -118,13 +118,13 @@ def netcheck_first(workload: Workload, settings: Settings) -> bool:
 
 
 def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, per_node: int) -> str:
-    """Lease and create the launch's namespace, after deleting leftover jobs. Return its name."""
+    """Delete leftover jobs, and lease and create the launch's namespace. Return the namespace's name."""
     kube, cluster, nonce = ready.kube, ready.cluster, context.nonce
     namespace = namespaces.namespace_of(nonce)
     leases = namespaces.NamespaceLeases(cluster.dir / "launches", mine_only=not cluster.owns_namespaces)
     namespaces.sweep(kube, leases, context.progress)
-    # Prune at the end of the launch: the deletion of a namespace costs a second of CPU time in controllers,
-    # which starting ranks need.
+    # Namespaces are pruned at the end of the launch. Deleting a namespace uses a second of CPU time in the
+    # controllers, and this would slow down the start of the ranks.
     undo.callback(namespaces.prune, kube, leases)
     leases.acquire(nonce)
     undo.callback(leases.release, nonce)
@@ -143,16 +143,16 @@ def _secret(namespace: str, held: dict[str, str]) -> Object:
 
 
 def _queue(kube: Kube, workload: Workload, settings: Settings, namespace: str) -> None:
-    """Create the LocalQueue if Kueue may have to admit the workload."""
+    """Create the LocalQueue if the workload can be admitted by Kueue."""
     if set(QUEUED) <= set(workload.watched):
         queues.manages(kube, workload.kind)
         queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
 
 
 def _cpu_request(kube: Kube, workload: Workload, nodes: int, context: RecordedContext) -> str | None:
-    """Return the CPU request of each pod if it replaces the file's value, otherwise None.
+    """Return the CPU request of each pod if it replaces the request in the file, otherwise None.
 
-    A replacement is reported and recorded.
+    The replacement is reported to the user and recorded in the bundle.
     """
     request = context.settings.cpu_request
     if request is None and workload.cpus is not None:
@@ -177,7 +177,7 @@ def _pull_secret(kube: Kube, settings: Settings, namespace: str) -> str | None:
 
 
 def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], AuditReader]]:
-    """Return API key, URL for the ranks and audit reader of the embedded tracker or hosted Pluto."""
+    """Return the tracker's API key, its URL for the ranks, and a function that returns its audit reader."""
     if settings.tracker == "hosted":
         assert settings.pluto_api_key is not None
         key = settings.pluto_api_key.get_secret_value()
@@ -190,8 +190,8 @@ def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], Aud
 def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str, undo: ExitStack) -> str:
     """Claim the run id for this launch. Return the API key by which the tracker recognizes the launch.
 
-    `undo` releases an unused claim. Raises HarnessError (cause launch.run_id_taken). If the tracker does not
-    respond, the launch continues, and a check reports the tracker later.
+    A callback in `undo` releases an unused claim. Raises HarnessError, cause launch.run_id_taken. If the
+    tracker does not respond, the launch continues, and a check reports the problem later.
     """
     client = undo.enter_context(embedded.EmbeddedTracker(embedded.URL, key).client(kube))
     undo.callback(release, client, context.nonce)
@@ -213,7 +213,7 @@ def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str,
 
 
 def environment(expected: Expected, nonce: str, budget: Budget, url: str) -> dict[str, str]:
-    """Return the environment variables of every rank. With an empty `url`, Pluto's default URLs apply."""
+    """Return the environment variables of every rank. If `url` is empty, Pluto's default URLs are used."""
     urls = {f"PLUTO_URL_{part}": url for part in ("APP", "API", "INGEST", "PY")} if url else {}
     return {
         "HARNESS_NETCHECK_SECONDS": f"{budget.netcheck:.0f}",

@@ -1,4 +1,7 @@
-"""Record the code that a launch gives its ranks. The check `code` compares it with the code that ran."""
+"""Record the code that a launch provides for its ranks.
+
+The check `code` compares it with the code that ran.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from harness.provision.images.build import ImageRef
 
 
 def code(image: str, ours: ImageRef | None, mounted: Mapping[str, bytes]) -> SentCode:
-    """Return the code of the ranks: `image`, and the files mounted over it, by their path in /workspace.
+    """Return the code of the ranks: the image, and the digests of its files and of the mounted files.
 
-    `ours` is the harness's worker image if the ranks run in it, otherwise None. Of any other image, only the
-    mounted files are known.
+    `mounted` has the files that are mounted over the image, by their path in /workspace. `ours` is the worker
+    image if the ranks use it, otherwise None. The files in any other image are unknown.
     """
     built = ours is not None and bool(ours.scripts)
     files = {**(ours.scripts if ours else {}), **scripts.digests(mounted)}

@@ -27,7 +27,7 @@ from harness.tracker.client.audit import AuditReader, collect
 
 @dataclass
 class Launching:
-    """A prepared launch. `clean` removes everything that is not evidence."""
+    """A prepared launch. The method `clean` removes everything that is not evidence."""
 
     kube: Kube
     namespace: str
@@ -39,8 +39,7 @@ class Launching:
     reader: Callable[[], AuditReader]
 
     def submit(self) -> Handle:
-        """Submit the workload and return its object. Retry once if a webhook failed while its controller
-        restarted.
+        """Submit the workload and return its object. Retry once if a webhook was briefly unavailable.
 
         Raises HarnessError. If a controller or its API is the reason, the error has that controller's cause.
         """
@@ -63,7 +62,7 @@ class Launching:
             raise problem from None
 
     def cancel(self) -> None:
-        """Delete a job that has not ended by itself, so that it frees its quota and its pods end now."""
+        """Delete a job that is still running, so that it frees its quota and its pods terminate."""
         self.workload.cancel(self.surroundings)
 
     def audit(self, progress: Progress) -> None:
@@ -72,7 +71,7 @@ class Launching:
         self.writer.text(FILE, audit(self.workload, self.surroundings, progress))
 
     def upload(self, ended: bool) -> None:
-        """Send the run to the storage of --upload if the ranks have `ended`. Record the result or error."""
+        """Upload the run to the storage of --upload if `ended` is true. Record the result or the error."""
         assert isinstance(self.workload, Training)
         document = json.dumps({"error": "the ranks had not ended, so nothing was sent"})
         if ended:
@@ -100,7 +99,7 @@ class Launching:
         self.writer.tracker_summary(summary)
 
     def no_tracker(self, reason: str) -> None:
-        """Record that the tracker's data is unknown, and the reason."""
+        """Record that the tracker's data is unknown, with the reason."""
         self.writer.tracker_summary(
             TrackerSummary(
                 source=self.tracker, fetched_at=now(), runs=0, attachments=None, points=0, error=reason

@@ -1,7 +1,7 @@
-"""The user's Secrets for the pods of a launch: read before the launch, copied into its namespace.
+"""The user's Secrets for the pods of a launch. They are read before the launch and copied into its namespace.
 
-A value comes from a Secret in the cluster or from an environment variable. It is sent only to the API server,
-never written to a file or passed as an argument, and the bundle's redactor removes it from evidence.
+A value comes from a Secret in the cluster or from an environment variable. It is sent only to the API server.
+It is never written to a file or passed as an argument, and the bundle's redactor removes it from evidence.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.core.kubernetes import Kube, Object
 
 HF_TOKEN = "hf-token"  # noqa: S105 - the Secret's name
 HF_KEY = "HUGGINGFACE_HUB_TOKEN"
-"""The name of the Secret and of its key, as in the guide."""
+"""The name of the Secret with the Hugging Face token, and the key in this Secret."""
 _HF_VARIABLES = (HF_KEY, "HF_TOKEN")
 _NAME = r"[a-z0-9]([a-z0-9.-]{0,251}[a-z0-9])?"
 _ASKED = re.compile(rf"(?:(?P<namespace>{_NAME})/)?(?P<name>{_NAME})(?:=(?P<variable>[A-Z_][A-Z0-9_]*))?")
@@ -27,13 +27,13 @@ _EXPECTED = "expected NAME or NAMESPACE/NAME of a Secret, or NAME=VARIABLE of th
 
 @dataclass(frozen=True)
 class Wanted:
-    """A Secret that the user requested. Its value comes from the cluster or from an environment variable."""
+    """A Secret that the user requests. Its value comes from the cluster or from an environment variable."""
 
     name: str
     namespace: str | None = None
     """The namespace of the Secret. None means the namespace of the kubeconfig's context."""
     variable: str | None = None
-    """The environment variable with the value. None means a Secret in the cluster."""
+    """The environment variable with the value. None means that the value is in a Secret in the cluster."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class UserSecret:
 
     name: str
     data: Mapping[str, str] = field(repr=False)
-    """The values by key, in base64 as in Kubernetes."""
+    """The values by key, encoded in base64 as in Kubernetes."""
     type: str = "Opaque"
 
     @property
@@ -51,7 +51,7 @@ class UserSecret:
         return [base64.b64decode(value).decode(errors="replace").strip() for value in self.data.values()]
 
     def copy(self, namespace: str) -> Object:
-        """Return the Secret as a Kubernetes object of this namespace."""
+        """Return the Secret as a Kubernetes object in the given namespace."""
         metadata = {"name": self.name, "namespace": namespace}
         head = {"apiVersion": "v1", "kind": "Secret", "metadata": metadata}
         return {**head, "type": self.type, "data": dict(self.data)}
@@ -61,7 +61,7 @@ def wanted(text: str) -> Wanted:
     """Return the Secret that a `--secret` option requests. Raises UsageError."""
     asked = _ASKED.fullmatch(text)
     if asked is None or (asked["namespace"] and asked["variable"]):
-        # The text may be a secret value, so the message does not repeat it.
+        # The text can be a secret value, so the message does not repeat it.
         raise UsageError(f"--secret: {_EXPECTED}", hint="the value itself never belongs on a command line")
     return Wanted(asked["name"], asked["namespace"], asked["variable"])
 
@@ -72,9 +72,9 @@ def read(
     environment: Mapping[str, str] = os.environ,
     option: str = "--secret",
 ) -> list[UserSecret]:
-    """Return the Secrets. Raises UsageError if a Secret does not exist or lacks the required key.
+    """Return the requested Secrets. Raises UsageError if a Secret does not exist or lacks the required key.
 
-    `option` is the option that names them, for the error message.
+    `option` is the command-line option that names the Secrets, for the error message.
     """
     return [_read(kube, one, environment, option) for one in asked]
 

@@ -12,7 +12,7 @@ from harness.launch.workloads.base import Workload
 
 
 def load(path: Path, konduktor: Konduktor | None = None) -> Workload:
-    """Return the workload of a file. `konduktor` is konduktor's process, if it has been started already.
+    """Return the workload in a file. The argument `konduktor` is konduktor's process, if already started.
 
     Raises UsageError if the file is missing, is not YAML, or has no workload.
     """
@@ -20,6 +20,6 @@ def load(path: Path, konduktor: Konduktor | None = None) -> Workload:
     documents = [each for each in yaml_documents(path, "job file", hint=hint) if each is not None]
     if not any(isinstance(each, dict) and "apiVersion" in each and "kind" in each for each in documents):
         return KonduktorWorkload(JobFile.of_documents(documents, str(path)), konduktor=konduktor)
-    from harness.launch.workloads.loader import of_manifest  # A job file needs none of these kinds.
+    from harness.launch.workloads.loader import of_manifest  # A job file does not need this import.
 
     return of_manifest(documents, str(path))

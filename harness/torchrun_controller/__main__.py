@@ -77,13 +77,17 @@ def options(arguments: list[str]) -> argparse.Namespace:
 
 
 def lease_namespace(asked: str | None) -> str:
-    """Return the namespace of the Lease: `asked`, else the pod's own, else the one in the manifests."""
+    """Return the namespace of the Lease: `asked`, else the pod's namespace, else that of the manifests."""
     own = ACCOUNT / "namespace"
     return asked or (own.read_text().strip() if own.exists() else "torchrun-system")
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the controller. Return 0 after a signal, 1 if leadership is lost, 2 without a cluster or a port."""
+    """Run the controller and return the exit code.
+
+    The exit code is 0 after a signal, 1 if leadership is lost, and 2 if the cluster or the port is
+    unavailable.
+    """
     asked = options(sys.argv[1:] if arguments is None else arguments)
     logging_setup.setup(asked.log_format)
     stop = threading.Event()
@@ -115,7 +119,7 @@ def serve(port: int, health: Health, metrics: Metrics) -> None:
 def _lead(
     asked: argparse.Namespace, kube: Kube, stop: threading.Event, health: Health, metrics: Metrics
 ) -> int:
-    """Wait for the Lease, and reconcile while this process holds it."""
+    """Wait until this process holds the Lease, and reconcile as long as it does."""
     lost, watching = threading.Event(), threading.Event()
 
     def tried(answered: bool) -> None:

@@ -1,4 +1,4 @@
-"""Pack the modules of pod/ into one text that any python3 runs, for an exec or a container's command."""
+"""Pack the modules of pod/ into one Python script, which runs by an exec or as a container's command."""
 
 from __future__ import annotations
 
@@ -60,10 +60,10 @@ def _source(*path: str) -> str:
 
 
 def receiver(session: str, root: str, control: str) -> tuple[list[str], bytes]:
-    """Return the command of a receiver, and its program, which must be sent first on its stdin.
+    """Return a receiver's command and its packed modules, which must be sent first on the command's stdin.
 
-    The command contains the program's length and digest. So it needs no end of the stream, and never runs an
-    incomplete program.
+    The command contains the length and the digest of the packed modules. So it need not wait until stdin is
+    closed, and never runs incomplete code.
     """
     program = _packed(RECEIVER)
     arguments = [str(len(program)), sha256(program).hexdigest(), session, root, control]
@@ -71,9 +71,9 @@ def receiver(session: str, root: str, control: str) -> tuple[list[str], bytes]:
 
 
 def supervised(command: Sequence[str], root: str, control: str, *, start_seconds: float = 900) -> list[str]:
-    """Return a container's command that runs `command` in the current tree and restarts it for each new one.
+    """Return a container's command that runs `command` in the current tree and restarts it for each new tree.
 
-    `start_seconds` is how long a pod waits for its first tree. The exit code is the command's.
+    The container waits up to `start_seconds` for its first tree. It exits with the exit code of `command`.
     """
     return [*_carried(SUPERVISOR), root, control, f"{start_seconds:g}", *command]
 
@@ -81,24 +81,28 @@ def supervised(command: Sequence[str], root: str, control: str, *, start_seconds
 def kept(folder: str, holder: str, root: str, control: str, ready: str, seconds: float) -> list[str]:
     """Return the command that waits for a pod's first tree.
 
-    The tree comes from the parts in `folder`, from the pod at `holder` (HOST:PORT, or empty), or by a sync.
-    `ready` is the expected content of the file ROOT/ready. After `seconds`, the command exits with code 1.
+    The tree comes from the mounted Secrets in `folder`, from the pod at `holder` (HOST:PORT, or an empty
+    string), or from a sync. The argument `ready` is the expected content of the file ROOT/ready. After
+    `seconds`, the command exits with code 1.
     """
     return [*_carried(KEPT), folder, holder, root, control, ready, f"{seconds:g}"]
 
 
 def held(folder: str, root: str, ready: str, port: int) -> list[str]:
-    """Return the command of the pod that stores a job's code and serves it at `port`."""
+    """Return the command of the pod that stores a job's code and serves it on `port`."""
     return [*_carried(HOLDER), folder, root, ready, str(port)]
 
 
 def s3_fetch(url: str, root: str, ready: str, seconds: int) -> list[str]:
-    """Return the command that downloads a workspace from S3 to `root` and prints the listing's digest."""
+    """Return the command that downloads a workspace from S3 to `root`.
+
+    The command prints a digest of the listing of the workspace.
+    """
     return [*_carried(S3, OBJECT_STORE), url, root, ready, str(seconds)]
 
 
 def _carried(modules: Sequence[str], shared: str = SHARED) -> list[str]:
-    # The text must not contain `$`: Kubernetes replaces `$$` by `$` in a container's command.
+    # The text must not contain `$`, because Kubernetes replaces `$$` by `$` in a container's command.
     packed = base64.b64encode(_packed(modules, shared)).decode()
     text = f"{_RUN}\nimport base64, json, zlib\n"
     text += f"run(json.loads(zlib.decompress(base64.b64decode({packed!r}))), sys.argv[1:])"

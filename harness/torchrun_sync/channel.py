@@ -14,25 +14,28 @@ class Cut(HarnessError):
 
 
 class PodRefused(HarnessError):
-    """The pod's side refused a request. A retry would fail the same way."""
+    """The pod refused a request. A retry would fail the same way."""
 
 
 class ContainerGone(HarnessError):
-    """The container does not run yet, or no longer runs. The pod's status follows a moment later."""
+    """The container is not running yet, or is no longer running. The pod's status may not show this yet."""
 
 
 class Channel(Protocol):
-    """An ordered byte stream to and from a receiver. Its end may be lost, so nothing depends on it."""
+    """An ordered byte stream to and from a receiver.
+
+    The end of the stream can be lost, so the protocol does not depend on it.
+    """
 
     def send(self, data: bytes, deadline: Deadline) -> None:
-        """Send the data. Raises Cut, also if the deadline passes before all data is sent."""
+        """Send the data. Raises Cut if the connection ends, or at the deadline."""
 
     def receive(self, deadline: Deadline) -> bytes:
-        """Return at least one received byte. Raises Cut, also if nothing arrives before the deadline."""
+        """Return at least one received byte. Raises Cut if the connection ends, or at the deadline."""
 
     def close(self) -> None:
-        """Close the channel without waiting for the other side."""
+        """Close the channel without waiting for the receiver."""
 
 
 Open = Callable[[str, Deadline], Channel]
-"""A function that starts a receiver for the session of this name. Raises ContainerGone, Cut, PodRefused."""
+"""A function that starts a receiver for the named session. Raises ContainerGone, Cut, PodRefused."""

@@ -1,4 +1,4 @@
-"""A channel to a command in a container: an exec through the API server, over a WebSocket."""
+"""A channel to a command in a container. The command runs by a Kubernetes exec over a WebSocket."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from harness.torchrun_sync.channel import ContainerGone, Cut, Open, PodRefused
 STDIN, STDOUT, STDERR, ERROR = range(4)
 PROTOCOLS = ["v5.channel.k8s.io", "v4.channel.k8s.io"]
 SAID_BYTES = 4000
-"""How many bytes of the container's stderr are kept: its last lines explain why the receiver ended."""
+"""The maximum number of bytes kept of the command's stderr, whose last lines explain why it ended."""
 NO_PYTHON = "the container needs python3, 3.9 or later, on its PATH"
 NOT_RUNNING = re.compile(
     r"container not found|pod does not exist|in a completed pod|does not have a host assigned"
     r"|CONTAINER_(?:EXITED|CREATED)"
     r"|(?:stopped|not running|deleted) (?:container|state)|container .* is not running|task .* not found"
 )
-"""Errors of the API server, the kubelet and containerd for an exec into a container that does not run."""
+"""Errors of the API server, the kubelet and containerd for an exec into a container that is not running."""
 
 
 class ExecChannel:
@@ -66,7 +66,7 @@ class ExecChannel:
                 self._ended(piece)
 
     def close(self) -> None:
-        """Close the socket at once. A WebSocket close handshake would wait for the other side."""
+        """Close the socket without a WebSocket close handshake, which would wait for the server."""
         self._socket.shutdown()  # type: ignore[no-untyped-call]
 
     def _cut(self, error: Exception) -> Cut:
@@ -78,7 +78,7 @@ class ExecChannel:
         return Cut(f"{why}{self._last_lines()}")
 
     def _ended(self, status: bytes) -> None:
-        """Raise the error that corresponds to the API server's status of the ended command."""
+        """Raise the error for an ended command. `status` is the exec status from the API server."""
         try:
             message = str(json.loads(status).get("message", ""))
         except ValueError:
@@ -98,7 +98,7 @@ class ExecChannel:
 
 
 def opening(kube: Kube, namespace: str, pod: str, container: str, root: str, control: str) -> Open:
-    """Return a function that starts a receiver in this container and returns its channel."""
+    """Return a function that starts a receiver in the container and returns a channel to the receiver."""
 
     def start(session: str, deadline: Deadline) -> ExecChannel:
         command, program = bundle.receiver(session, root, control)
@@ -137,7 +137,10 @@ def _socket(
 
 
 def _tls(configuration: client.Configuration) -> dict[str, Any]:
-    """Return the TLS options of the kubeconfig. The client's create_websocket would wait without a limit."""
+    """Return the TLS options of the kubeconfig.
+
+    The Kubernetes client's own create_websocket is not used, because it connects without a timeout.
+    """
     options = {
         "cert_reqs": ssl.CERT_REQUIRED if configuration.verify_ssl else ssl.CERT_NONE,
         "check_hostname": configuration.verify_ssl and configuration.assert_hostname is not False,

@@ -1,8 +1,8 @@
-"""Sync one tree into all pods of a job and switch all of them to it in one generation.
+"""Sync one tree into all pods of a job, and switch all pods to the tree in one generation.
 
-First each pod stages the tree beside the running tree. After each pod has confirmed the digest, the commands
-are stopped in all pods. Only then are the trees switched and the commands started, so that ranks with
-different code never meet. Pods that share a volume receive the tree once.
+First each pod stages the tree beside the current tree. After every pod has confirmed the digest, the commands
+are stopped in all pods. Only then do the pods switch trees and start the commands, so that ranks with
+different code never communicate. Pods that share a volume receive the tree once.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from harness.torchrun_sync.tree import Tree, Walker
 
 LOOKS = 5
 STOPPING_SECONDS = 60.0
-"""How long a failing command does not end its pod during a switch. The commands do not stop at the same time,
-and a rank may fail because its peer has stopped."""
+"""The time during a switch in which a failed command does not end its pod. The commands do not stop at the
+same time, and a rank can fail because another rank has stopped."""
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
 class Synced:
-    """The result of a sync. `seconds` has the time of each phase's end, from the start of the sync."""
+    """The result of a sync. `seconds` contains the end of each phase, in seconds since the sync's start."""
 
     tree: str
     generation: int
@@ -39,17 +39,17 @@ class Synced:
     restarted: int
     """The number of pods whose command was started or restarted."""
     unsupervised: int
-    """The number of pods whose command is not restarted, because it has no supervisor."""
+    """The number of pods whose command was not restarted, because the pod has no supervisor."""
     files: int
     sent: int
-    """The number of files that were sent to all pods, and of their bytes."""
+    """The number of files sent, and the number of bytes sent, both summed over all pods."""
     reconnects: int
     skipped: tuple[str, ...]
     seconds: dict[str, float] = field(default_factory=dict)
 
 
 class Fleet:
-    """The pods of one job. Connections stay open between syncs until the pods close them."""
+    """The pods of one job. Connections stay open between syncs, until a pod closes its connection."""
 
     def __init__(
         self,
@@ -58,8 +58,9 @@ class Fleet:
         tell: Progress = lambda _: None,
         ready: str = "",
     ) -> None:
-        """Create a sender for each pod. `ready` is the text that init containers wait for, by default the
-        tree's digest.
+        """Create a sender for each pod.
+
+        The argument `ready` is the text that init containers wait for. The default is the tree's digest.
         """
         self._senders = {name: Sender(name, pods[name], limits or Limits()) for name in sorted(pods)}
         self._tell, self._ready = tell, ready
@@ -75,10 +76,10 @@ class Fleet:
             sender.close()
 
     def sync(self, walker: Walker, patience: float = 0, generation: int | None = None) -> Synced:
-        """Sync the folder into all pods. Pods that run it already are left as they are. Raises HarnessError.
+        """Sync the folder into all pods. Pods that already run its content are not changed.
 
-        `patience` is how many seconds a failed command waits for the next sync. `generation` is the
-        generation to run; by default it follows from the states of the pods.
+        A failed command waits `patience` seconds for the next sync. `generation` is the generation to run; by
+        default, it is computed from the states of the pods. Raises HarnessError.
         """
         began = time.monotonic()
         seconds: dict[str, float] = {}
@@ -114,12 +115,12 @@ class Fleet:
         )
 
     def patience(self, seconds: float) -> dict[str, str]:
-        """Let failed commands wait this long for new code. Return the state of each pod's supervisor."""
+        """Let failed commands wait `seconds` for new code. Return the state of each pod's supervisor."""
         statuses = self._each(list(self._senders), lambda sender: sender.patience(seconds))
         return {name: str(status.get("state", "")) for name, status in statuses.items()}
 
     def _staged(self, walker: Walker, states: Mapping[str, State]) -> Tree:
-        """Stage the same tree in each store. Scan the folder again if a file is written to meanwhile."""
+        """Stage the same tree in each store. If a file changes during the scan, scan the folder again."""
         changed = ""
         for _ in range(LOOKS):
             tree = walker.look()
@@ -154,7 +155,7 @@ class Fleet:
         self._each(rest, switch)
 
     def _each(self, names: Sequence[str], act: Callable[[Sender], _Answer]) -> dict[str, _Answer]:
-        """Call `act` for all these pods in parallel. After all calls, raise the first pod's error, if any."""
+        """Call `act` for the named pods in parallel. After all calls, raise the first pod's error, if any."""
         if not names:
             return {}
         with ThreadPoolExecutor(len(names)) as pool:
@@ -171,7 +172,7 @@ def always_changes(path: str) -> HarnessError:
 
 
 def _writers(states: Mapping[str, State], tree: str) -> list[str]:
-    """Return one pod of each store that lacks this tree or has a modified copy of it."""
+    """Return one pod for each store that lacks the tree or contains a modified copy of the tree."""
     lacking: dict[str, str] = {}
     for name, state in states.items():
         if state.tree != tree or not state.intact:
@@ -185,7 +186,10 @@ def _runs(state: State, tree: str, generation: int) -> bool:
 
 
 def _generation(states: Mapping[str, State], tree: str) -> int:
-    """Return the generation to run: the running one if only new pods lack the tree, otherwise a new one."""
+    """Return the generation to run.
+
+    If only new pods lack the tree, this is the running generation. Otherwise it is a new generation.
+    """
     newest = max(max(state.generation, state.started) for state in states.values())
     old = [state for state in states.values() if state.started]
     return newest if newest and old and all(_runs(state, tree, newest) for state in old) else newest + 1

@@ -1,7 +1,8 @@
-"""Decide which files are not synced: by .torchrunignore, each folder's .gitignore, and built-in rules.
+"""Ignore files in a sync, according to .torchrunignore, each folder's .gitignore, and built-in rules.
 
-The syntax is that of .gitignore (library pathspec). .torchrunignore takes precedence, then the nearest
-.gitignore, then the built-in rules. As in git, a file in an ignored folder cannot be included again.
+The rules have the syntax of .gitignore, and the library pathspec matches them. .torchrunignore takes
+precedence, then the nearest .gitignore, then the built-in rules. As in git, a file in an ignored folder
+cannot be included again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ NEVER_MEANT = (
 )
 """The built-in rules. An ignore file can override them, e.g. `!.git/` in .torchrunignore."""
 MAX_RULES = 2000
-"""The maximum number of lines of an ignore file. Each path is compared with each line."""
+"""The maximum number of lines in an ignore file, because each path is compared with each line."""
 _HINT = "its syntax is that of .gitignore"
 
 
@@ -35,12 +36,12 @@ class Ignored:
         self._rest = GitIgnoreSpec.from_lines(NEVER_MEANT)
 
     def enter(self, folder: str) -> None:
-        """Read the .gitignore of a folder, named relative to the top ("" is the top itself)."""
+        """Read the .gitignore of a folder. The path is relative to the top folder, "" for the top folder."""
         if spec := _spec(self._top / folder / GIT):
             self._by_folder[folder] = spec
 
     def __contains__(self, path: str) -> bool:
-        """Return whether this path is ignored. The path of a folder ends with a slash."""
+        """Return whether a path is ignored. The path of a folder must end with a slash."""
         if (ignored := _ignored(self._own, path)) is not None:
             return ignored
         parts = path.rstrip("/").split("/")[:-1]
@@ -53,16 +54,16 @@ class Ignored:
 
 
 def _ignored(spec: GitIgnoreSpec | None, path: str) -> bool | None:
-    """Return whether the last matching rule of a file ignores the path; None if no rule matches.
+    """Return whether the last matching rule of an ignore file ignores the path; None if no rule matches.
 
-    pathspec matches a rule for a folder against everything inside it, and `a/**` against the folder `a`.
-    In git, the first rule applies only to the folder, and the second only to its content. The walk passes
-    each path separately.
+    pathspec applies the rule `a/` also to everything inside of `a`, and the rule `a/**` also to `a` itself.
+    This function corrects that to git's behavior: `a/` applies only to the folder, and `a/**` only to its
+    content. Each path of a walk is checked separately.
     """
     for rule in reversed(list(spec.patterns) if spec else []):
         result = rule.match_file(path) if isinstance(rule, RegexPattern) else None
         if result is not None and rule.include is not None:
-            folder = result.match.re.groupindex.get("ps_d")  # the slash after the folder that the rule names
+            folder = result.match.re.groupindex.get("ps_d")  # matches the slash after the folder
             if folder is None:
                 applies = not (path.endswith("/") and result.match.end() == len(path))
             else:

@@ -1,4 +1,4 @@
-"""Pack a folder's code into one byte string that the cluster stores for pods that start later."""
+"""Pack a folder's code into one byte string, which the cluster stores for pods that start later."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ PIECE = 1 << 20
 
 
 def pack(tree: Tree, generation: int, limit: int) -> bytes | None:
-    """Return the packed tree (pod/kept.py), or None if it has more than `limit` bytes.
+    """Return the tree in the format of pod/kept.py, or None if the result has more than `limit` bytes.
 
-    Raises Changed for a file that was written to after the scan.
+    Raises Changed if a file was written to after the scan.
     """
     head = {"entries": tree.entries, "tree": tree.digest, "generation": generation}
     pieces: list[bytes] = []

@@ -1,4 +1,4 @@
-"""Find the pods of a job that can be synced, and the container of each."""
+"""Find the pods of a job that can receive a sync, and the container of each pod."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from harness.torchrun_sync.channel import Open
 from harness.torchrun_sync.exec_channel import opening
 
 WAITING, TRAINER = "workspace", "trainer"
-"""The container that waits for the code or stores it for other pods, and the container that runs the code."""
+"""Names of containers: `workspace` waits for the code or stores it for other pods, `trainer` runs it."""
 CONTROL = "/dev/shm/torchrun-sync"  # noqa: S108
-"""The control folder. It is never shared between pods, and is writable even if the image is not."""
+"""The control folder. It is never shared between pods, and is writable even in a read-only image."""
 STORE = ".torchrun"
 
 
@@ -31,7 +31,7 @@ class Target:
 
 
 def target(pod: Object) -> Target | None:
-    """Return the container of this pod to sync into; None if none runs or the pod is ending."""
+    """Return the pod's container to sync into; None if there is none running or the pod is terminating."""
     metadata, status = pod["metadata"], pod.get("status") or {}
     if metadata.get("deletionTimestamp") or status.get("phase") in ("Succeeded", "Failed"):
         return None
@@ -58,9 +58,10 @@ def _mount(pod: Object, container: Object) -> str:
 def wait(
     kube: Kube, namespace: str, selector: str, count: int, seconds: float, over: Callable[[], str | None]
 ) -> list[Target]:
-    """Return the containers of `count` pods, once all of them run. Raises WaitError, UsageError.
+    """Wait until the containers of `count` pods run, and return the containers.
 
-    `over` returns why they will never run, or None.
+    `over` returns the reason why the containers will never run, or None. Raises WaitError, or UsageError with
+    that reason.
     """
 
     def done(pods: Mapping[str, Object]) -> str | None:

@@ -1,4 +1,4 @@
-"""The sender's side of a sync with one pod. Each phase has a timeout and ends with the pod's response."""
+"""The client's side of a sync with one pod. Each phase has a timeout and ends with the pod's response."""
 
 from __future__ import annotations
 
@@ -20,24 +20,25 @@ from harness.torchrun_sync.tree import Tree
 
 PIECE = 256 << 10
 WINDOW = 16 << 20
-"""The maximum number of unacknowledged bytes, the amount of four acks."""
+"""The maximum number of unacknowledged bytes. The pod sends four acks for this number of bytes."""
 _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
 class Limits:
-    """The timeout of each phase in seconds, and how often a phase is retried after a lost connection."""
+    """The timeouts of the phases in seconds, and the number of retries after a lost connection."""
 
     connect: float = 30
     answer: float = 30
     lock: float = 15
-    """For another sync into the same folder to end."""
+    """The timeout for another sync into the same folder to end."""
     stall: float = 30
-    """Between two acks."""
+    """The timeout between two acks."""
     stage: float = 180
-    """For copying the whole tree on the pod's disk."""
+    """The timeout for copying the complete tree on the pod's disk."""
     hold: float = 60
-    """Longer than the supervisor's own timeout (pod/control.py), so that its error message is shown."""
+    """The timeout for stopping the command. It is longer than the receiver's own timeout (pod/control.py), so
+    that the receiver's error message is shown."""
     tries: int = 4
 
 
@@ -49,14 +50,14 @@ class State:
     tree: str
     generation: int
     started: int
-    """The generation that the supervisor is to run, 0 for none."""
+    """The generation that the supervisor must run, or 0 before the first sync."""
     intact: bool
     supervised: bool
     status: dict[str, Any]
 
 
 class Changed(Exception):
-    """Raised when a file was written to while it was read, so that the scanned tree is outdated."""
+    """A file was written to while it was read, so the scanned tree is outdated."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)
@@ -64,7 +65,7 @@ class Changed(Exception):
 
 
 class Sender:
-    """The protocol with one pod. After a lost connection, it reconnects and continues where it was."""
+    """The client's side of the protocol with one pod. After a lost connection, it reconnects and resumes."""
 
     def __init__(self, name: str, open_channel: Open, limits: Limits) -> None:
         self.name, self._open, self._limits = name, open_channel, limits
@@ -72,7 +73,7 @@ class Sender:
         self._channel: Channel | None = None
         self._frames = Frames()
         self.sent = 0
-        """The number of sent bytes of file contents, including those on lost connections."""
+        """The number of bytes sent of file contents, including bytes on lost connections."""
         self.files = self.reconnects = 0
 
     def state(self) -> State:
@@ -98,14 +99,14 @@ class Sender:
         return bool(self._tried(lambda: self._ask("hold", "held", self._limits.hold))["supervised"])
 
     def switch(self, tree: str, generation: int, *, patience: float = 0, ready: str = "") -> None:
-        """Switch to the tree and start its command. Raises PodRefused if the pod reports another tree."""
+        """Switch to the tree and start the command. Raises PodRefused if the pod reports another tree."""
         asked = {"tree": tree, "generation": generation, "patience": patience, "ready": ready}
         response = self._tried(lambda: self._ask("switch", "switched", self._limits.stage, asked))
         if (response["tree"], response["generation"]) != (tree, generation):
             raise PodRefused(f"{self.name}: expected a switch to {asked}, but the pod reports {response}")
 
     def release(self) -> None:
-        """Let a stopped command continue."""
+        """End a hold, so that the supervisor runs its command again."""
         self._tried(lambda: self._ask("release", "released", self._limits.answer))
 
     def close(self) -> None:
@@ -197,7 +198,7 @@ class Sender:
         return str(self._ask("stage", "staged", self._limits.stage)["tree"])
 
     def _acked(self) -> int:
-        """Wait for an ack. Return how many bytes the pod has received."""
+        """Wait for an ack. Return the number of bytes that the pod has received."""
         kind, response = self._take(Deadline.after(self._limits.stall), "an ack")
         if kind != "ack":
             raise PodRefused(f"{self.name}: expected 'ack', but got {kind!r}")
@@ -205,7 +206,7 @@ class Sender:
 
 
 def _content(top: Path, entry: Entry, offset: int) -> Any:
-    """Yield the frames of a file from `offset` on. If the file has changed, the last frame is `drop`."""
+    """Yield the frames of a file, starting at `offset`. If the file has changed, the last frame is `drop`."""
     head = {name: entry[name] for name in ("sha256", "size")}
     yield "file", json.dumps({**head, "offset": offset}).encode()
     digest, done, size = sha256(), 0, entry["size"]

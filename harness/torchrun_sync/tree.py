@@ -1,4 +1,4 @@
-"""Scan a folder for a sync: its entries with their digests, without ignored files."""
+"""Scan a folder for a sync. The result is the folder's entries with digests, without ignored files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.torchrun_sync.pod.entries import Entry, leaves, tree_digest
 PIECE = 1 << 20
 SHOWN = 5
 Stamp = tuple[int, int, int, int]
-"""Size, mtime and ctime in ns, and inode of a file. They change when somebody writes to it."""
+"""Size, mtime and ctime in ns, and inode of a file. The stamp changes when the file is written to."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Tree:
 
     @property
     def size(self) -> int:
-        """Bytes of all files."""
+        """The number of bytes in all files."""
         return sum(entry["size"] for entry in self.entries if entry["kind"] == "file")
 
     def packed(self) -> bytes:
@@ -60,7 +60,7 @@ class Walker:
             raise UsageError(f"expected a folder to sync, but {self.top} {problem}", hint="--dir FOLDER")
 
     def look(self) -> Tree:
-        """Return the tree. Raises UsageError for links that lead out of it and for unreadable files."""
+        """Return the tree. Raises UsageError for a link that leads out of it, or for an unreadable file."""
         entries: list[Entry] = []
         skipped: list[str] = []
         self._folder("", Ignored(self.top), entries, skipped)
@@ -77,7 +77,7 @@ class Walker:
         return Tree(self.top, tuple(sorted(entries, key=lambda e: str(e["path"]))), tuple(skipped))
 
     def stamps(self) -> dict[str, Stamp | str]:
-        """Return a value per path that changes when the tree does, without reading files."""
+        """Return a stamp or mode per path, without reading files. The result changes if the tree changes."""
         entries: list[Entry] = []
         stamps: dict[str, Stamp | str] = {}
         self._folder("", Ignored(self.top), entries, [], stamps)
@@ -130,7 +130,7 @@ class Walker:
         return {"path": path, "kind": "file", "mode": mode, "size": size, "sha256": digest}
 
     def _digest(self, path: str) -> tuple[int, str]:
-        """Return size and digest of a file. If it changes meanwhile, the sender detects that."""
+        """Return the size and digest of a file. The sender detects if the file changes during the scan."""
         with (self.top / path).open("rb") as file:
             stamp = _stamp(os.fstat(file.fileno()))
             if (known := self._digests.get(path)) and known[0] == stamp:

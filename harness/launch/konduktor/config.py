@@ -1,7 +1,8 @@
 """konduktor's config.yaml: the settings of a launch that are not in the job file.
 
-konduktor reads node selectors, pull policies and similar settings only from its config; it ignores a job
-file's experimental.config_overrides. A user's own config is merged, and the harness's values take precedence.
+konduktor reads node selectors, pull policies and similar settings only from its config. It ignores
+experimental.config_overrides in a job file. A user's config is merged with the harness's config, whose values
+take precedence.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ class Submission:
     nonce: str
     job_yaml: str
     secret_env: dict[str, tuple[str, str]]
-    """The ranks' variables from Secrets: (Secret, key) by variable name."""
+    """The environment variables that ranks read from Secrets. Each name is mapped to (Secret, key)."""
     cpu_request: str | None = None
-    """The CPU request of each pod instead of the job's. The CPU limit does not change."""
+    """The CPU request of each pod, which replaces the job's CPU request. The CPU limit does not change."""
     users: Object = field(default_factory=dict)
-    """The user's config, from `users_config`."""
+    """The settings from the user's config, as `users_config` returns them."""
     files: list[Object] = field(default_factory=list)
-    """volumeMounts of changed scripts (harness/provision/images/scripts.py)."""
+    """The volumeMounts for changed scripts (harness/provision/images/scripts.py)."""
     pull_secret: str | None = None
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False
@@ -47,8 +48,8 @@ class Submission:
 def users_config(path: Path | None) -> Object:
     """Return kubernetes.pod_config and kubernetes.jobset_config of a user's konduktor config.
 
-    All other settings are ignored, because they could send the job to another cluster. Raises UsageError if
-    the file is not a konduktor config.
+    All other settings are ignored, because with them the job could run on another cluster. Raises UsageError
+    if the file is not a konduktor config.
     """
     if path is None:
         return {}
@@ -64,7 +65,7 @@ def users_config(path: Path | None) -> Object:
 
 
 def konduktor_config(submission: Submission) -> Object:
-    """Return konduktor's config.yaml for a launch, with label, Secret references, node spread and init."""
+    """Return konduktor's config.yaml for a launch: its label, Secret references, node spread and init."""
     env = [
         {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
         for name, (secret, key) in submission.secret_env.items()
@@ -105,7 +106,10 @@ def konduktor_config(submission: Submission) -> Object:
 
 
 def _over(below: Any, above: Any, key: str = "") -> Any:
-    """Merge two configs like konduktor: mappings by field, first containers as one, other lists appended."""
+    """Merge two configs as konduktor does. `above` takes precedence.
+
+    Mappings are merged by field, and the first containers are merged into one. Other lists are concatenated.
+    """
     if isinstance(below, dict) and isinstance(above, dict):
         return {**below, **{name: _over(below.get(name), value, name) for name, value in above.items()}}
     if isinstance(below, list) and isinstance(above, list):

@@ -1,4 +1,4 @@
-"""Interactive konduktor: the pinned version, on one of the harness's clusters, in a launch's namespace."""
+"""Use the pinned konduktor interactively, on a cluster of the harness, in the namespace of a launch."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from harness.provision.konduktor import konduktor_bin
 
 
 def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tuple[Path, dict[str, str]]:
-    """Return konduktor's program and its environment, with a HOME in the cluster's folder.
+    """Return konduktor's executable and its environment. HOME is a folder of the cluster.
 
-    Raises UsageError if the harness has no cluster of this name or the cluster has no such namespace.
+    Raises UsageError if the harness has no such cluster, or if the cluster has no such namespace.
     """
     if kind.state() is None:
         raise UsageError(
@@ -46,12 +46,12 @@ def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tupl
         "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1",
         "NO_PROXY": "127.0.0.1,localhost",
     }
-    # The library requests prefers these variables to the certificate authority of the kubeconfig.
+    # For the library requests, these variables take precedence over the kubeconfig's certificate authority.
     return konduktor_bin(context), environment(own, without=("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))
 
 
 def _namespace(kube: Kube, wanted: str | None) -> str:
-    """Return `wanted`, or the namespace of the newest launch, or `default` before the first one."""
+    """Return `wanted`, or else the namespace of the newest launch, or "default" if there is no launch."""
     if wanted is None:
         launches = sorted(of_launches(kube), key=lambda item: str(item["metadata"]["creationTimestamp"]))
         return str(launches[-1]["metadata"]["name"]) if launches else "default"

@@ -1,4 +1,4 @@
-"""Read a konduktor job file, check it before anything is created, and render it for a launch."""
+"""Read a konduktor job file, check it before any object is created, and render it for a launch."""
 
 from __future__ import annotations
 
@@ -24,19 +24,25 @@ _ONE_THAT_WORKS = "jobs/multinode.yaml is a working job file"
 
 @dataclass(frozen=True)
 class JobFile:
-    """A job file that passed its checks. `source` is its path, for messages."""
+    """A valid job file. `source` is its path, for messages."""
 
     document: dict[str, Any]
     source: str
 
     @classmethod
     def load(cls, path: Path) -> JobFile:
-        """Read a job file. Raises UsageError if it is missing, is not YAML or is not a konduktor job."""
+        """Return the job file at `path`.
+
+        Raises UsageError if it is missing, or is not a konduktor job in YAML.
+        """
         return cls.of_documents(yaml_documents(path, "job file", hint=_ONE_THAT_WORKS), str(path))
 
     @classmethod
     def of_documents(cls, documents: Iterable[Any], source: str) -> JobFile:
-        """Check the YAML documents of a job file. Raises UsageError, also for more than one document."""
+        """Return the job file of a YAML document.
+
+        Raises UsageError for mistakes, or for several documents.
+        """
         contents = [document for document in documents if document is not None]
         if len(contents) > 1:
             raise UsageError(f"job file {source}: expected one document, found {len(contents)}")
@@ -44,7 +50,7 @@ class JobFile:
 
     @classmethod
     def of(cls, document: Any, source: str = "job") -> JobFile:
-        """Check a job file's content. Raises UsageError that lists the mistakes."""
+        """Return a job file with this content. Raises UsageError, which lists the mistakes."""
         if problems := listed(mistakes(document)):
             raise UsageError(
                 f"job file {source}: {problems}",
@@ -68,7 +74,7 @@ class JobFile:
 
     @property
     def ranks(self) -> int:
-        """Return the world size, or a guess if the script computes it. Raises UsageError if it is wrong."""
+        """Return the world size, or a guess if the script computes it. Raises UsageError if it is invalid."""
         if self._processes.wrong:
             raise UsageError(
                 f"job file {self.source}: --nproc_per_node: expected a number from 1 on, "
@@ -97,7 +103,7 @@ class JobFile:
 
     @property
     def cpus(self) -> Decimal:
-        """Return the CPUs that each node requests."""
+        """Return the number of CPUs that each pod requests."""
         return Decimal(str(self.document["resources"]["cpus"]))
 
     @property
@@ -136,19 +142,19 @@ class JobFile:
 
     @property
     def secret_envs(self) -> dict[str, str]:
-        """Return the variables of `envs` that are secrets. Ranks get them from a Secret."""
+        """Return the secret variables in `envs`. The ranks read them from a Secret."""
         return secret_variables(self.envs)
 
     @property
     def secrets(self) -> set[str]:
-        """Return all secret values in the file, including those in its scripts."""
+        """Return all secret values in the file, including secrets in its scripts."""
         texts = [*self.envs.values(), str(self.document.get("run")), str(self.document.get("setup"))]
         return {*self.secret_envs.values()}.union(*map(secrets_in, texts))
 
     def render(self, *, image: str, envs: dict[str, str], max_seconds: float) -> str:
         """Return the YAML for konduktor, with the image, environment and maximum duration of this launch.
 
-        It contains no secrets, because konduktor would write them into its log and into the JobSet.
+        The YAML contains no secrets, because konduktor would write them into its log and into the JobSet.
         """
         document = copy.deepcopy(self.document)
         plain = {name: value for name, value in self.envs.items() if name not in self.secret_envs}
@@ -162,7 +168,7 @@ class JobFile:
 
 
 class _Dumper(yaml.SafeDumper):
-    """A YAML dumper that writes multi-line text as a block, so that scripts stay readable."""
+    """A YAML dumper that writes multi-line text as a block, so that scripts are readable."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

@@ -1,8 +1,8 @@
-"""Find the mistakes in a job file before anything is created.
+"""Find the mistakes in a job file before any object is created.
 
-konduktor itself reports most of these mistakes with a traceback. It accepts others silently, and they fail
-later in the cluster (names of more than 40 characters, `A_b`) or have no effect (`setup`, `experimental`).
-The fields are those of konduktor-nightly 0.1.0.dev20261027031956: utils/schemas.py, resource.py, task.py.
+konduktor itself reports most of these mistakes with a traceback. It silently accepts some values that later
+fail in the cluster (names of more than 40 characters, `A_b`) or have no effect (`setup`, `experimental`). The
+fields are those of konduktor-nightly 0.1.0.dev20261027031956: utils/schemas.py, resource.py, task.py.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", r
 
 
 def mistakes(document: Any) -> Iterator[str]:
-    """Yield a message for each mistake, "field: expected …, found …"."""
+    """Yield a message for each mistake, in the form "field: expected …, found …"."""
     if document is None:
         yield "it is empty; expected name, run and resources"
         return
@@ -71,7 +71,7 @@ def mistakes(document: Any) -> Iterator[str]:
 
 
 def _kind(value: Any) -> str:
-    """Return a value's type in YAML's terms."""
+    """Return the name of a value's YAML type, for messages."""
     if value is None:
         return "nothing"
     kinds = {dict: "a mapping", list: "a list", str: "text", bool: "true or false"}

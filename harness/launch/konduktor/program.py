@@ -1,8 +1,8 @@
-"""Run konduktor with its own HOME, in a process that starts before there is anything to launch.
+"""Run konduktor with its own HOME, in a process that starts before the launch is prepared.
 
-A `konduktor launch` takes 1 s, of which 0.6 s are imports of libraries. So its process starts together with
-the harness, imports the libraries in parallel, and waits for a line on stdin. Then it runs konduktor's own
-program, which reads its HOME and config as usual.
+`konduktor launch` takes 1 s, of which 0.6 s are imports of libraries. So its process starts together with the
+harness, imports the libraries in parallel, and waits for a line on stdin. Then it runs konduktor's script,
+which reads HOME and the config as usual.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.provision.konduktor import installed
 from harness.settings import Settings
 
 SECONDS = 60
-"""The timeout of konduktor, which takes 1 s, and up to 20 s on a busy machine."""
+"""The timeout of konduktor. It normally takes 1 s, and up to 20 s on a busy machine."""
 LIBRARIES = (
     "kubernetes",
     "google.auth.transport.requests",
@@ -34,7 +34,7 @@ LIBRARIES = (
     "filelock",
     "dotenv",
 )
-"""Libraries that konduktor imports, without its own modules, which read files on import."""
+"""Libraries that konduktor imports. Its own modules are not listed, because they read files on import."""
 _WAITING = """
 import contextlib, gc, importlib, runpy, sys
 gc.disable()
@@ -50,10 +50,10 @@ if sys.stdin.readline():  # else the harness has ended
 
 
 def early(job: Path, settings: Settings) -> AbstractContextManager[Konduktor | None]:
-    """Start konduktor's process before the imports of the harness, and return a context manager for it.
+    """Start konduktor's process before the imports of the harness, and return its context manager.
 
     The context manager returns None if konduktor is not installed yet, if the file seems to be a manifest, or
-    after an error with a file or folder, which the launch reports later.
+    if a file or folder cannot be read or written. The launch reports such an error later.
     """
     try:
         program = installed(settings)
@@ -65,12 +65,12 @@ def early(job: Path, settings: Settings) -> AbstractContextManager[Konduktor | N
 
 
 class Konduktor:
-    """`konduktor launch` with a HOME for one launch, which the end of the `with` block removes."""
+    """The command `konduktor launch` with its own HOME. The end of the `with` block removes the HOME."""
 
     def __init__(self, state_dir: Path, program: Path | None) -> None:
-        """Create a HOME in `state_dir`, and start the process if `program` is installed.
+        """Create a HOME in `state_dir`, and start the process if `program` is not None.
 
-        HOMEs of killed processes are removed.
+        Also remove the HOMEs of killed processes.
         """
         state_dir.mkdir(parents=True, exist_ok=True)
         for left in state_dir.glob("launch-*"):
@@ -90,7 +90,7 @@ class Konduktor:
         """Run `konduktor launch` on the files of this HOME. Raises ToolError."""
         waiting, self._waiting = self._waiting, None
         command = self._command(program)
-        if waiting is None:  # It was not started, or an earlier launch has used it.
+        if waiting is None:  # No process was started, or an earlier launch used it.
             return processes.run(command, timeout=SECONDS, env=self._environment())
         with self._until:
             done = processes.communicated(waiting, command, "launch\n", timeout=SECONDS)
@@ -139,6 +139,9 @@ class Konduktor:
 
 
 def _of_python(program: Path) -> bool:
-    """Return whether a script is for Python, by its first line, or its second if the path is long."""
+    """Return whether a script is for Python, according to its first two lines.
+
+    If the path of the interpreter is long, the second line contains it.
+    """
     with program.open("rb") as text:
         return any(b"python" in line for line in islice(text, 2))

@@ -1,8 +1,8 @@
 """Launch through the konduktor CLI, and find the JobSet that it created.
 
-konduktor runs with its own HOME, config and schema file (otherwise it downloads the schema), and without its
-image check (program.py). It also exits with code 0 and prints a name if the JobSet CRD is missing, so the
-JobSet is looked up by the launch's label.
+konduktor runs with its own HOME, config and schema file, so that it does not download the schema, and without
+its image check (program.py). Even if the JobSet CRD is missing, konduktor prints a name and exits with 0. So
+the JobSet is found by the launch's label.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ CONTAINER = "konduktor-container"
 _JOB_ID = re.compile(r"^Job ID: (\S+)", re.MULTILINE)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _REFUSED = re.compile(r"ApiException: \((4\d\d)\).*?^HTTP response body: (.*?)$", re.DOTALL | re.MULTILINE)
-"""Matches a printed exception of the Kubernetes client."""
+"""Matches the output of an exception of the Kubernetes client."""
 
 
 class KonduktorLauncher:
@@ -43,10 +43,10 @@ class KonduktorLauncher:
         self.program = program
 
     def submit(self, submission: Submission, record: Callable[[str, str], None]) -> Handle:
-        """Run `konduktor launch` and return its JobSet. `record(file, text)` stores konduktor's input and
-        output in the bundle.
+        """Run `konduktor launch` and return its JobSet.
 
-        Raises HarnessError: launch.rejected, launch.timed_out, launch.konduktor_failed,
+        The function `record(file, text)` stores konduktor's input and output in the bundle. Raises
+        HarnessError with the cause launch.rejected, launch.timed_out, launch.konduktor_failed or
         launch.jobset_not_found.
         """
         self._prepare(submission, record)
@@ -81,7 +81,7 @@ class KonduktorLauncher:
         )
 
     def _prepare(self, submission: Submission, record: Callable[[str, str], None]) -> None:
-        """Write job file, config and kubeconfig."""
+        """Write the job file, config and kubeconfig for konduktor."""
         konduktor = self.konduktor
         config = yaml.safe_dump(konduktor_config(submission))
         konduktor.config.write_text(config)
@@ -101,7 +101,7 @@ class KonduktorLauncher:
 
 
 def reason(returncode: int, output: str) -> tuple[CauseId, str]:
-    """Return the cause and an error message for a failed `konduktor launch`, from its output."""
+    """Return the cause and an error message for a failed `konduktor launch`, according to its output."""
     lines = [line.strip() for line in _ANSI.sub("", output).splitlines() if line.strip()]
     last = lines[-1] if lines else "it printed nothing"
     if last.startswith("still running after "):

@@ -24,7 +24,7 @@ from harness.provision.konduktor import installed, konduktor_bin
 from harness.settings import Settings
 
 _PLACEMENT = ("nodeSelector", "affinity", "tolerations")
-"""Fields of a pod's spec that determine its node."""
+"""Fields of a pod's spec that determine the pod's node."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class KonduktorWorkload:
     purpose: Purpose = "training"
     watched: tuple[kinds.WatchedKind, ...] = kinds.JOBSET
     konduktor: Konduktor | None = None
-    """konduktor's process, if it has been started already (program.early)."""
+    """konduktor's process, if program.early has already started it."""
 
     @property
     def name(self) -> str:
@@ -90,7 +90,7 @@ class KonduktorWorkload:
         return self.job.pod_spec
 
     def placed(self, settings: Settings, /) -> dict[str, Any]:
-        """Return a pod as konduktor creates it, with the placement fields of the user's konduktor config."""
+        """Return a pod as konduktor creates it, with the scheduling fields of the user's konduktor config."""
         config = users_config(settings.konduktor_config).get("pod_config") or {}
         users = config.get("spec") if isinstance(config, dict) else None
         added = {key: value for key, value in (users or {}).items() if key in _PLACEMENT}
@@ -116,16 +116,19 @@ class KonduktorWorkload:
         return self.job.secrets
 
     def check(self, settings: Settings) -> None:
-        """Raise UsageError for a wrong number of ranks or an invalid konduktor config."""
+        """Raise UsageError for an invalid number of ranks or an invalid konduktor config."""
         self.job.ranks  # noqa: B018 - raises UsageError
         users_config(settings.konduktor_config)
 
     def begun(self, context: RunContext) -> AbstractContextManager[Konduktor]:
-        """Return konduktor's process. It starts now if konduktor is installed, because imports are slow."""
+        """Return konduktor's process.
+
+        If konduktor is installed, the process starts early: imports are slow.
+        """
         return self.konduktor or Konduktor(context.settings.state_dir, installed(context.settings))
 
     def provide(self, context: RunContext) -> Iterable[str]:
-        """Install konduktor in its own virtual environment. No further images are needed."""
+        """Install konduktor in its own virtual environment. Return no additional images."""
         konduktor_bin(context)
         return ()
 
@@ -133,7 +136,7 @@ class KonduktorWorkload:
         """Install nothing, because JobSet and Kueue are installed before every launch."""
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Run `konduktor launch` and return its JobSet (KonduktorLauncher.submit)."""
+        """Run `konduktor launch` and return the JobSet that it creates (KonduktorLauncher.submit)."""
         return self._launcher(surroundings).submit(self._submission(surroundings), record)
 
     def cancel(self, surroundings: Surroundings) -> None:
@@ -141,11 +144,11 @@ class KonduktorWorkload:
         try:
             self._launcher(surroundings).cancel(self._submission(surroundings))
         except ApiException as error:
-            if error.status != 404:  # Without the JobSet API, there is no JobSet to delete.
+            if error.status != 404:  # If the JobSet API is missing, there is no JobSet to delete.
                 raise
 
     def clean(self, surroundings: Surroundings) -> None:
-        """Remove nothing, because the end of `begun` removes konduktor's HOME."""
+        """Remove nothing, because the context manager of `begun` removes konduktor's HOME."""
 
     def _launcher(self, surroundings: Surroundings) -> KonduktorLauncher:
         assert isinstance(surroundings.begun, Konduktor)

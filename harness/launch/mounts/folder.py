@@ -1,4 +1,4 @@
-"""Mount a folder of files into the ranks' containers, from a ConfigMap of the launch."""
+"""Mount files from a ConfigMap of the launch into a folder of the ranks' containers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.core.kubernetes import Object
 
 @dataclass(frozen=True)
 class MountedFolder:
-    """Files for a folder in the container. `sources` has the local file of each path in the folder."""
+    """A folder in the container. `sources` maps each path in the folder to a local file."""
 
     name: str
     """The name of the ConfigMap and of the volume."""
@@ -26,18 +26,18 @@ class MountedFolder:
         return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
 
     def mount(self) -> Object:
-        """Return the volumeMount of a rank's container."""
+        """Return the volumeMount for a rank's container."""
         return {"name": self.name, "mountPath": self.folder, "readOnly": True}
 
     def volume(self) -> Object:
-        """Return the volume that `mount` refers to."""
+        """Return the volume for the volumeMount that `mount` returns."""
         items = [{"key": _key(path), "path": path} for path in self.sources]
         return {"name": self.name, "configMap": {"name": self.name, "items": items}}
 
     def parts(self, most: int) -> list[MountedFolder]:
-        """Return the folder split into parts whose ConfigMaps have at most `most` bytes each, as JSON.
+        """Return the folder, split into folders whose ConfigMaps have at most `most` bytes of JSON each.
 
-        `kubectl apply` keeps a copy of each object in an annotation, which has at most 262144 bytes.
+        `kubectl apply` stores a copy of each object in an annotation, which can have at most 262144 bytes.
         """
         parts: list[dict[str, Path]] = [{}]
         size = 0

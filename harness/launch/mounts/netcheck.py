@@ -1,8 +1,8 @@
 """Mount netcheck into the ranks' containers (harness/workers/netcheck).
 
 A ConfigMap of the launch contains the files and a script that runs them (files/netcheck.sh), so netcheck
-works in any image with a shell and Python 3.9 or later. With `harness run --netcheck`, the init runs it
-before the command; netcheck_job.py launches only netcheck.
+works in any image with a shell and Python 3.9 or later. With `harness run --netcheck`, the init runs netcheck
+before the command. netcheck_job.py launches a job that runs only netcheck.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pathlib import Path
 from harness.launch.mounts.folder import MountedFolder
 
 FOLDER = "/opt/harness/netcheck"
-"""The mount path, repeated in files/netcheck.yaml and the inits files/worker_init.sh and konduktor_init.sh.
+"""The mount path. It is repeated in files/netcheck.yaml, files/worker_init.sh and files/konduktor_init.sh.
 
-If netcheck fails before the command, an init ends the container with exit code 90, without the command.
+If netcheck fails, an init does not start the command, and the container exits with code 90.
 """
 _FILES = Path(__file__).parents[1] / "files"
 _PACKAGE = Path(str(resources.files("harness"))) / "workers" / "netcheck"
@@ -34,10 +34,10 @@ _ADDR, _PORT = (re.compile(_OPTION.format(part)) for part in ("addr", "port"))
 
 
 def master(command: str, first_host: str | None) -> dict[str, str]:
-    """Return the variables with the address and port of rank 0, for netcheck.
+    """Return the environment variables for netcheck with the address and port of rank 0.
 
-    They come from torchrun's options in the command, otherwise from `first_host`. An option that contains
-    shell variables is ignored.
+    The values come from torchrun's options in the command. Without such an option, `first_host` is the
+    address. An option that contains shell variables is ignored.
     """
     addr, port = _ADDR.search(command), _PORT.search(command)
     host = addr[1] if addr else first_host

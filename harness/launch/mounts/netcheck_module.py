@@ -1,8 +1,7 @@
-"""Build netcheck as one Python file, for images without it: `harness netcheck --print-module`.
+"""Build netcheck as one Python file, for images without netcheck: `harness netcheck --print-module`.
 
-The file contains the sources of the package as text and imports each module of netcheck from that text, as a
-submodule of the file. So it works under any name and in any package. As a script, it runs
-`python -m netcheck`.
+The file contains the source of each netcheck module as text, and imports it from that text as a submodule. So
+the file works under any name and in any package. As a script, it does the same as `python -m netcheck`.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ exec(compile(_SOURCES["__init__"], __file__, "exec"), globals())
 
 
 def single_file() -> str:
-    """Return the file's text. Raises ValueError if a source contains the quotes of the text."""
+    """Return the content of the file. Raises ValueError if a source contains three single quotes in a row."""
     sources = []
     for path in sorted(_PACKAGE.glob("*.py")):
         text = path.read_text(encoding="utf-8")

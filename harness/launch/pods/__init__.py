@@ -1,1 +1,1 @@
-"""Users' pod templates: validate their fields, merge files into them, and check the objects they refer to."""
+"""Users' pod templates: validate fields, merge files into them, and check the objects to which they refer."""

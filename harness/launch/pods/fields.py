@@ -1,6 +1,6 @@
-"""Find unknown fields and values of a wrong type in a pod, by the models of the Kubernetes client.
+"""Find unknown fields and values of a wrong type in a pod, according to the models of the Kubernetes client.
 
-The API server rejects both too, but only once the cluster exists and a namespace has been created.
+The API server also rejects such fields and values, but only after the cluster and a namespace were created.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from harness.core.bounds import shown
 _SCALARS: dict[str, Any] = {"str": str, "int": int, "bool": bool}
 _WORDS = {"str": "a text", "int": "a whole number", "bool": "true or false"}
 _QUANTITIES = (".sizeLimit", ".divisor")
-"""Fields of type string that also accept a number."""
+"""Suffixes of the paths of string fields that also accept a number."""
 _MAPS_OF_QUANTITIES = (".requests", ".limits", ".overhead")
 
 
 def problems(value: Any, kind: str, path: str, *, newer: bool = False) -> Iterator[str]:
-    """Yield the problems of a value of one of the client's types, each with its path.
+    """Yield the problems in a value of the client's type `kind`, each with its path.
 
-    With `newer`, unknown fields that resemble no known field are accepted, because the cluster may be newer
-    than the client.
+    With `newer`, an unknown field is accepted unless it resembles a known field, because the cluster can be
+    newer than the client.
     """
     if kind.startswith("List["):
         if not isinstance(value, list):
@@ -45,7 +45,7 @@ def problems(value: Any, kind: str, path: str, *, newer: bool = False) -> Iterat
     elif kind in _SCALARS and type(value) is not _SCALARS[kind]:
         if path.endswith(_QUANTITIES) and type(value) in (int, float):
             return
-        # The value of a variable may be a secret.
+        # The value of a variable can be a secret.
         actual = "" if path.endswith(".value") else f", found {shown(value)}"
         quotes = ": put it in quotes" if kind == "str" and isinstance(value, int | float) else ""
         yield f"{path}: expected {_WORDS[kind]}{actual}{quotes}"
@@ -57,7 +57,7 @@ def _field_problems(value: Any, model: Any, path: str, newer: bool) -> Iterator[
         return
     kinds = {model.attribute_map[name]: kind for name, kind in model.openapi_types.items()}
     for name, each in value.items():
-        if str(name).startswith("$"):  # a directive of the merge, as $patch
+        if str(name).startswith("$"):  # a merge directive, e.g. $patch
             continue
         if name not in kinds:
             near = difflib.get_close_matches(str(name), kinds, n=1)

@@ -1,8 +1,8 @@
-"""Merge a user's file into a pod template, by `kubectl patch --type strategic`.
+"""Merge a user's file into a pod template with `kubectl patch --type strategic`.
 
-kubectl merges locally, without a cluster, so lists are merged by the merge keys of Kubernetes. Tolerations
-are an exception: Kubernetes would replace the list, and here the file's tolerations are added to it. The file
-may only change values that the launch does not rely on.
+kubectl merges locally, without a cluster, and uses the merge keys of Kubernetes for lists. Tolerations are an
+exception: Kubernetes would replace the list, but here the file's tolerations are added to it. The file can
+only change values on which the launch does not depend.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _HEAD = {"apiVersion": "v1", "kind": "Pod"}
 _MERGE = (*("--kubeconfig=/dev/null", "patch", "--local", "--type=strategic"), *("-f", "-", "-o", "json"))
 _SECONDS = 30
 _KEYS = ("name", "mountPath", "containerPort", "topologyKey", "key")
-"""Keys that identify an item of a list."""
+"""Keys by which an item of a list is identified."""
 _FREE = {("spec", "tolerations"), ("spec", "topologySpreadConstraints")}
-"""Paths that a file may change. It may also change requests and limits of containers, except GPUs."""
+"""Paths that the file can change. It can also change requests and limits of containers, except GPUs."""
 
 
 def check(file: Path, container: str) -> None:
-    """Raise UsageError if the file is missing, is not part of a pod in YAML, or names another container.
+    """Raise UsageError if the file is missing, is not a YAML fragment of a pod, or has another container.
 
     `container` is the name of the ranks' container.
     """

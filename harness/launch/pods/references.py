@@ -1,6 +1,6 @@
-"""Check the objects that a pod template refers to: classes, a service account and image pull Secrets.
+"""Check the classes, the service account and the image pull Secrets to which a pod template refers.
 
-A launch has its own namespace, which contains only objects that the launch applies.
+A launch has its own namespace, which contains only the objects that the launch applies.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _CLASSES = {
     "priorityClassName": ("scheduling.k8s.io/v1", "PriorityClass"),
     "runtimeClassName": ("node.k8s.io/v1", "RuntimeClass"),
 }
-"""API version and kind of the cluster-scoped object that a field of a pod names, by field."""
+"""The pod's fields that name a cluster-scoped object, with the API version and kind of the object."""
 
 
 def check(kube: Kube, pod: Object, beside: Iterable[Object]) -> None:
-    """Raise UsageError for a class that the cluster lacks, or an account that the launch does not create.
+    """Raise UsageError if a class does not exist in the cluster, or the launch creates no such account.
 
-    `beside` are the objects that the launch applies with the pods.
+    `beside` are the other objects that the launch applies.
     """
     for field, (version, kind) in _CLASSES.items():
         name = pod.get(field)
@@ -45,10 +45,11 @@ def check(kube: Kube, pod: Object, beside: Iterable[Object]) -> None:
 def pull_secrets(
     kube: Kube, pod: Object, beside: Iterable[Object], namespace: str | None, ours: str | None
 ) -> list[UserSecret]:
-    """Return the Secrets of imagePullSecrets that the launch copies into its namespace.
+    """Return the Secrets in imagePullSecrets, which the launch copies into its namespace.
 
-    They are read from `namespace`, by default that of the kubeconfig's context. `ours` is the pull Secret of
-    the settings, which the launch copies anyway. Raises UsageError if a Secret does not exist.
+    They are read from `namespace`, by default the namespace of the kubeconfig's context. The pull Secret of
+    the settings, `ours`, is not included, because it is copied anyway. Raises UsageError if a Secret is
+    missing.
     """
     made = {str(each["metadata"]["name"]) for each in beside if each["kind"] == "Secret"}
     named = [str(each["name"]) for each in items(pod, "imagePullSecrets") if each.get("name")]
@@ -57,9 +58,9 @@ def pull_secrets(
 
 
 def _missing(kube: Kube, version: str, kind: str, name: str) -> list[str] | None:
-    """Return the names of all objects of a kind if `name` is not one of them.
+    """Return the names of all objects of a kind if there is no object with the name `name`.
 
-    Return None if the object exists or this user may not read the kind.
+    Return None if the object exists, or if this user is not permitted to read the kind.
     """
     try:
         if kube.get(version, kind, name) is not None:

@@ -1,7 +1,7 @@
-"""Launch the acceptance tests: a DaemonSet that tests each node, or a StatefulSet for the collectives.
+"""Launch the acceptance tests: a DaemonSet that tests each node, or a StatefulSet that tests collectives.
 
-ConfigMaps of the launch contain the tests (harness/workers/acceptance), so any image with PyTorch can run
-them.
+ConfigMaps of the launch contain the tests (harness/workers/acceptance), so that any image with PyTorch can
+run them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ FOLDER = "/opt/harness/acceptance"
 GPU = "nvidia.com/gpu"
 PORT = 29500
 MAX_CONFIG_MAP = 120_000
-"""The maximum size of a ConfigMap in bytes, less than half of the limit of `kubectl apply`'s annotation."""
+"""The maximum size of a ConfigMap in bytes. `kubectl apply` stores a copy of the ConfigMap in an annotation,
+whose limit is more than twice this size."""
 LOCAL = re.compile(r"acceptance\.screen .*--local (\d+)")
 _READY = {
     "exec": {
@@ -50,7 +51,8 @@ _READY = {
     "timeoutSeconds": 20,
     "failureThreshold": 1,
 }
-"""A readiness probe that succeeds after the tests have passed. Otherwise, its Event shows their verdict."""
+"""A readiness probe that succeeds once the tests have passed. If they fail, the probe's Event shows their
+verdict."""
 _LABELLED = {
     "nvidia.com/gpu.present": ["true"],
     "feature.node.kubernetes.io/pci-10de.present": ["true"],
@@ -62,8 +64,8 @@ _LABELLED = {
         )
     ),
 }
-"""Labels of GPU nodes (GPU feature discovery, node feature discovery, GKE, EKS and AKS), with their values if
-another value means no GPU."""
+"""Labels of GPU nodes, from GPU feature discovery, node feature discovery, GKE, EKS and AKS. If values are
+listed, a node with any other value has no GPU."""
 _GPU_NODES = [
     {
         "matchExpressions": [
@@ -86,17 +88,18 @@ class Asked:
     """The options of an acceptance test."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """With cpu, no GPU is tested. Otherwise, every node must have a GPU."""
+    """The device to test. With "cpu", no GPU is tested. Otherwise, every node must have a GPU."""
     full: bool = False
     image: str = LOCAL_IMAGE
     limits: Path | None = None
-    """The user's limits, which override those of the package."""
+    """The user's file of limits, which override the limits in the package."""
     gpus: int | None = None
-    """GPUs per pod. None means all GPUs of a node."""
+    """The number of GPUs per pod. None means all GPUs of a node."""
     selector: tuple[tuple[str, str], ...] = ()
     """Labels of the nodes to test."""
     busbw_limit: float | None = None
-    """The minimum bandwidth of each group of a search in GB/s. None compares groups of one size."""
+    """The minimum bus bandwidth of each group of nodes in a search, in GB/s. With None, groups of the same
+    size are compared."""
 
     def __post_init__(self) -> None:
         hint = "`harness accept --calibrate FILE` writes such a file"
@@ -108,14 +111,14 @@ class Asked:
             raise UsageError(f"limits {self.limits} cannot be used: {error}", hint=hint) from error
 
     def words(self) -> list[str]:
-        """Return the options of the tests."""
+        """Return the command-line options of the tests."""
         limits = ["--limits", f"{FOLDER}/{_LIMITS}"] if self.limits else []
         gpus = ["--gpus", str(self.gpus)] if self.gpus and self.device != "cpu" else []
         mode = "--full" if self.full else "--quick"
         return [mode, "--device", self.device, "--report-dir", "/app/reports", *limits, *gpus]
 
     def mounted(self) -> MountedFolder:
-        """Return the folder of tests to mount into the pods."""
+        """Return the folder with the tests, to be mounted into the pods."""
         package = {f"acceptance/{path.name}": path for path in sorted(_PACKAGE.glob("*.*")) if path.is_file()}
         own = {_LIMITS: self.limits} if self.limits else {}
         script = {"acceptance.sh": _FILES / "acceptance.sh"}
@@ -127,13 +130,13 @@ class NodesWorkload(DaemonSetWorkload):
     """A DaemonSet whose pods test their nodes once."""
 
     every_gpu: bool = False
-    """Whether each pod requests all GPUs of its node. Their number comes from the cluster."""
+    """Whether each pod requests all GPUs of its node. The cluster provides their number."""
     purpose: ClassVar[Purpose] = "nodes"
 
     def must_answer(self, kube: Kube, /) -> list[str]:
-        """Return the nodes that accept a pod, and, if pods request GPUs, have GPUs in their capacity.
+        """Return the nodes that accept a pod. If the pods request GPUs, return only nodes that have GPUs.
 
-        A node whose device plugin has lost the GPUs still has them in its capacity, and must be tested.
+        A node whose device plugin has lost its GPUs still has them in its capacity, so the node is tested.
         """
         asks = GPU in self.resources
         nodes = [node for node in kube.objects("v1", "Node") if accepts(self.template, node)]
@@ -150,9 +153,10 @@ class NodesWorkload(DaemonSetWorkload):
         )
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Restrict the pods to the nodes to test. On other nodes, they would wait for a GPU for ever."""
+        """Restrict the pods to the nodes to test. On other nodes, pods would wait forever for a GPU."""
         names = self.must_answer(surroundings.kube)
-        # Match by name, because kubernetes.io/hostname differs from it on some clusters. A term has one name.
+        # Match by name, because on some clusters the label kubernetes.io/hostname differs from the node's
+        # name. Kubernetes permits only one name per term.
         terms = [
             {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]} for name in names
         ]
@@ -168,29 +172,29 @@ class NodesWorkload(DaemonSetWorkload):
 
 @dataclass(frozen=True)
 class DdpWorkload(StatefulSetWorkload):
-    """A StatefulSet whose pods test the collectives with each other, or search for bad nodes."""
+    """A StatefulSet whose pods test the collectives together, or search for bad nodes."""
 
     purpose: ClassVar[Purpose] = "ddp"
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Complete the object as for every StatefulSet, and remove the readiness probe."""
+        """Prepare the object as for any StatefulSet, and remove the readiness probe."""
         super().prepare(document, surroundings)
         _remove_probe(document["spec"]["template"]["spec"])
 
     @property
     def per_node(self) -> int:
-        """Return the number of ranks per pod: torchrun's, or the number of GPUs that a search tests."""
+        """Return the number of ranks per pod. In a search, this is the number of GPUs that each pod tests."""
         local = LOCAL.search(self._command)
         return int(local[1]) if local else super().per_node
 
 
 def gpus_of(node: Object) -> int:
-    """Return the number of GPUs in a node's capacity, including those that do not work."""
+    """Return the number of GPUs in a node's capacity, including broken GPUs."""
     return int(quantity(mapping(node, "status", "capacity").get(GPU, 0)))
 
 
 def each_has(kube: Kube, names: list[str]) -> int:
-    """Return how many GPUs each of these nodes has. Raises UsageError if the numbers differ."""
+    """Return the number of GPUs of each of the named nodes. Raises UsageError if the numbers differ."""
     objects = {str(node["metadata"]["name"]): node for node in kube.objects("v1", "Node")}
     counts = {name: gpus_of(objects[name]) for name in names if name in objects}
     if len(set(counts.values())) > 1:
@@ -215,7 +219,7 @@ def nodes(asked: Asked) -> NodesWorkload:
 
 
 def ddp(asked: Asked, replicas: int) -> DdpWorkload:
-    """Return the StatefulSet that tests the collectives over `replicas` pods."""
+    """Return the StatefulSet that tests the collectives with `replicas` pods."""
     service, document = _read("acceptance-ddp.yaml")
     spec = document["spec"]
     spec["replicas"] = replicas
@@ -235,7 +239,7 @@ def ddp(asked: Asked, replicas: int) -> DdpWorkload:
 def screen(asked: Asked, replicas: int) -> DdpWorkload:
     """Return the StatefulSet whose pods, one per node, search for bad nodes.
 
-    On CPUs, several pods may share a node, so that the search can be tried on a small cluster.
+    On CPUs, several pods can run on one node, so that the search can be tried on a small cluster.
     """
     workload = ddp(asked, replicas)
     name = workload.name
@@ -259,7 +263,7 @@ def manifests(workload: PlainWorkload, settings: Settings | None = None) -> str:
     """Return the objects as YAML for `kubectl apply -f -`, without a namespace.
 
     After their tests, the pods keep running with their reports until they are deleted. A pod becomes Ready
-    when its tests have passed. Image and pull secret of `settings` replace those of this machine.
+    once its tests have passed. If `settings` are given, the pods use their image and pull secret.
     """
     document, comment = by_reference(workload.document, workload)
     document = copy.deepcopy(document)
@@ -283,7 +287,10 @@ def manifests(workload: PlainWorkload, settings: Settings | None = None) -> str:
 
 
 def _remove_probe(pod: Object) -> None:
-    """Remove the readiness probe of a printed manifest, whose file is not written in a launch."""
+    """Remove the readiness probe.
+
+    It reads a file that is written only with printed manifests, not in a launch.
+    """
     pod["containers"][0].pop("readinessProbe", None)
 
 
@@ -295,7 +302,7 @@ class _Plain(yaml.SafeDumper):
 
 
 def _script(module: str, asked: Asked) -> str:
-    """Return a pod's shell script, which runs a module with the options of the tests."""
+    """Return a pod's shell command, which runs a module with the options of the tests."""
     return f"exec sh {FOLDER}/acceptance.sh {module} {' '.join(asked.words())}\n"
 
 
@@ -304,7 +311,7 @@ def _read(name: str) -> list[Object]:
 
 
 def _complete(pod: Object, asked: Asked) -> None:
-    """Add the parts that both kinds need: image, GPUs and the folder of the tests."""
+    """Add the image, the GPUs and the folder with the tests to a pod of either acceptance test."""
     container, mounted = pod["containers"][0], asked.mounted()
     container["image"] = asked.image
     if asked.device != "cpu":

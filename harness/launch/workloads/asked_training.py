@@ -18,12 +18,12 @@ from harness.workers.training.object_store import located
 
 PORT = 29500
 SMOKE = "--epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3 --seed 42"
-"""The guide's options of train.py."""
+"""The options of train.py for the smoke test."""
 TEXTS = ("train.jsonl", "val.jsonl")
 MADE_TEXTS = "harness-texts"
-"""The folder for generated texts on the outputs' volume, if the texts have no volume of their own."""
+"""The folder for generated texts on the volume for outputs, if there is no separate volume for texts."""
 _OWN = {"--run-name": "run", "--data-dir": "data_dir", "--out-dir": "out_dir", "--device": "device"}
-"""The trainer's options that the launch sets, with the names of their parsed values."""
+"""The trainer's options that the launch sets, with their names in the parsed arguments."""
 
 
 class _Refusing(argparse.ArgumentParser):
@@ -41,44 +41,48 @@ class Asked:
     kind: Literal["statefulset", "job"] = "statefulset"
     replicas: int = 4
     max_replicas: int | None = None
-    """The maximum number of pods to which the StatefulSet may be scaled. None means a fixed number."""
+    """The maximum number of pods to which the StatefulSet can be scaled. None means a fixed number."""
     processes: int = 1
-    """Ranks per pod."""
+    """The number of ranks per pod."""
     gpus: int | None = None
-    """GPUs per pod. None means training on CPUs."""
+    """The number of GPUs per pod. None means training on CPUs."""
     memory: str | None = None
     """The memory limit of each pod, as a quantity. None means 8Gi on CPUs, and no limit with GPUs."""
     restarts: int = 3
-    """How often each rank may be restarted, for any reason."""
+    """The permitted number of restarts per rank, for any reason."""
     rdzv: Literal["c10d", "etcd"] = "c10d"
-    """Where torchrun's nodes meet: on node 0, or in an etcd that survives the loss of any node."""
+    """The rendezvous of torchrun's nodes: with c10d on node 0, or in an etcd, which survives the loss of any
+    node."""
     rdzv_endpoint: str | None = None
-    """HOST:PORT of an existing etcd with the API v2. None means an etcd for this launch."""
+    """HOST:PORT of an existing etcd with the API v2. None means that the launch creates an etcd."""
     run: str = "train"
-    """The folder of the run below /out."""
+    """The name of the run's folder in /out."""
     smoke: bool = False
-    """Whether to run train.py, the guide's smoke test, instead of train_framework.py."""
+    """Whether to run the smoke test train.py instead of train_framework.py."""
     trainer: tuple[str, ...] = ("training.train_framework",)
-    """The module to run, and words before its options. Tests run a faulty trainer
+    """The module to run, and arguments before its options. Tests run a faulty trainer
     (harness/workers/training/faulty.py).
     """
     options: tuple[str, ...] = ()
     """Additional options of the trainer."""
     image: str = LOCAL_IMAGE
     data: Path | None = None
-    """A local folder with train.jsonl and val.jsonl. None means generated texts of a known entropy."""
+    """A local folder with train.jsonl and val.jsonl. None means generated texts with a known entropy."""
     volumes: str | None = None
-    """A folder of a kind cluster that is kept for later launches. None means a folder for this launch."""
+    """A folder of a kind cluster that is kept for later launches. None means a new folder for this launch."""
     storage_class: str | None = None
     claims_namespace: str | None = None
     synthetic: bool = False
-    """Whether to train on generated texts even with the user's claims. They need no claim of their own."""
+    """Whether to train on generated texts even if the user's claims are used. No claim for texts is then
+    needed."""
     secrets: tuple[Wanted, ...] = ()
     """The user's Secrets whose keys become environment variables of the ranks."""
     reach: float | None = None
-    """How far the final loss may be above the known entropy of the texts, as a fraction. None means any."""
+    """The maximum relative distance of the final loss above the known entropy of the texts. None means no
+    limit."""
     same_as: tuple[str, str] | None = None
-    """A bundle and the digest of its final weights, with which this training must end too."""
+    """A bundle and the digest of its final weights. The final weights of this training must have the same
+    digest."""
     upload: str | None = None
     """s3://BUCKET/PREFIX to which the run is uploaded after the training."""
     resume_from: str | None = None
@@ -116,7 +120,7 @@ class Asked:
             self._data_fits(self.data)
 
     def _data_fits(self, data: Path) -> None:
-        """Raise UsageError if the folder of texts lacks a file or if this launch would not use it."""
+        """Raise UsageError if the folder of texts lacks a file, or if this launch would ignore the folder."""
         if self.smoke:
             raise UsageError("--data does not apply to --smoke: the smoke test generates its own data")
         if self.storage_class or self.claims_namespace:
@@ -139,7 +143,7 @@ class Asked:
             )
 
     def examine_data(self) -> None:
-        """Read all texts of --data. Raises UsageError with the trainer's error if it would reject one."""
+        """Read all texts of --data. Raises UsageError with the trainer's error if a text is invalid."""
         if self.data is None:
             return
         given = self._parsed()
@@ -154,7 +158,7 @@ class Asked:
                 raise UsageError(f"--data: {path} cannot be read: {error.strerror}") from None
 
     def _check_range(self) -> None:
-        """Raise UsageError if --max-replicas is not possible with the other options."""
+        """Raise UsageError if --max-replicas is incompatible with the other options."""
         most = self.max_replicas
         if most is None:
             return
@@ -170,7 +174,7 @@ class Asked:
             )
 
     def _transferable(self) -> None:
-        """Raise UsageError for an invalid URL of a transfer, or if there are no checkpoints to transfer."""
+        """Raise UsageError if the URL of a transfer is invalid, or if the training writes no checkpoints."""
         for option, url in self.transfers():
             if self.smoke:
                 raise UsageError(f"{option} transfers checkpoints, and the smoke test writes none")
@@ -183,7 +187,7 @@ class Asked:
         """Raise UsageError for options that the trainer would reject in every pod."""
         own = self._own()
         parsed = self._parsed()
-        # The trainer also accepts abbreviated options, and the last one wins: --dat=/x changes --data-dir.
+        # The trainer also accepts abbreviated options, and the last value applies: --dat=/x sets --data-dir.
         for name, value in zip(own[::2], own[1::2], strict=True):
             if str(getattr(parsed, _OWN[name])) != value:
                 raise UsageError(f"the launch sets {name}, but the options after `--` change it")
@@ -192,7 +196,7 @@ class Asked:
         return options.sensible(options.parser(_Refusing), [*self._own(), *self.options])
 
     def transfers(self) -> list[tuple[Literal["--upload", "--resume-from"], str]]:
-        """Return the options that name S3 storage, with their URLs."""
+        """Return the options of transfers from or to S3, with their URLs."""
         urls: list[tuple[Literal["--upload", "--resume-from"], str | None]]
         urls = [("--upload", self.upload), ("--resume-from", self.resume_from)]
         return [(option, url) for option, url in urls if url is not None]
@@ -211,17 +215,17 @@ class Asked:
 
     @property
     def needs_models(self) -> bool:
-        """Return whether an option of the trainer names a folder of the claim for models."""
+        """Return whether an option of the trainer contains a path on the claim for models."""
         folder = claims.CLAIMS[claims.MODELS]
         values = (word.rpartition("=")[2] for word in (*self.trainer, *self.options))
         return any(value == folder or value.startswith(f"{folder}/") for value in values)
 
     def makes_texts(self, *, printed: bool = False) -> bool:
-        """Return whether the pods generate the texts. With printed manifests, only --synthetic does that."""
+        """Return whether the pods generate the texts. For printed manifests, this requires --synthetic."""
         return self.synthetic or not (printed or self.smoke or self.data or self.claims_namespace)
 
     def mounts(self, *, printed: bool = False) -> tuple[claims.Mount, ...]:
-        """Return the mounts of the pods. A user's volumes are read-only, except the outputs."""
+        """Return the mounts of the pods. A user's volumes are mounted read-only, except the outputs."""
         if self.smoke:
             return ()
         if not (printed or self.storage_class or self.claims_namespace):
@@ -243,7 +247,7 @@ class Asked:
         return self.rdzv == "etcd" and self.rdzv_endpoint is None
 
     def words(self) -> list[str]:
-        """Return the pods' command: training.sh with torchrun's options, the trainer and its options."""
+        """Return the pods' command: training.sh with options of torchrun, the trainer, and its options."""
         head = ["sh", "/workspace/training/training.sh", f"--nproc-per-node={self.processes}", "-m"]
         if self.smoke:
             return [*head, "training.train", *SMOKE.split(), *self.options]

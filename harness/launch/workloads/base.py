@@ -1,8 +1,8 @@
 """The Workload protocol, which each kind of workload implements in its own module.
 
-A workload is the content of its file. `Surroundings` is what a launch adds: its namespace, the worker image,
-environment variables, references to Secrets, changed scripts. Everything after `submit` (watches, logs,
-evidence, judges, report, faults) is the same for all kinds.
+A workload is the content of its file. `Surroundings` are the additions of a launch: its namespace, the worker
+image, environment variables, references to Secrets, and changed scripts. Everything after `submit` (watches,
+logs, evidence, judges, report, faults) is the same for all kinds.
 """
 
 from __future__ import annotations
@@ -21,12 +21,13 @@ from harness.provision.cluster import SharedFolder
 from harness.settings import Settings
 
 Record = Callable[[str, str], None]
-"""record(file, text) stores the submitted objects and the launcher's output in the bundle."""
+"""A function `record(file, text)` that stores the submitted objects and the launcher's output in the
+bundle."""
 
 
 @dataclass(frozen=True)
 class Handle:
-    """The object that the launch created, as read back from the cluster."""
+    """The name and UID of the object that the launch created."""
 
     name: str
     uid: str
@@ -34,7 +35,7 @@ class Handle:
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """The environment of one launch, for its workload."""
+    """The settings of one launch that are not in the workload's file."""
 
     context: RunContext
     kube: Kube
@@ -43,17 +44,17 @@ class Surroundings:
     image: str
     envs: Mapping[str, str]
     secret_env: Mapping[str, tuple[str, str]]
-    """The ranks' variables from Secrets: (Secret, key) by variable name."""
+    """The environment variables that ranks read from Secrets. Each name is mapped to (Secret, key)."""
     max_seconds: float
-    """The time after which the cluster itself must end the job."""
+    """The maximum duration of the job in seconds, which the cluster itself must enforce."""
     nodes: int
     """The expected number of pods."""
     begun: object = None
-    """The value of `Workload.begun`'s context manager."""
+    """The value that the context manager of `Workload.begun` returns."""
     cpu_request: str | None = None
-    """The CPU request of each pod instead of its own. The CPU limit does not change."""
+    """The CPU request of each pod, which replaces the request in the file. The CPU limit does not change."""
     scripts: list[Object] = field(default_factory=list)
-    """volumeMounts of changed scripts (harness/provision/images/scripts.py)."""
+    """The volumeMounts for changed scripts (harness/provision/images/scripts.py)."""
     pull_secret: str | None = None
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False
@@ -61,11 +62,11 @@ class Surroundings:
     shared_folder: SharedFolder | None = None
     """The folder that all nodes share with this machine, if the cluster has one."""
     netcheck: bool = False
-    """Whether netcheck is mounted, for the init or an exec (harness/launch/mounts/netcheck.py)."""
+    """Whether netcheck is mounted, to be run by the init or an exec (harness/launch/mounts/netcheck.py)."""
 
 
 class Workload(Protocol):
-    """A file that can be launched. `harness.launch.workload_file.load` checks it and returns a workload."""
+    """A workload that can be launched. `harness.launch.workload_file.load` reads it from a file."""
 
     @property
     def name(self) -> str:
@@ -85,32 +86,35 @@ class Workload(Protocol):
 
     @property
     def held(self) -> bool:
-        """Return whether Kubernetes would restart its containers, so that they must be kept running."""
+        """Return whether the init keeps containers running, because Kubernetes would restart ended ones."""
 
     @property
     def spreads(self) -> bool:
-        """Return whether the harness spreads its pods over all nodes, so that a verdict may require it."""
+        """Return whether the harness spreads the pods over all nodes. A verdict can then require this."""
 
     @property
     def purpose(self) -> Purpose:
-        """Return the purpose of its pods. Only the ranks of a training log with Pluto."""
+        """Return the purpose of the pods. Only the ranks of a training log with Pluto."""
 
     @property
     def watched(self) -> tuple[WatchedKind, ...]:
         """Return the kinds to watch in addition to pods, nodes and events."""
 
     def job_name(self, nonce: str, /) -> str | None:
-        """Return the job name that the ranks send to the tracker, or None for the launched object's name."""
+        """Return the job name that the ranks send to the tracker.
+
+        None means the name of the launched object.
+        """
 
     def members(self, kube: Kube, /) -> int:
         """Return the expected number of pods, one for each node of the job."""
 
     def must_answer(self, kube: Kube, /) -> list[str]:
-        """Return the names of the nodes that must report a result, if each node is tested; otherwise none."""
+        """Return the nodes that must report a result. The list is empty unless each node is tested."""
 
     @property
     def per_node(self) -> int:
-        """Return the number of ranks in each pod, or a guess."""
+        """Return the number of ranks in each pod, or a guess if the file does not determine it."""
 
     @property
     def ranks_given(self) -> bool:
@@ -122,7 +126,7 @@ class Workload(Protocol):
 
     @property
     def cpus(self) -> Decimal | None:
-        """Return the CPU request and limit of each pod, or None if they differ."""
+        """Return the CPU request of each pod, or None if it differs from the CPU limit."""
 
     @property
     def image(self) -> str: ...
@@ -137,10 +141,10 @@ class Workload(Protocol):
 
     @property
     def pod_spec(self) -> Object:
-        """Return the spec of a pod, as far as the file determines it."""
+        """Return the part of a pod's spec that the file determines."""
 
     def placed(self, settings: Settings, /) -> Object:
-        """Return a pod with the node selector, affinity and tolerations that the scheduler will see."""
+        """Return a pod with the node selector, affinity and tolerations that the scheduler will use."""
 
     @property
     def envs(self) -> dict[str, str]: ...
@@ -151,32 +155,35 @@ class Workload(Protocol):
 
     @property
     def secret_envs(self) -> dict[str, str]:
-        """Return the variables of `envs` that are secrets. Ranks get them from a Secret."""
+        """Return the secret variables in `envs`. The ranks read them from a Secret."""
 
     @property
     def secrets(self) -> set[str]:
         """Return all secret values in the file."""
 
     def check(self, settings: Settings) -> None:
-        """Raise UsageError if the workload cannot be launched with these settings. Nothing is created yet."""
+        """Raise UsageError if the workload cannot be launched with these settings. Create no objects."""
 
     def begun(self, context: RunContext) -> AbstractContextManager[object]:
-        """Return a context manager that starts work before a cluster exists, and cleans up at its end."""
+        """Return a context manager that starts work before a cluster exists, and cleans up on exit."""
 
     def provide(self, context: RunContext) -> Iterable[str]:
-        """Build or download what the launch needs on this machine. Return additional images for the nodes.
+        """Build or download the tools and images of the launch. Return additional images for the nodes.
 
         Raises HarnessError.
         """
 
     def install(self, kube: Kube, context: RunContext) -> None:
-        """Install what the launch needs in the cluster, before watches start. Raises HarnessError."""
+        """Install the controllers of this workload in the cluster, before the watches start.
+
+        Raises HarnessError.
+        """
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
-        """Launch the workload and return its object. Raises HarnessError, cause launch.*."""
+        """Create the workload's objects and return its main object. Raises HarnessError, cause launch.*."""
 
     def cancel(self, surroundings: Surroundings) -> None:
         """Delete the launched object, if it exists."""
 
     def clean(self, surroundings: Surroundings) -> None:
-        """Remove the launch's leftovers on this machine and outside its namespace."""
+        """Remove the files and objects of the launch on this machine and outside its namespace."""

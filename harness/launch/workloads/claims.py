@@ -1,8 +1,8 @@
 """The volumes of a training: the claims that its pods mount.
 
-On a cluster of the harness, they are folders that all nodes share with this machine. On a user's cluster,
-they are created from a storage class, or they refer to the volumes of the user's existing claims, of which
-only the outputs are written to.
+On a cluster of the harness, the volumes are folders that all nodes share with this machine. On a user's
+cluster, a storage class provides them, or they are the volumes of the user's existing claims. Of these, only
+the volume for outputs is written to.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from harness.provision.controllers.queues import MANAGED
 
 DATASETS, OUTPUTS, MODELS = "datasets-pvc", "outputs-pvc", "models-pvc"
 CLAIMS = {DATASETS: "/data", OUTPUTS: "/out", MODELS: "/models"}
-"""The mount path of each claim. The names are those of the guide."""
+"""The mount path of each claim, by the name of the claim."""
 SIZE = "10Gi"
 MANY, READERS, ONE_NODE = "ReadWriteMany", "ReadOnlyMany", "ReadWriteOnce"
 _CLASS = ("storage.k8s.io/v1", "StorageClass")
@@ -29,15 +29,15 @@ _CLASS = ("storage.k8s.io/v1", "StorageClass")
 
 @dataclass(frozen=True)
 class Mount:
-    """A mounted folder of the pods, and its claim."""
+    """A folder in the pods, with the claim that is mounted there."""
 
     claim: str
     path: str
     read_only: bool = False
     folder: str = ""
-    """The mounted folder of the volume. Empty means the whole volume."""
+    """The mounted folder of the volume. An empty string means the root of the volume."""
     optional: bool = False
-    """Whether the pods run without this mount if the claim does not exist."""
+    """Whether the mount is omitted if the claim does not exist."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ def mounts(used: Iterable[Mount]) -> list[Object]:
 
 
 def pod_volumes(used: Sequence[Mount]) -> list[Object]:
-    """Return the volumes of a pod, one for each claim. They are read-only if no mount writes to them."""
+    """Return the volumes of a pod, one for each claim. A volume is read-only if all its mounts are."""
     written = {one.claim for one in used if not one.read_only}
     return [
         {
@@ -79,7 +79,7 @@ def pod_volumes(used: Sequence[Mount]) -> list[Object]:
 
 
 def of_folder(shared: SharedFolder, folder: str, namespace: str, nonce: str) -> Iterable[Object]:
-    """Yield a PersistentVolume in a subfolder of the shared folder, and a claim, for each of CLAIMS."""
+    """Yield a PersistentVolume and a claim for each name in CLAIMS. The volume is in the shared folder."""
     for claim in CLAIMS:
         path = {"path": f"{shared.on_nodes}/{folder}/{claim}", "type": "DirectoryOrCreate"}
         spec = {"hostPath": path, "capacity": {"storage": SIZE}, "accessModes": [MANY]}
@@ -94,9 +94,9 @@ def of_class(name: str, used: Iterable[Mount], namespace: str | None = None) -> 
 
 
 def of_namespace(found: Iterable[Claimed], namespace: str, nonce: str) -> Iterable[Object]:
-    """Yield claims for the volumes of another namespace's claims, through copies of these volumes' objects.
+    """Yield claims for the volumes of another namespace's claims.
 
-    The reclaim policy of the copies is Retain.
+    Each claim is bound to a copy of the PersistentVolume object. The reclaim policy of the copies is Retain.
     """
     for one in found:
         claim = one.mount.claim
@@ -107,9 +107,10 @@ def of_namespace(found: Iterable[Claimed], namespace: str, nonce: str) -> Iterab
 
 
 def read(kube: Kube, theirs: str, used: Sequence[Mount], pods: int) -> list[Claimed]:
-    """Return the claims of a namespace that `pods` pods mount, without missing optional ones.
+    """Return the claims in the namespace `theirs` that the pods mount, without missing optional claims.
 
-    Raises UsageError if a claim is missing, is not bound, or lacks a sufficient access mode.
+    `pods` is the number of pods. Raises UsageError if a required claim is missing, or if a claim is not bound
+    or has no suitable access mode.
     """
     claimed: dict[str, Claimed] = {}
     for mount in used:
@@ -140,7 +141,7 @@ def _instead(mount: Mount, theirs: str) -> str:
 
 
 def _mode(theirs: str, mount: Mount, volume: Object, writers: int) -> str:
-    """Return the access mode for a mount with this number of writing pods. Raises UsageError."""
+    """Return the access mode for a mount with `writers` writing pods. Raises UsageError if there is none."""
     modes = list((volume.get("spec") or {}).get("accessModes") or [])
     enough = [MANY] if writers > 1 else [MANY, ONE_NODE] if writers else [READERS, MANY, ONE_NODE]
     mode = next((one for one in enough if one in modes), None)
@@ -162,12 +163,12 @@ def _mode(theirs: str, mount: Mount, volume: Object, writers: int) -> str:
 
 
 def on_one_node(found: Iterable[Claimed]) -> bool:
-    """Return whether all pods must run on one node, because a volume can be attached to only one node."""
+    """Return whether all pods must run on one node, because a volume cannot be attached to several nodes."""
     return any(one.mode == ONE_NODE for one in found)
 
 
 def prove_class(kube: Kube, name: str) -> None:
-    """Raise UsageError if the cluster has no storage class of this name."""
+    """Raise UsageError if the cluster has no storage class with the name `name`."""
     if kube.get(*_CLASS, name) is None:
         known = sorted(each["metadata"]["name"] for each in kube.objects(*_CLASS))
         raise UsageError(
@@ -177,7 +178,7 @@ def prove_class(kube: Kube, name: str) -> None:
 
 
 def check(folder: str | None, storage_class: str | None, theirs: str | None, existing: bool) -> None:
-    """Raise UsageError for options that are incompatible with each other or with this cluster."""
+    """Raise UsageError if the options are incompatible with each other or with this cluster."""
     if storage_class and theirs:
         raise UsageError(
             "--storage-class creates claims, and --claims-namespace names existing ones: give only one option"
@@ -193,7 +194,7 @@ def check(folder: str | None, storage_class: str | None, theirs: str | None, exi
 
 
 def remove(kube: Kube, nonce: str) -> None:
-    """Delete the PersistentVolumes of a launch. Their data is kept."""
+    """Delete the PersistentVolumes of a launch. The data is kept."""
     for claim in CLAIMS:
         try:
             kube.delete("v1", "PersistentVolume", _volume_name(claim, nonce))

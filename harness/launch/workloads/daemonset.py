@@ -14,7 +14,7 @@ from harness.launch.workloads.plain import PlainWorkload
 
 
 class DaemonSetWorkload(PlainWorkload):
-    """A DaemonSet. The kubelet restarts its containers, so they are kept running after the command's end."""
+    """A DaemonSet. Its containers keep running after the command, because the kubelet would restart them."""
 
     kind: ClassVar[str] = "DaemonSet"
     held: ClassVar[bool] = True
@@ -22,7 +22,7 @@ class DaemonSetWorkload(PlainWorkload):
     watched_kind: ClassVar[kinds.WatchedKind] = kinds.DAEMONSET
 
     def members(self, kube: Kube, /) -> int:
-        """Return how many nodes its node selector and tolerations match. Raises UsageError if none does."""
+        """Return the number of nodes that accept a pod of the DaemonSet. Raises UsageError if it is 0."""
         nodes: list[Object] = kube.objects("v1", "Node")
         count = sum(accepts(self.template, node) for node in nodes)
         if count == 0:

@@ -1,4 +1,4 @@
-"""An Indexed Job as a workload: each pod has a completion index and ends once."""
+"""An Indexed Job as a workload. Each pod has a completion index and runs to completion."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.launch.workloads.plain import PlainWorkload
 
 
 class IndexedJobWorkload(PlainWorkload):
-    """An Indexed Job. It completes when a pod of every index has succeeded."""
+    """An Indexed Job. It is complete when a pod of every index has succeeded."""
 
     kind: ClassVar[str] = "Job"
     held: ClassVar[bool] = False
@@ -21,16 +21,16 @@ class IndexedJobWorkload(PlainWorkload):
 
     @property
     def first_host(self) -> str | None:
-        """Return the DNS name of the pod with index 0, or None without a subdomain."""
+        """Return the DNS name of the pod with index 0, or None if the pods have no subdomain."""
         subdomain = self.template["spec"].get("subdomain")
         return f"{self.name}-0.{subdomain}" if subdomain else None
 
     def members(self, _kube: Kube, /) -> int:
-        """Return the Job's completions."""
+        """Return the number of the Job's completions."""
         return int(self.document["spec"]["completions"])
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Set the deadline after which the cluster ends the job, even if the harness no longer runs."""
+        """Set the deadline after which the cluster ends the job, even if the harness has stopped."""
         limit = int(surroundings.max_seconds)
         spec = document["spec"]
         spec["activeDeadlineSeconds"] = min(int(spec.get("activeDeadlineSeconds") or limit), limit)

@@ -30,11 +30,14 @@ SPECIAL: list[tuple[str, str, type[PlainWorkload]]] = [
     (ACCEPT, "nodes", NodesWorkload),
     (ACCEPT, "ddp", DdpWorkload),
 ]
-"""Annotation, value and class of workloads that run no training."""
+"""The annotation, its value, and the class of the workloads that run no training."""
 
 
 def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
-    """Return the workload of a manifest. Raises UsageError unless it has exactly one valid workload."""
+    """Return the workload in a manifest.
+
+    Raises UsageError unless the manifest has exactly one valid workload.
+    """
     if problems := listed(problem for each in documents for problem in object_problems(each)):
         raise UsageError(f"manifest {source}: {problems}")
     named = [(each, PLAIN.get((str(each.get("apiVersion")), str(each.get("kind"))))) for each in documents]

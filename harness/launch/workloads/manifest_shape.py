@@ -1,7 +1,7 @@
-"""Check the types and lengths in a manifest on which the harness relies, before it reads any field.
+"""Check the types and lengths of the manifest's fields that the harness reads.
 
-In the pod template, the types of all fields are checked (pods/fields.py). The API server checks everything
-else in a manifest.
+In the pod template, the types of all fields are checked (pods/fields.py). The API server checks the remaining
+fields of a manifest.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class _Object(_Shape):
 
 
 def object_problems(document: Any) -> Iterator[str]:
-    """Yield the problems in apiVersion, kind and metadata of any object."""
+    """Yield the problems in the apiVersion, kind and metadata of an object."""
     yield from _problems(_Object, document)
 
 
@@ -121,9 +121,9 @@ def _problems(model: type[BaseModel], document: Any) -> Iterator[str]:
         fields = set()
         for each in islice(error.errors(include_url=False), 10 * MAX_PROBLEMS):
             field = ".".join(str(part) for part in each["loc"] if part not in _UNION)
-            if field not in fields:  # A union has an error for each of its types.
+            if field not in fields:  # pydantic reports one error per type of a union.
                 fields.add(field)
-                value = "" if "env" in each["loc"] else f"; found {shown(each['input'])}"  # It may be secret.
+                value = "" if "env" in each["loc"] else f"; found {shown(each['input'])}"  # can be secret
                 yield f"{field or 'document'}: {each['msg']}{value}"
 
 

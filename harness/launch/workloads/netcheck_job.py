@@ -14,15 +14,15 @@ _SOURCE = Path(__file__).parents[1] / "files" / "netcheck.yaml"
 
 
 class NetcheckJob(IndexedJobWorkload):
-    """An Indexed Job that only runs netcheck. It logs nothing with Pluto."""
+    """An Indexed Job that only runs netcheck and logs nothing with Pluto."""
 
     purpose: ClassVar[Purpose] = "netcheck"
 
 
 def job(nodes: int, image: str | None = None, bandwidth: bool = False) -> NetcheckJob:
-    """Return the Job of files/netcheck.yaml with `nodes` pods, by default with the worker image.
+    """Return the Job in files/netcheck.yaml with `nodes` pods. The default image is the worker image.
 
-    With `bandwidth`, netcheck also measures the bandwidth of each pair.
+    With `bandwidth`, netcheck also measures the bandwidth of each pair of pods.
     """
     service, document = yaml.safe_load_all(_SOURCE.read_text())
     spec = document["spec"]

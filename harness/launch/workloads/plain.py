@@ -50,7 +50,7 @@ def take_image(spec: Object, image: str) -> None:
 
 @dataclass(frozen=True)
 class PlainWorkload(ABC):
-    """An object with a pod template. `beside` are the other objects of its file."""
+    """An object with a pod template. `beside` are the other objects in its file."""
 
     document: Object
     beside: tuple[Object, ...]
@@ -59,7 +59,7 @@ class PlainWorkload(ABC):
     kind: ClassVar[str]
     held: ClassVar[bool]
     spreads: ClassVar[bool] = False
-    """Whether the harness spreads the pods over nodes. Here, the manifest decides."""
+    """False, because the manifest decides whether the pods are spread over the nodes."""
     purpose: ClassVar[Purpose] = "training"
     watched_kind: ClassVar[kinds.WatchedKind]
     launcher: ClassVar[str] = "apply"
@@ -74,17 +74,17 @@ class PlainWorkload(ABC):
 
     @abstractmethod
     def mistakes(self) -> Iterable[str]:
-        """Yield the mistakes in a manifest of this kind, as "field: expected …, found …"."""
+        """Yield the mistakes in a manifest of this kind, in the form "field: expected …, found …"."""
 
     @abstractmethod
     def members(self, kube: Kube, /) -> int: ...
 
     def must_answer(self, _kube: Kube, /) -> list[str]:
-        """Return no nodes, because the test is not about individual nodes."""
+        """Return no nodes, because the workload does not test individual nodes."""
         return []
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:  # noqa: B027 - optional
-        """Make the changes that are specific to the kind in the document that will be applied."""
+        """Change the document that will be applied, as this kind of workload requires."""
 
     # -- the content of the file -------------------------------------------------------------------------
     @property
@@ -97,7 +97,7 @@ class PlainWorkload(ABC):
 
     @cached_property
     def _container(self) -> Object:
-        """Return the container in which the ranks run, the first one."""
+        """Return the container in which the ranks run. It is the first container of the pod."""
         return dict(self.template["spec"]["containers"][0])
 
     @property
@@ -110,7 +110,7 @@ class PlainWorkload(ABC):
 
     @property
     def first_host(self) -> str | None:
-        """Return the DNS name of the first pod, or None if it has none."""
+        """Return the DNS name of the first pod, or None if the pods have no DNS names."""
         return None
 
     @property
@@ -132,7 +132,7 @@ class PlainWorkload(ABC):
     def job_name(self, nonce: str, /) -> str:
         """Return the name of this launch's job on the tracker.
 
-        It contains the nonce, because a tracker may have several launches of the same manifest.
+        The name contains the nonce, because a tracker can have several launches of the same manifest.
         """
         return f"{self.name}-{nonce}"
 
@@ -192,7 +192,7 @@ class PlainWorkload(ABC):
         return {*self.secret_envs.values()}.union(*map(secrets_in, texts))
 
     def check(self, settings: Settings) -> None:
-        """Raise UsageError for a konduktor config, or for netcheck if the pods have no DNS names."""
+        """Raise UsageError if a konduktor config is set, or if netcheck is set and pods have no DNS names."""
         if settings.netcheck and self.first_host is None and self.purpose != "nodes":
             raise UsageError(
                 f"manifest {self.source}: netcheck needs DNS names of pods, and this {self.kind} has none",
@@ -220,7 +220,7 @@ class PlainWorkload(ABC):
         self._pull_secrets(kube, context)
 
     def _pull_secrets(self, kube: Kube, context: RunContext) -> list[UserSecret]:
-        """Return the user's image pull Secrets of the pods, and add their values to the redactor."""
+        """Return the user's image pull Secrets for the pods, and add their values to the redactor."""
         ours = (context.settings.image_pull_secret or "").rpartition("/")[2] or None
         namespace = self.document["metadata"].get("namespace")
         pod = self.template["spec"]
@@ -232,7 +232,7 @@ class PlainWorkload(ABC):
 
     # -- the launch ---------------------------------------------------------------------------------------
     def render(self, surroundings: Surroundings) -> list[Object]:
-        """Return the objects to apply: those beside the workload, then the workload."""
+        """Return the objects to apply: first the other objects in the file, then the workload."""
         document = copy.deepcopy(self.document)
         label = {NONCE_LABEL: surroundings.nonce}
         template = document["spec"]["template"]
@@ -272,7 +272,7 @@ class PlainWorkload(ABC):
     def _env(self, surroundings: Surroundings) -> list[Object]:
         """Return the manifest's environment without secrets, overridden by the launch's variables."""
         given = {
-            # Pluto's client reads the name of a process's job only from this variable.
+            # Pluto's client reads the job's name only from this variable.
             "KONDUKTOR_JOB_NAME": self.job_name(surroundings.nonce),
             "HARNESS_NODES": str(surroundings.nodes),
             "HARNESS_HOLD": "1" if self.held else "0",
@@ -307,4 +307,4 @@ class PlainWorkload(ABC):
         kube.delete(self.document["apiVersion"], kind, self.name, surroundings.namespace)
 
     def clean(self, surroundings: Surroundings) -> None:  # noqa: B027 - not every kind needs it
-        """Remove nothing, because this kind leaves nothing on this machine."""
+        """Remove nothing, because this kind of workload leaves no files on this machine."""

@@ -1,4 +1,4 @@
-"""Find the mistakes in a manifest with a pod template that do not depend on its kind."""
+"""Find the mistakes in a manifest that are the same for all kinds with a pod template."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from harness.launch.names import QUEUE_LABEL
 from harness.launch.workloads import script_ranks
 
 BESIDE = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim"}
-"""The kinds of objects that a manifest may contain beside its workload."""
+"""The kinds of objects that a manifest can contain in addition to its workload."""
 
 
 _TORCHRUN = re.compile(r"\btorchrun\b|torch\.distributed\.(run|launch)")
@@ -24,7 +24,7 @@ def _text(container: Object) -> str:
 
 
 def mistakes_in(document: Object, beside: Sequence[Object]) -> Iterable[str]:
-    """Yield a message for each mistake, "field: expected …, found …"."""
+    """Yield a message for each mistake, in the form "field: expected …, found …"."""
     spec = document.get("spec")
     template = spec.get("template") if isinstance(spec, dict) else None
     pod = template.get("spec") if isinstance(template, dict) else None

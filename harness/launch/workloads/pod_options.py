@@ -1,7 +1,8 @@
 """Apply `--pod FILE` and `--env NAME=VALUE` to the pods of a workload that the harness generates.
 
 If a variable's name indicates a secret, its value must come from the harness's environment (`--env NAME`), so
-that no process list shows it. The value is stored in a Secret of the launch, to which the pods refer.
+that the value does not appear in a process list. The launch stores the value in a Secret, to which the pods
+refer.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from harness.settings import Settings
 
 TAKEN_PREFIXES = ("HARNESS_", "PLUTO_URL_", "PLUTO_API_", "KONDUKTOR_")
 TAKEN = frozenset({"NO_PROXY", "PLUTO_DISABLE_TELEMETRY"})
-"""Variables that every launch or a setting of the harness sets (harness.launch.prepare)."""
+"""Variables that a launch or a setting of the harness sets (harness.launch.prepare)."""
 W = TypeVar("W", bound=PlainWorkload)
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
@@ -38,7 +39,10 @@ class PodOptions:
     kubectl: str = "kubectl"
 
     def applied(self, workload: W) -> W:
-        """Return the workload with the file and the variables. Raises UsageError if they break the launch."""
+        """Return the workload with the file and the variables applied.
+
+        Raises UsageError if one is invalid.
+        """
         if self.file is None and not self.env:
             return workload
         document = copy.deepcopy(workload.document)
@@ -57,7 +61,7 @@ class PodOptions:
 
 
 def pod_options(settings: Settings, words: Iterable[str] | None) -> PodOptions:
-    """Return the pod options of a command. Its `--env` words override the variables of the settings.
+    """Return the pod options of a command. Its `--env` options override the variables in the settings.
 
     Raises UsageError.
     """
@@ -71,9 +75,9 @@ def pod_options(settings: Settings, words: Iterable[str] | None) -> PodOptions:
 
 
 def variables(words: Iterable[str]) -> dict[str, str]:
-    """Return the variables of NAME=VALUE words, and of NAME words with their values from this process.
+    """Return the variables of the options NAME=VALUE and NAME. Raises UsageError.
 
-    Raises UsageError.
+    The value of an option NAME comes from the environment of this process.
     """
     values: dict[str, str] = {}
     for word in words:
@@ -116,7 +120,7 @@ def by_reference(document: Object, workload: PlainWorkload) -> tuple[Object, str
 
 
 def _variable(name: str, value: str) -> Object:
-    # The kubelet expands $(NAME) and turns $$ into $ in values, but not in the content of Secrets.
+    # The kubelet expands $(NAME) and replaces $$ by $ in values, but not in the content of Secrets.
     secret = secret_variable(name) or secrets_in(value)
     return {"name": name, "value": value if secret else value.replace("$", "$$")}
 
@@ -126,7 +130,7 @@ def _names(container: Object) -> set[str]:
 
 
 def _check_names(names: set[str], own: set[str]) -> None:
-    """Raise UsageError for variables that the launch sets itself, which would replace them silently."""
+    """Raise UsageError if the launch sets a variable itself and so would silently replace its value."""
     if taken := sorted(name for name in names if name in TAKEN | own or name.startswith(TAKEN_PREFIXES)):
         raise UsageError(
             f"{', '.join(taken)}: the launch sets this variable itself",

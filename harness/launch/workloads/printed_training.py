@@ -1,7 +1,7 @@
 """A training from the manifests of `harness train --print-manifests`, launched by `harness run`.
 
-The user may have edited the manifests, so the launch reads everything from the objects: the run's folder from
-the command, the claims from the volumes, and their namespace from the metadata.
+The user can edit the manifests before the launch. So the launch reads all settings from the objects: the
+run's folder from the command, the claims from the volumes, and their namespace from the metadata.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _RUN = ("--run-name", "--run")
 
 @dataclass(frozen=True)
 class PrintedTraining(Training):
-    """The base class of trainings from printed manifests. Their volumes are those that the pods name."""
+    """The base class of trainings from printed manifests. The pods determine the volumes."""
 
     @property
     def mounts(self) -> tuple[claims.Mount, ...]:
-        """Return the mounts of claims in the ranks' container."""
+        """Return the mounts in the ranks' container that use claims."""
         pod = self._pod
         named = {
             str(each.get("name")): mapping(each, "persistentVolumeClaim") for each in items(pod, "volumes")
@@ -62,13 +62,13 @@ class PrintedTraining(Training):
 
     @property
     def _lacking(self) -> tuple[claims.Mount, ...]:
-        """Return the mounts of claims that are not in the file."""
+        """Return the mounts whose claims are not in the file."""
         beside: Sequence[Object] = self.beside  # type: ignore[attr-defined] # of PlainWorkload
         there = {each["metadata"]["name"] for each in beside if each["kind"] == _CLAIM}
         return tuple(one for one in self.mounts if one.claim not in there)
 
     def check(self, settings: Settings) -> None:
-        """Raise UsageError if a claim is neither in the file nor in a named namespace."""
+        """Raise UsageError if a claim is not in the file and the file names no namespace with claims."""
         super(Training, self).check(settings)  # type: ignore[misc] # of PlainWorkload
         check_tracking(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
         names = sorted({one.claim for one in self._lacking})
@@ -97,7 +97,7 @@ class PrintedTraining(Training):
         return claims.read(kube, self.asked.claims_namespace, self._lacking, self.asked.replicas)
 
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
-        """Return the claims and volumes to create because the file lacks them, and the pods' mounts."""
+        """Return the claims and volumes that are missing in the file and must be created, and the mounts."""
         namespace, nonce = surroundings.namespace, surroundings.nonce
         if not self._lacking:
             return [], Shared(self.mounts)
@@ -109,7 +109,7 @@ class PrintedTraining(Training):
         return list(claims.of_folder(folder, namespace, namespace, nonce)), Shared(self.mounts)
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Remove TRAINING_HOLD, because the init keeps the containers running. The volumes do not change."""
+        """Remove the variable TRAINING_HOLD, because the init keeps the containers running."""
         super(Training, self).prepare(document, surroundings)  # type: ignore[misc] # of PlainWorkload
         template = document["spec"]["template"]
         env = template["spec"]["containers"][0]["env"]
@@ -129,11 +129,11 @@ class PrintedJob(PrintedTraining, IndexedJobWorkload):
 
 
 def of_documents(document: Object, beside: Sequence[Object], source: str) -> PlainWorkload:
-    """Return the training of printed manifests. Raises UsageError."""
+    """Return the training that the printed manifests describe. Raises UsageError for mistakes in them."""
     stateful = document["kind"] == "StatefulSet"
     workload_class = PrintedStatefulSet if stateful else PrintedJob
     own = tuple(each for each in beside if each["metadata"]["name"] != ETCD)
-    plain = workload_class(document, own, source)  # Raises for mistakes in the objects.
+    plain = workload_class(document, own, source)  # Raises UsageError for mistakes in the objects.
     namespace = document["metadata"].get("namespace")
     words = _words(document["spec"]["template"]["spec"]["containers"][0])
     asked = Asked(
@@ -150,7 +150,7 @@ def of_documents(document: Object, beside: Sequence[Object], source: str) -> Pla
 
 
 def _most(nodes: str, replicas: int, source: str) -> int | None:
-    """Return the maximum of a range NNODES, or None for a single number. Raises UsageError."""
+    """Return the maximum if NNODES is a range, or None if it is a single number. Raises UsageError."""
     least, between, most = nodes.partition(":")
     if not between:
         return None
@@ -163,7 +163,7 @@ def _most(nodes: str, replicas: int, source: str) -> int | None:
 
 
 def _words(container: Object) -> list[str]:
-    """Return the words of the ranks' command, including those in a script for a shell."""
+    """Return the words of the ranks' command, including the words of a shell script in it."""
     text = " ".join(map(str, [*(container.get("command") or []), *(container.get("args") or [])]))
     try:
         return shlex.split(text.replace("$$", "$").replace("=", " "))
@@ -172,7 +172,7 @@ def _words(container: Object) -> list[str]:
 
 
 def _secrets(pod: Object, namespace: str | None) -> list[Wanted]:
-    """Return the Secrets with variables without which the pods cannot start."""
+    """Return the Secrets that the pods need for their environment variables in order to start."""
     container = items(pod, "containers")[0]
     names = [mapping(each, "secretRef") for each in items(container, "envFrom")]
     names += [mapping(each, "valueFrom", "secretKeyRef") for each in items(container, "env")]

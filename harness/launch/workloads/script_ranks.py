@@ -1,8 +1,8 @@
 """Determine from a script how many ranks torchrun starts on each node.
 
-torchrun reads the number from `--nproc-per-node` in each of its spellings, or from PET_NPROC_PER_NODE.
-Comments, `echo` and options of other programs are ignored. A number that the script computes is unknown
-before the launch; then the recorded world size is used.
+torchrun reads the number from the option `--nproc-per-node`, in any of its spellings, or from
+PET_NPROC_PER_NODE. Comments, `echo` and options of other commands are ignored. If the script computes the
+number, it is unknown before the launch, and the recorded world size is used.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ _ANY_OPTION = re.compile(r"--nproc[_-]per[_-]node[= ](\d{1,9})\b", re.ASCII)
 _SEPARATORS = ";&|()\n"
 _SHELLS = {"sh", "bash", "dash", "zsh"}
 _BEFORE = {"exec", "env", "nohup", "time", "command", "then", "do", "else", "if", "while", "until", "!", "{"}
-"""Words that may precede a program's name."""
+"""Words that can precede the name of a command."""
 _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$(?:([A-Za-z_]\w*)|\{([A-Za-z_]\w*)(?::?-([^{}$]*))?\})")
 OF_DEVICES = ("gpu", "auto")
 COMPUTED = (*OF_DEVICES, "cpu", "xpu")
-"""Words that torchrun accepts instead of a number."""
+"""Words that torchrun accepts instead of a number of processes."""
 
 
 @dataclass(frozen=True)
 class Processes:
-    """The number of ranks on each node according to a script."""
+    """The number of ranks on each node, according to a script."""
 
     count: int | None
-    """None if the script computes the number, or if no torchrun is recognized."""
+    """The number of ranks, or None if the script computes it or no torchrun command is recognized."""
     wrong: str = ""
-    """A value that torchrun does not accept, or ""."""
+    """The value of the option if torchrun does not accept it, otherwise ""."""
     guess: int = 1
-    """The count, or the best guess if it is unknown."""
+    """The number of ranks, or the best guess if the number is unknown."""
 
 
 def read(script: str, env: Mapping[str, str], gpus: int | None = None) -> Processes:
-    """Return the number of ranks that a script's torchrun starts. `gpus` is the number of GPUs per pod."""
-    option = _ANY_OPTION.search(script)  # It may be an option of a wrapper script that passes it to torchrun.
+    """Return the number of ranks that torchrun starts in a script. `gpus` is the number of GPUs per pod."""
+    option = _ANY_OPTION.search(script)  # A wrapper script can pass this option on to torchrun.
     processes = _read(script, env, gpus)
     return replace(processes, guess=processes.count or (int(option[1]) if option else 0) or 1)
 
@@ -67,7 +67,10 @@ def _read(script: str, env: Mapping[str, str], gpus: int | None) -> Processes:
 
 
 def _programs(script: str, known: dict[str, str]) -> Iterator[list[str]]:
-    """Yield the words of each program that a script starts. Add the variables that it sets to `known`."""
+    """Yield the words of each command that a script runs.
+
+    Add the variables that the script sets to `known`.
+    """
     for words in commands(script):
         rest = list(words)
         while rest and (
@@ -92,7 +95,7 @@ def _programs(script: str, known: dict[str, str]) -> Iterator[list[str]]:
 
 
 def _arguments(words: list[str]) -> list[str] | None:
-    """Return the arguments of a torchrun, or None for another program."""
+    """Return the arguments of a torchrun command, or None for any other command."""
     name = words[0].rpartition("/")[2]
     if name == "torchrun":
         return words[1:]
@@ -104,7 +107,7 @@ def _arguments(words: list[str]) -> list[str] | None:
 
 
 def _option(arguments: list[str]) -> str | None:
-    """Return the value of --nproc-per-node, which precedes the script's name, or None."""
+    """Return the value of --nproc-per-node before the script's name, or None."""
     rest = iter(arguments)
     for word in rest:
         if not word.startswith("-"):
@@ -126,7 +129,7 @@ def _option(arguments: list[str]) -> str | None:
 
 
 def _expanded(text: str, known: Mapping[str, str]) -> str | None:
-    """Return a word with its variables expanded, or None if its value is known only at run time."""
+    """Return a word with its variables expanded, or None if a variable is known only at run time."""
 
     def value(found: re.Match[str]) -> str:
         name, otherwise = found[1] or found[2], found[3]
@@ -178,7 +181,7 @@ def _piece(text: str, at: int) -> tuple[str, int]:
 
 
 def _closing(text: str, at: int) -> int:
-    """Return the position after the parenthesis that closes the one at `at`."""
+    """Return the position after the parenthesis that closes the parenthesis at position `at`."""
     depth = 0
     for position in range(at, len(text)):
         depth += {"(": 1, ")": -1}.get(text[position], 0)

@@ -1,4 +1,4 @@
-"""A StatefulSet as a workload: pods with stable names, NAME-0 to NAME-(n-1)."""
+"""A StatefulSet as a workload. Its pods have the stable names NAME-0 to NAME-(n-1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.launch.workloads.plain import PlainWorkload
 
 
 class StatefulSetWorkload(PlainWorkload):
-    """A StatefulSet. The kubelet restarts its containers, so they keep running after the command's end."""
+    """A StatefulSet. Its containers are kept running after the command, or the kubelet would restart them."""
 
     kind: ClassVar[str] = "StatefulSet"
     held: ClassVar[bool] = True
@@ -22,19 +22,19 @@ class StatefulSetWorkload(PlainWorkload):
 
     @property
     def first_host(self) -> str | None:
-        """Return the DNS name of pod 0, or None without a headless Service."""
+        """Return the DNS name of pod 0, or None if the StatefulSet has no headless Service."""
         service = self.document["spec"].get("serviceName")
         return f"{self.name}-0.{service}" if service else None
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Add the variable HARNESS_NODE_RANK for netcheck, from the pod's index label."""
+        """Add the variable HARNESS_NODE_RANK for netcheck. Its value is the pod's index label."""
         if surroundings.netcheck:
             field = {"fieldRef": {"fieldPath": f"metadata.labels['{POD_INDEX}']"}}
             env = document["spec"]["template"]["spec"]["containers"][0]["env"]
             env.append({"name": "HARNESS_NODE_RANK", "valueFrom": field})
 
     def members(self, _kube: Kube, /) -> int:
-        """Return the StatefulSet's replicas."""
+        """Return the number of the StatefulSet's replicas."""
         return int(self.document["spec"].get("replicas", 1))
 
     def mistakes(self) -> Iterable[str]:

@@ -34,7 +34,7 @@ from harness.torchrun_controller.plan.gpu_layout import Refused
 _Spec = TypeVar("_Spec", bound=BaseModel)
 BESIDE = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim", names.QUEUE_KIND}
 MADE_SECONDS = 60.0
-"""The timeout for the controller to create the JobSet, which takes about 1 s."""
+"""The timeout for the controller to create the JobSet. The controller normally needs about 1 s."""
 SETUP = """export KONDUKTOR_OUTPUT_DIR="${KONDUKTOR_OUTPUT_DIR:-/tmp/harness-output}"
 if [ -d /opt/harness/recorder ]; then
   read -r harness_shell _ </proc/self/stat  # process 1 may be another container's
@@ -51,7 +51,7 @@ fi
 
 @dataclass(frozen=True)
 class TorchrunJobWorkload(PlainWorkload):
-    """A TorchrunJob (`document`) with its TorchrunQueue, which is one of `beside`."""
+    """A TorchrunJob with its TorchrunQueue. `document` is the job; `beside` contains the queue."""
 
     kind: ClassVar[str] = "JobSet"
     held: ClassVar[bool] = False
@@ -84,7 +84,10 @@ class TorchrunJobWorkload(PlainWorkload):
 
     @cached_property
     def _queue(self) -> Object:
-        """Return the TorchrunQueue that the job names, from the same file. Raises _Wrong without one."""
+        """Return the job's TorchrunQueue from the same file.
+
+        Raises _Wrong if the file does not contain it.
+        """
         queues = {each["metadata"]["name"]: each for each in self.beside if each["kind"] == names.QUEUE_KIND}
         if self._spec.queue_name not in queues:
             others = ", ".join(sorted(queues)) or "none"
@@ -120,7 +123,10 @@ class TorchrunJobWorkload(PlainWorkload):
 
     @property
     def queue(self) -> str:
-        """Return the LocalQueue of the TorchrunQueue, by default that of each launch's namespace."""
+        """Return the LocalQueue of the TorchrunQueue.
+
+        The default is the LocalQueue of a launch's namespace.
+        """
         return self._resolved.queue.local_queue or str(Settings.model_fields["queue"].default)
 
     @property
@@ -128,13 +134,13 @@ class TorchrunJobWorkload(PlainWorkload):
         return {name: value for name, value in super().envs.items() if not RESERVED.fullmatch(name)}
 
     def provide(self, context: RunContext) -> Iterable[str]:
-        """Build the controller's image for a cluster of the harness, and return it."""
+        """Build the controller's image and return it. On a user's cluster, return no image."""
         return (_image(context),) if context.settings.kubeconfig is None else ()
 
     def install(self, kube: Kube, context: RunContext) -> None:
-        """Install the controller on a cluster of the harness; on a user's cluster, require it.
+        """Install the controller on a cluster of the harness. On a user's cluster, require the controller.
 
-        This precedes the watch on TorchrunJobs.
+        The CRDs must exist before TorchrunJobs can be watched.
         """
         if context.settings.kubeconfig is None:
             torchrun.install(kube, _image(context))
@@ -142,7 +148,7 @@ class TorchrunJobWorkload(PlainWorkload):
             torchrun.require(kube)
 
     def render(self, surroundings: Surroundings) -> list[Object]:
-        """Return the objects of the file, with the launch's additions in the queue's template."""
+        """Return the objects in the file, with the launch's additions in the queue's pod template."""
         job, queue = copy.deepcopy(self.document), copy.deepcopy(self._queue)
         rest = [copy.deepcopy(each) for each in self.beside if each is not self._queue]
         added = [each for each in self._env(surroundings) if not RESERVED.fullmatch(each["name"])]
@@ -222,7 +228,7 @@ def _valid(model: type[_Spec], document: Object) -> _Spec:
 
 
 def _pending(job: Object) -> str | None:
-    """Return the job's phase and message while it has no JobSet, otherwise None. Raises HarnessError."""
+    """Return the job's phase and message, or None if the job has a JobSet. Raises HarnessError on failure."""
     status = job.get("status") or {}
     if status.get("phase") == "Failed":
         raise HarnessError(

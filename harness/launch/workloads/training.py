@@ -1,7 +1,8 @@
 """Launch a training: a StatefulSet or Indexed Job whose pods are torchrun's nodes and share volumes.
 
 The trainers are in the worker image (harness/workers/training). torchrun restarts killed ranks, training.sh
-restarts a node's torchrun, and the pod's controller replaces pods. The launch limits the number of restarts.
+restarts torchrun on its node, and the StatefulSet or Job replaces pods. The launch limits the number of
+restarts.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ class Shared:
 
 @dataclass(frozen=True)
 class Training:
-    """The base class of trainings. It creates the volumes before the workload and removes them at the end."""
+    """The base class of trainings. It creates the volumes before the workload and removes them afterwards."""
 
     asked: Asked = field(default_factory=Asked)
 
     def check(self, settings: Settings) -> None:
-        """Raise UsageError if the training is not possible on this kind of cluster."""
+        """Raise UsageError if the training's options are invalid or not possible on this kind of cluster."""
         super().check(settings)  # type: ignore[misc] # of PlainWorkload
         check_tracking(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
         if self.asked.gpus is None:
@@ -75,7 +76,7 @@ class Training:
             claims.check(asked.volumes, asked.storage_class, asked.claims_namespace, existing)
         if existing and asked.data is not None:
             raise UsageError("--data applies only to kind: copy the texts to the cluster's datasets-pvc")
-        if not asked.secrets:  # Otherwise a Secret of the cluster may have the keys.
+        if not asked.secrets:  # Otherwise, a Secret in the cluster can contain the keys.
             for option, url in asked.transfers():
                 training_transfer.check(option, url, training_transfer.keys_of((), option))
         asked.examine_data()
@@ -87,7 +88,7 @@ class Training:
     def install(self, kube: Kube, context: RunContext) -> None:
         """Install nothing. Raises UsageError for Secrets, a model or claims that this training cannot use.
 
-        Nothing of the launch has been created yet.
+        This check runs before any object of the launch is created.
         """
         super().install(kube, context)  # type: ignore[misc] # of PlainWorkload
         asked, secrets = self.asked, self._secrets(kube, context)
@@ -117,7 +118,7 @@ class Training:
         return claims.read(kube, asked.claims_namespace, asked.mounts(), asked.replicas)
 
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
-        """Return the claims and volumes to create, and the pods' mounts."""
+        """Return the claims and volumes to create, and the mounts of the pods."""
         asked, namespace, nonce = self.asked, surroundings.namespace, surroundings.nonce
         used = asked.mounts()
         if not used:
@@ -134,7 +135,7 @@ class Training:
         return list(claims.of_folder(shared_folder(surroundings), folder, namespace, nonce)), Shared(used)
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Add the volumes of this cluster to the pods, and remove the Secret that only transfers get."""
+        """Add the volumes to the pods. Remove the Secret with the S3 keys, which only transfers use."""
         super().prepare(document, surroundings)  # type: ignore[misc] # of PlainWorkload
         _, shared = self.volumes(surroundings)
         template = document["spec"]["template"]
@@ -145,7 +146,10 @@ class Training:
             container["envFrom"] = [e for e in named if mapping(e, "secretRef").get("name") != keys.name]
 
     def _keys_secret(self, surroundings: Surroundings) -> UserSecret | None:
-        """Return the Secret with the keys of the transfers, which the ranks must not get, or None."""
+        """Return the Secret with the S3 keys of the transfers, or None.
+
+        The ranks must not get this Secret.
+        """
         if not self.asked.transfers():
             return None
         return training_transfer.source_of(self._secrets(surroundings.kube, surroundings.context))
@@ -156,7 +160,7 @@ class Training:
         return Volumes(shared.mounts, shared.one_node, self.pod_spec)  # type: ignore[attr-defined] # of PlainWorkload
 
     def upload(self, surroundings: Surroundings) -> str:
-        """Send the run to the storage of --upload. Return a JSON document with the result or the error."""
+        """Upload the run to the storage of --upload. Return a JSON document with the result or the error."""
         assert self.asked.upload is not None
         keys = self._transfer_keys("--upload", surroundings)
         place = (self.of_pods(surroundings), surroundings, surroundings.context.progress)
@@ -206,7 +210,7 @@ class Training:
         return super().submit(surroundings, record)  # type: ignore[misc,no-any-return] # of PlainWorkload
 
     def clean(self, surroundings: Surroundings) -> None:
-        """Delete etcd and the PersistentVolumes. Folders of kind clusters are left to Cluster.free_disk."""
+        """Delete etcd and the PersistentVolumes. Cluster.free_disk later deletes folders of kind clusters."""
         if self.asked.brings_etcd:
             surroundings.kube.delete("v1", "Pod", ETCD, surroundings.namespace)
         claims.remove(surroundings.kube, surroundings.nonce)
@@ -214,7 +218,7 @@ class Training:
 
 @dataclass(frozen=True)
 class TrainingStatefulSet(Training, StatefulSetWorkload):
-    """A training as a StatefulSet, as in the guide."""
+    """A training as a StatefulSet."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +255,7 @@ def workload(asked: Asked) -> PlainWorkload:
 
 
 def etcd(image: str, namespace: str | None = None) -> list[Object]:
-    """Return a Service and a pod for etcd. Its data is lost with the pod."""
+    """Return a Service and a pod for etcd. The data of etcd is lost with the pod."""
     service, pod = yaml.safe_load_all((_FILES / "train-etcd.yaml").read_text())
     pod["spec"]["containers"][0]["image"] = image
     for document in (service, pod):
@@ -260,14 +264,14 @@ def etcd(image: str, namespace: str | None = None) -> list[Object]:
 
 
 def _redact(context: RunContext, values: Iterable[str]) -> None:
-    """Add these values to the bundle's redactor."""
+    """Add values to the bundle's redactor."""
     if isinstance(context, RecordedContext):
         for value in values:
             context.writer.redactor.add(value)
 
 
 def weights_of(run: Path, runs_dir: Path) -> tuple[str, str]:
-    """Return a bundle's name and the digest of its training's last weights. Raises UsageError."""
+    """Return a bundle's name and the digest of the weights in its last checkpoint. Raises UsageError."""
     bundle = opened(run, runs_dir)
     try:
         audit = json.loads((bundle.path / "training-audit.json").read_text())
@@ -281,21 +285,21 @@ def weights_of(run: Path, runs_dir: Path) -> tuple[str, str]:
 
 
 def check_tracking(envs: Mapping[str, str]) -> None:
-    """Raise UsageError if the ranks cannot log to the MLflow server that their environment names."""
+    """Raise UsageError if the ranks cannot log to the MLflow server in their environment."""
     if (uri := envs.get("MLFLOW_TRACKING_URI")) and (why := mlflow_client.problem(uri)):
         raise UsageError(why)
 
 
 def check_gloo(envs: Mapping[str, str]) -> None:
-    """Raise UsageError if the variable for gloo, the backend for CPUs, does not name a valid interface."""
+    """Raise UsageError if the variable for gloo, the backend on CPUs, contains no valid interface name."""
     if (value := envs.get(GLOO)) and (why := gloo.problem(value)):
         raise UsageError(f"{GLOO}: {why}", hint="leave it out: gloo uses the interface of the pod's address")
 
 
 def manifests(asked: Asked, of_pods: PodOptions | None = None, pull_secret: str | None = None) -> str:
-    """Return the objects as YAML for `kubectl apply -f -`. The guide's commands work with them.
+    """Return the objects as YAML for `kubectl apply -f -`.
 
-    They include claims for a storage class. Other claims, Secrets and `pull_secret` must exist in the
+    With a storage class, they include claims. Other claims, Secrets and `pull_secret` must exist in the
     namespace. Pods of a StatefulSet keep running after their training until they are deleted. NNODES is a
     range, so `kubectl scale` can change the number of nodes, up to `Asked.max_replicas` or MOST_REPLICAS.
     """
@@ -338,7 +342,7 @@ def manifests(asked: Asked, of_pods: PodOptions | None = None, pull_secret: str 
 
 
 def _complete(pod: Object, asked: Asked, labels: Object) -> None:
-    """Add the parts that both kinds need: command, environment, volumes, GPUs, spread over nodes."""
+    """Add the command, environment, volumes, GPUs and spread over nodes to the pods of either kind."""
     container = pod["containers"][0]
     memory = asked.memory or ("8Gi" if asked.gpus is None else None)
     limits: Object = {"memory": memory} if memory else {}
@@ -351,7 +355,7 @@ def _complete(pod: Object, asked: Asked, labels: Object) -> None:
     container |= {
         "image": asked.image,
         "command": ["sh", "-c"],
-        # The kubelet expands $(NAME) and turns $$ into $.
+        # The kubelet expands $(NAME) and replaces $$ by $.
         "args": [f"exec {shlex.join(asked.words())}\n".replace("$", "$$")],
         "resources": {"requests": requests, "limits": limits},
         "env": [
@@ -375,7 +379,7 @@ def _complete(pod: Object, asked: Asked, labels: Object) -> None:
 
 
 def use(pod: Object, shared: Shared, labels: Object) -> None:
-    """Add the shared volumes to a pod. `labels` select all pods of the training."""
+    """Add the shared volumes to a pod. The argument `labels` selects all pods of the training."""
     container = pod["containers"][0]
     mounted, volumes = claims.mounts(shared.mounts), claims.pod_volumes(shared.mounts)
     if not shared.mounts:  # The output of the smoke test is not needed afterwards.

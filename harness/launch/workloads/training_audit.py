@@ -1,4 +1,4 @@
-"""Audit the checkpoints of an ended training, in a pod that mounts the same volumes read-only.
+"""Audit the checkpoints of a finished training, in a pod that mounts the same volumes read-only.
 
 The output of the audit (harness/workers/training/audit.py) becomes training-audit.json in the bundle.
 """
@@ -16,11 +16,11 @@ from harness.launch.workloads.training_pod import Program
 FILE = "training-audit.json"
 NAME = "training-audit"
 SECONDS = 240.0
-"""The timeout for the pod to start, and for the audit."""
+"""The timeout for the start of the pod, and also the timeout for the audit."""
 
 
 def audit(trained: Training, surroundings: Surroundings, progress: Progress) -> str:
-    """Return the JSON document that the audit printed, or {"error": …} if it failed."""
+    """Run the audit. Return the JSON document that it prints, or {"error": …} if it fails."""
     progress("auditing the checkpoints")
     volumes = trained.of_pods(surroundings)
     document = training_pod.printed(program(trained), volumes, surroundings, progress)
@@ -30,6 +30,6 @@ def audit(trained: Training, surroundings: Surroundings, progress: Progress) -> 
 
 
 def program(trained: Training) -> Program:
-    """Return the program of the audit's pod."""
+    """Return the command of the audit's pod."""
     words = ("python3", "-m", "training.audit", "--run-dir", f"/out/{trained.asked.run}")
     return Program(NAME, (*words, "--data-dir", "/data"), "the audit of the checkpoints", SECONDS, SECONDS)

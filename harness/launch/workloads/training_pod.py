@@ -1,7 +1,7 @@
-"""A helper pod of a training: it mounts the ranks' volumes, runs a program and prints its result.
+"""A helper pod of a training, which mounts the ranks' volumes, runs a command and prints its result.
 
-The pod has no label of the launch, so it does not count as a rank. It has the ranks' tolerations, node
-selector, node affinity and security context.
+The pod does not have the label of the launch, so it does not count as a rank. It has the ranks' tolerations,
+node selector, node affinity and security context.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ PLACED = ("tolerations", "nodeSelector", "securityContext", "priorityClassName",
 
 @dataclass(frozen=True)
 class Program:
-    """The program of a helper pod."""
+    """The command of a helper pod, with its timeouts."""
 
     name: str
-    """The name of the pod. The container's name is its last part."""
+    """The name of the pod. The container's name is the part after the last hyphen."""
     words: Sequence[str]
     does: str
     """A description for messages, e.g. "the audit of the checkpoints"."""
     start_seconds: float
-    """The timeout until the container runs, for scheduling and pulling the image."""
+    """The timeout in seconds until the container runs. It includes scheduling and the image pull."""
     seconds: float
-    """The timeout of the program."""
+    """The timeout of the command in seconds."""
     writes: bool = False
-    """Whether the program writes to the outputs. Otherwise, all volumes are mounted read-only."""
+    """Whether the command writes to the volume for outputs. Otherwise, all volumes are mounted read-only."""
     secret: str | None = None
     """A Secret in the launch's namespace whose keys become environment variables."""
 
@@ -62,7 +62,7 @@ class Volumes:
 
 
 def printed(program: Program, volumes: Volumes, surroundings: Surroundings, progress: Progress) -> str:
-    """Run the program in a pod. Return the last JSON document that it printed, or {"error": …}."""
+    """Run the command in a pod. Return the last JSON document that it prints, or {"error": …}."""
     kube, namespace = surroundings.kube, surroundings.namespace
     try:
         _made(kube, pod(program, volumes, surroundings))
@@ -81,7 +81,7 @@ def printed(program: Program, volumes: Volumes, surroundings: Surroundings, prog
 
 
 def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Object:
-    """Return the helper pod for a program."""
+    """Return the helper pod for a command."""
     used = [one if program.writes else replace(one, read_only=True) for one in volumes.mounts]
     own = (items(volumes.ranks, "containers") or [{}])[0].get("securityContext")
     container = {
@@ -121,12 +121,12 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
     reraise=True,
 )
 def _made(kube: Kube, document: Object) -> None:
-    """Create the pod. Retry, because a fault in the training may also have hit a webhook, which restarts."""
+    """Create the pod. Retry, because a fault in the training can also make a webhook restart."""
     kube.apply(document)
 
 
 def _beside(surroundings: Surroundings) -> Object:
-    """Return the affinity to the node of the ranks, ended ones included, because it has the volume."""
+    """Return an affinity to the node on which ranks run or have run, because the volume is attached there."""
     selector = f"{NONCE_LABEL}={surroundings.nonce}"
     pods = surroundings.kube.objects("v1", "Pod", surroundings.namespace, selector=selector)
     names = sorted({pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")})
@@ -136,7 +136,7 @@ def _beside(surroundings: Surroundings) -> Object:
 
 
 def _ended(kube: Kube, namespace: str, program: Program, progress: Progress) -> str:
-    """Wait for the end of the pod, and report its last log line as progress. Return the pod's phase.
+    """Wait until the pod terminates, and report its last log line as progress. Return the pod's phase.
 
     Raises WaitError.
     """
@@ -169,7 +169,7 @@ def _ended(kube: Kube, namespace: str, program: Program, progress: Progress) -> 
 
 
 def _why(pod: Object) -> str:
-    """Return why a pod does not start, from its container states and conditions, or ""."""
+    """Return the reason why a pod does not start, according to its status, or ""."""
     waiting = [mapping(one, "state", "waiting") for one in items(pod, "status", "containerStatuses")]
     conditions = [one for one in items(pod, "status", "conditions") if one.get("status") == "False"]
     texts = [one.get("message") or one.get("reason") for one in (*waiting, *conditions)]

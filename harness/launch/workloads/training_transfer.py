@@ -1,8 +1,8 @@
-"""Upload a run to S3 storage after its training, or restore one before it (`--upload`, `--resume-from`).
+"""Upload a run to S3 after a training (`--upload`), or restore a run before a training (`--resume-from`).
 
-A helper pod with the ranks' volumes does the transfer (harness/workers/training/transfer.py). The keys come
-from the environment or a Secret of the user. They are copied into a Secret in the launch's namespace. Only
-this pod reads that Secret, and it is deleted after the pod's end.
+A helper pod with the ranks' volumes does the transfer (harness/workers/training/transfer.py). The S3 keys
+come from the environment or from a Secret of the user. They are copied into a Secret in the launch's
+namespace. Only the helper pod reads this Secret, and the Secret is deleted after the transfer.
 """
 
 from __future__ import annotations
@@ -40,14 +40,14 @@ from harness.workers.training.object_store import (
 
 START_SECONDS = 240.0
 SECONDS = 6 * 3600.0
-"""The timeout of a transfer. A stalled connection ends it much earlier."""
+"""The timeout of a transfer in seconds. If the connection stalls, the transfer fails much earlier."""
 Keys = Mapping[str, str]
-"""Environment variables of AWS's tools. The values are secrets."""
+"""The environment variables of AWS's tools, with their values. They include secrets."""
 Option = Literal["--upload", "--resume-from"]
 
 
 def source_of(secrets: Iterable[UserSecret]) -> UserSecret | None:
-    """Return the user's Secret with the keys, or None. The ranks do not get this Secret."""
+    """Return the user's Secret with the S3 keys, or None. The ranks do not get this Secret."""
     needed = {KEY_ID, SECRET_KEY}
     return next((one for one in secrets if one.name != HF_TOKEN and needed <= one.data.keys()), None)
 
@@ -55,7 +55,7 @@ def source_of(secrets: Iterable[UserSecret]) -> UserSecret | None:
 def keys_of(
     secrets: Iterable[UserSecret], option: Option, environment: Mapping[str, str] = os.environ
 ) -> Keys:
-    """Return the keys for a transfer, from a Secret of the user or the environment. Raises UsageError."""
+    """Return the S3 keys for a transfer, from a Secret of the user or the environment. Raises UsageError."""
     secret = source_of(secrets)
     if secret is None:
         keys = {name: environment[name] for name in VARIABLES if environment.get(name)}
@@ -71,20 +71,20 @@ def keys_of(
         name: base64.b64decode(value).decode(errors="replace").strip() for name, value in secret.data.items()
     }
     if any(values.get(name) for name in PLACE):
-        place = {}  # The Secret names the endpoint or region, so the environment's values do not apply.
+        place = {}  # The endpoint or region in the Secret takes precedence over the environment.
     return {**place, **{name: values[name] for name in VARIABLES if values.get(name)}}
 
 
 def credentials(keys: Keys) -> list[str]:
-    """Return the values that are secrets (not those of PLACE), for the redactor."""
+    """Return the values that the redactor must remove: all except those of PLACE."""
     return [value for name, value in keys.items() if name not in PLACE]
 
 
 def check(option: Option, url: str, keys: Keys) -> None:
-    """Raise UsageError if the bucket cannot be used from here. Nothing is written to it.
+    """Raise UsageError if this machine cannot use the bucket. No object is written to the bucket.
 
-    For an upload, a multipart upload is started and aborted, to check that the keys permit writing. For a
-    resume, the prefix must contain a checkpoint whose objects have the sizes in its manifest.
+    For --upload, a multipart upload is started and aborted, to check that the keys permit writing. For
+    --resume-from, the prefix must contain a checkpoint whose objects have the sizes in its manifest.
     """
     name, prefix = located(url)
     bucket = Bucket(name, keys, tries=2)
@@ -123,7 +123,7 @@ def _hint(error: Failed) -> str:
 
 
 def upload(run: str, url: str, keys: Keys, volumes: Volumes, at: Surroundings, progress: Progress) -> str:
-    """Upload the run of an ended training. Return the pod's JSON document, with `error` after a failure."""
+    """Upload the run of a finished training. Return the pod's JSON document, with `error` after a failure."""
     progress(f"uploading the run to {url}")
     document = _transferred("up", run, url, keys, volumes, at, progress)
     result = json.loads(document)
@@ -177,7 +177,7 @@ def _encoded(keys: Keys) -> dict[str, str]:
 
 
 def _forget(kube: Kube, pod: str, namespace: str) -> None:
-    """Delete the Secret with the keys and the pod. If that fails, they are deleted with the namespace."""
+    """Delete the Secret with the S3 keys, and the pod. Otherwise they are deleted with the namespace."""
     for kind, name in (("Secret", TRANSFER_SECRET), ("Pod", pod)):
         with suppress(ApiException, HTTPError, HarnessError):
             kube.delete("v1", kind, name, namespace)

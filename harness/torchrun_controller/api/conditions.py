@@ -1,4 +1,4 @@
-"""Status conditions in Kubernetes' standard form: a type, its status, since when, and the reason."""
+"""Status conditions in the standard form of Kubernetes: type, status, time of transition, and reason."""
 
 from __future__ import annotations
 
@@ -24,28 +24,28 @@ class Condition(Status):
 
 
 def stamp(now: datetime) -> str:
-    """Return a time in the format of Kubernetes, e.g. 2026-11-23T14:00:00Z."""
+    """Return the time in the format of Kubernetes, e.g. 2026-11-23T14:00:00Z."""
     return now.strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def parsed(time: str) -> datetime:
-    """Return the datetime that a Kubernetes timestamp denotes."""
+    """Return a Kubernetes timestamp as a datetime."""
     return datetime.fromisoformat(time.replace("Z", "+00:00"))
 
 
 def found(conditions: list[Condition], kind: str) -> Condition | None:
-    """Return the condition of this type, or None."""
+    """Return the condition of type `kind`, or None."""
     return next((condition for condition in conditions if condition.type == kind), None)
 
 
 def true(conditions: list[Condition], kind: str) -> bool:
-    """Return whether the condition of this type exists and is True."""
+    """Return whether a condition of type `kind` exists and its status is True."""
     condition = found(conditions, kind)
     return condition is not None and condition.status == "True"
 
 
 def with_condition(old: list[Condition], new: Condition, now: datetime) -> list[Condition]:
-    """Return `old` with the condition of `new`'s type replaced by `new`, in the same order."""
+    """Return the conditions in `old`, with `new` added or in place of the condition of the same type."""
     before = found(old, new.type)
     since = before.last_transition_time if before and before.status == new.status else stamp(now)
     changed = new.model_copy(update={"last_transition_time": since})

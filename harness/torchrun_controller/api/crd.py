@@ -22,7 +22,7 @@ HEADER = (
 
 
 def structural(model: type[BaseModel]) -> Json:
-    """Return the structural schema of a model: without references, null and titles."""
+    """Return the structural schema of a model, which has no references, null types or titles."""
     schema = model.model_json_schema(by_alias=True)
     return _structural(schema, schema.get("$defs", {}))
 
@@ -46,7 +46,8 @@ def _structural(schema: Json, parts: Json) -> Json:
     if "const" in schema:
         result["enum"] = [schema["const"]]
     if "properties" in schema:
-        # A structural schema has properties or additionalProperties, not both. Unknown fields are pruned.
+        # A structural schema cannot have both properties and additionalProperties. The API server prunes
+        # unknown fields.
         result.pop("additionalProperties", None)
         required = schema.get("required", [])
         result["properties"] = {
@@ -55,7 +56,7 @@ def _structural(schema: Json, parts: Json) -> Json:
         }
     if isinstance(result.get("additionalProperties"), dict):
         result["additionalProperties"] = _structural(schema["additionalProperties"], parts)
-        # A map's length is maxProperties.
+        # OpenAPI limits the length of a map by maxProperties.
         result.update({"maxProperties": result.pop("maxLength")} if "maxLength" in result else {})
     elif result.get("additionalProperties") is True:
         del result["additionalProperties"]
@@ -65,8 +66,9 @@ def _structural(schema: Json, parts: Json) -> Json:
 
 
 def _with_defaults(result: Json, asked: Json, required: bool) -> Json:
-    """Return `result` with an empty default if a field in it has a default, so that the field's default
-    also applies when the object is omitted. An optional object has no default.
+    """Return an object's schema with the default {} if a field of the object has a default.
+
+    The field's default then also applies if the object is omitted. An optional object gets no default.
     """
     optional = {"type": "null"} in asked.get("anyOf", [])
     if result.get("type") == "object" and not required and not optional and _has_default(result):
@@ -184,7 +186,7 @@ def _definition(
 
 
 def definitions() -> list[Object]:
-    """Return both CRDs."""
+    """Return the CRDs of TorchrunQueue and TorchrunJob."""
     return [
         _definition(names.QUEUE_KIND, ["trq"], QueueSpec, QueueStatus, QUEUE_COLUMNS),
         _definition(

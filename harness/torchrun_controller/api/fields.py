@@ -14,15 +14,17 @@ Json = dict[str, Any]
 
 
 class Spec(BaseModel):
-    """Base class of the parts of a spec. An unknown field is an error: the API server prunes fields that are
-    not in the CRD, so an unknown field means that the CRD and the controller have different versions.
+    """Base class of the models of a spec. An unknown field is an error.
+
+    The API server prunes fields that are not in the CRD. So an unknown field means that the CRD and the
+    controller have different versions.
     """
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="forbid")
 
 
 class Status(BaseModel):
-    """Base class of the parts of a status. Unknown fields, written by another version, are ignored."""
+    """Base class of the models of a status. It ignores unknown fields, which another version has written."""
 
     model_config = ConfigDict(alias_generator=to_camel, populate_by_name=True, extra="ignore")
 
@@ -37,7 +39,7 @@ MAX_QUANTITY = 64
 
 
 def _quantity(value: str | int) -> str | int:
-    """Return the quantity. Raises ValueError for a value that the CRD rejects too."""
+    """Return the quantity unchanged. Raises ValueError for an invalid value, as the CRD rejects it."""
     if len(str(value)) > MAX_QUANTITY or not re.fullmatch(QUANTITY, str(value)):
         raise ValueError("expected a non-negative quantity, e.g. 2, 500m or 64Gi")
     return value
@@ -82,7 +84,7 @@ Named = Annotated[
         }
     ),
 ]
-"""An element of a Kubernetes list that is keyed by name: an environment variable or a volume."""
+"""An element of a Kubernetes list with unique names, such as an environment variable or a volume."""
 Time = Annotated[str, WithJsonSchema({"type": "string", "format": "date-time"})]
 
 
@@ -94,14 +96,14 @@ def rule(expression: str, message: str) -> Json:
 def first(expression: str, message: str) -> Json:
     """Return a CEL rule that applies only when an object is created.
 
-    Use it for fields that cannot change: an object that is older than the rule and violates it can then
-    still be suspended or cancelled.
+    Use such a rule for immutable fields. An object that is older than the rule and violates it can then still
+    be suspended or cancelled.
     """
     return {**rule(f"oldSelf.hasValue() || ({expression})", message), "optionalOldSelf": True}
 
 
 def positive(*fields: str) -> list[Json]:
-    """Return CEL rules that require these quantities to be greater than 0."""
+    """Return CEL rules that require the named quantities to be greater than 0."""
     return [
         rule(
             f"!has(self.{name}) || (type(self.{name}) == int ? self.{name} > 0 : "
@@ -113,7 +115,7 @@ def positive(*fields: str) -> list[Json]:
 
 
 def immutable(*fields: str) -> list[Json]:
-    """Return CEL rules that make these fields immutable."""
+    """Return CEL rules that make the named fields immutable."""
     return [
         rule(
             f"has(self.{name}) == has(oldSelf.{name}) && "
@@ -125,10 +127,10 @@ def immutable(*fields: str) -> list[Json]:
 
 
 def validations(*found: Json) -> Json:
-    """Return these CEL rules as a schema fragment."""
+    """Return CEL rules as a schema fragment."""
     return {"x-kubernetes-validations": list(found)}
 
 
 def rules(*found: Json) -> ConfigDict:
-    """Return a model's configuration with these CEL rules."""
+    """Return a model configuration with CEL rules."""
     return ConfigDict(json_schema_extra=validations(*found))

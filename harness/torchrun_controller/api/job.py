@@ -80,10 +80,10 @@ class WorkspaceStorage(Spec):
     """A branch, tag or commit. The default is the repository's default branch."""
     claim_name: Name | None = None
     secret_name: Name | None = None
-    """A Secret whose keys become environment variables of the download: AWS_ACCESS_KEY_ID,
-    AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL; GIT_USERNAME, GIT_PASSWORD."""
+    """A Secret whose keys become environment variables of the download. For S3, these are AWS_ACCESS_KEY_ID,
+    AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL; for git, GIT_USERNAME and GIT_PASSWORD."""
     size: Quantity = "10Gi"
-    """Size per GPU, or the whole size for a job without GPUs."""
+    """The size per GPU, or the total size for a job without GPUs."""
     storage_class: Word | None = None
     access_mode: AccessMode | None = None
     mount_path: Annotated[str, Field(max_length=1024, pattern="^/.+")] = "/app"
@@ -192,7 +192,10 @@ class JobSpec(Spec):
 
     @property
     def queue_name(self) -> str:
-        """Return the name of the TorchrunQueue, from jobQueue or queue. The CRD requires exactly one."""
+        """Return the name of the TorchrunQueue.
+
+        The CRD requires exactly one of the fields jobQueue and queue.
+        """
         return self.job_queue or self.queue or ""
 
 
@@ -220,7 +223,7 @@ class JobStatus(Status):
     queue: Word | None = None
     job_name: Word | None = None
     job_id: Annotated[Word | None, Field(alias="jobID")] = None
-    """UID of the job's JobSet."""
+    """The UID of the job's JobSet."""
     num_nodes: int | None = None
     processes_per_node: int | None = None
     torchrun_command: Annotated[str, Field(max_length=131072)] | None = None
@@ -230,6 +233,6 @@ class JobStatus(Status):
     start_time: Time | None = None
     completion_time: Time | None = None
     waiting: Waiting | None = None
-    """Updated after at least a minute, and then whenever the time waited has doubled: even a job that waits
-    for hours writes it only a few times."""
+    """The free GPUs while the job waits. They are updated after at least a minute, and then each time the
+    waiting time has doubled, so that a job that waits for hours causes only a few writes."""
     message: Annotated[str, Field(max_length=32768)] | None = None

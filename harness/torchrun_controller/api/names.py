@@ -12,43 +12,45 @@ KUEUE_API = "kueue.x-k8s.io/v1beta2"
 KAI_API = "scheduling.run.ai/v2"
 
 TRAINER = "trainer"
-"""The container in which torchrun runs. It is the first container of a pod template."""
+"""The name of the container in which torchrun runs. It is the first container of a pod template."""
 NODES = "node"
 """The name of the JobSet's replicated job. Pod 0 has the host name `<job>-node-0-0.<job>`."""
 LONGEST_JOB_NAME = 50
-"""Pod 9999 has the host name `<job>-node-0-9999`, which is a DNS label of at most 63 characters."""
+"""The maximum length of a job's name. The host name of pod 9999, `<job>-node-0-9999`, is a DNS label and so
+has at most 63 characters."""
 
 JOB_LABEL = "torchrun-job-name"
-"""Label of pods, JobSets and claims, as in the original operator:
+"""Label of pods, JobSets and claims, with the same name as in the original operator:
 `kubectl get pods -l torchrun-job-name=NAME`."""
 QUEUE_LABEL = "torchrun-queue-name"
 GPU_TYPE_LABEL = f"{GROUP}/gpu-type"
 TEMPLATE_ANNOTATION = f"{GROUP}/template"
-"""On a JobSet: the digest of its spec."""
+"""Annotation of a JobSet: the digest of its spec."""
 WORKSPACE_ANNOTATION = f"{GROUP}/workspace"
-"""On a TorchrunJob: the digest of the workspace that the command line uploads. The pods wait for it."""
+"""Annotation of a TorchrunJob: the digest of the uploaded workspace. The pods wait for the upload."""
 PARTS_ANNOTATION = f"{GROUP}/workspace-parts"
-"""On a TorchrunJob: the number of Secrets that store its code, 0 for none. Empty during the upload."""
+"""Annotation of a TorchrunJob: the number of Secrets that store its code. It is empty during the upload."""
 KEPT_ANNOTATION = f"{GROUP}/workspace-kept"
-"""On a TorchrunJob: true when the cluster stores its code, in Secrets or in the pod `<job>-sync-0`."""
+"""Annotation of a TorchrunJob: true if its code is stored in Secrets or in the pod `<job>-sync-0`."""
 GENERATION_ANNOTATION = f"{GROUP}/workspace-generation"
-"""On a TorchrunJob: the generation of the code that was stored last."""
+"""Annotation of a TorchrunJob: the generation of the code that was stored last."""
 PART_LABEL = f"{GROUP}/workspace-of"
-"""Label of the Secrets and the pod that store a job's code. Its value is the UID of the job."""
+"""Label of the Secrets and the pod that store a job's code. The value is the job's UID."""
 PART_KEY = "part"
 MAX_PARTS = 8
-"""The maximum number of Secrets, of 1 MB each, for a job's code. etcd has 2 GiB for the whole cluster."""
+"""The maximum number of Secrets, of 1 MB each, for a job's code. The etcd of a cluster stores only 2 GiB."""
 UPLOADING, UPLOADING_TO_POD = "Uploading", "UploadingToPod"
-"""Reasons of the condition WorkspaceReady: for a job without and with a pod that stores its code."""
+"""Reasons of the condition WorkspaceReady during an upload to Secrets, or to the pod that stores the code."""
 HOLDER_PORT = 29400
 SPARE_PARTS = 2
-"""The number of additional Secrets that pods mount if they exist: a later sync may need more."""
+"""The number of additional Secrets that pods mount if they exist. A later sync can need these Secrets."""
 FINALIZER = f"{GROUP}/kai-queue"
-"""Finalizer of a TorchrunQueue. Its kai-scheduler Queue is cluster-scoped and cannot have it as an owner."""
+"""Finalizer of a TorchrunQueue. The controller removes it after it has deleted the kai-scheduler Queue. That
+Queue is cluster-scoped, so the namespaced TorchrunQueue cannot be its owner."""
 RESERVED = r"PET_\w+|TORCHRUN_\w+|JOB_COMPLETION_INDEX"
-"""Pattern of the environment variables that torchrun reads as options or that the controller sets."""
+"""Pattern of the environment variables that torchrun reads as options, or that are set in the pods."""
 PERMITTED = {"PersistentVolumeClaim": "v1", "ConfigMap": "v1"}
-"""The kinds that a queue's resource templates may have. The controller's role permits no others."""
+"""The permitted kinds of a queue's resource templates. The controller's role permits no other kinds."""
 FIELD_MANAGER = "torchrun-controller"
 JOBSET_LABEL = "jobset.sigs.k8s.io/jobset-name"
 ATTEMPT_LABEL = "jobset.sigs.k8s.io/restart-attempt"
@@ -68,16 +70,16 @@ def holder(job: str) -> str:
 
 
 def workspace_part(job: str, index: int) -> str:
-    """Return the name of the Secret that stores this part of a job's code."""
+    """Return the name of the Secret that stores part `index` of a job's code."""
     return f"{job}-workspace-{index}"
 
 
 def host(job: str, rank: int) -> str:
-    """Return the host name of the pod with this node rank, as the other pods of the job resolve it."""
+    """Return the host name of the pod with node rank `rank`, which the job's other pods can resolve."""
     return f"{job}-{NODES}-0-{rank}.{job}"
 
 
 PLUGIN = "kubectl-torchrun"
 """The kubectl plugin behind `kubectl torchrun`."""
 SETUP_FAILED = "setupCommand ended with exit code"
-"""The start of the line, before the exit code, that a trainer writes when its setup failed."""
+"""The start of the line that a trainer logs if its setup fails. The exit code follows."""

@@ -1,7 +1,7 @@
-"""Types of the parts of a pod template that the controller itself reads.
+"""Types of the fields of a pod template that the controller reads.
 
-The CRD has the same types, so that `kubectl apply` names the field of a wrong value. All other fields stay
-unchanged; the API server validates them in a dry run of the pod (reconcile.py).
+The CRD has the same types, so that `kubectl apply` names a field with a wrong value. The controller copies
+all other fields unchanged, and the API server validates them in a dry run of the pod (reconcile.py).
 """
 
 from __future__ import annotations

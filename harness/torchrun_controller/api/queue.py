@@ -119,7 +119,7 @@ class QueueSpec(Spec):
     pod_template: PodTemplate = Field(default_factory=PodTemplate)
     service_account_name: Name = "default"
     distribution: Literal["Packed", "BestFit"] = "Packed"
-    """Packed uses the fewest nodes with equal shares, BestFit the fewest pods that fit on nodes now."""
+    """Packed uses the fewest nodes with equal shares. BestFit uses the fewest pods that currently fit."""
     env: Annotated[list[Named], Field(max_length=512)] = Field(default_factory=list)
     resources: Annotated[list[ResourceTemplate], Field(max_length=64)] = Field(default_factory=list)
     overrides: Overrides = Field(default_factory=Overrides)

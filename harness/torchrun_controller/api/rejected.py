@@ -12,13 +12,14 @@ from harness.core.kubernetes import Object
 
 BAD_REQUEST, UNAUTHORIZED, FORBIDDEN, TOO_LARGE, INVALID = 400, 401, 403, 413, 422
 TRANSIENT = (0, UNAUTHORIZED, 429, 503, 504)
-"""HTTP status codes that are not about the object: the request is retried."""
+"""HTTP status codes that are not caused by the object. The request is retried."""
 MAX_SENTENCE = 4000
 _NO_DRY_RUN = "does not support dry run"
-"""The end of the error of a webhook with side effects, registered before Kubernetes 1.22. A real create
-request would call the webhook."""
+"""The end of the error message of a webhook with side effects, registered before Kubernetes 1.22. Such a
+webhook is called for a create request, but not for a dry run."""
 _QUOTA = re.compile(r"exceeded quota: ")
-"""In errors of the admission plugin ResourceQuota. No other field of the response identifies the plugin."""
+"""Matches error messages of the admission plugin ResourceQuota. No other field of the response identifies the
+plugin."""
 
 
 class Rejected(Exception):
@@ -30,7 +31,7 @@ class Rejected(Exception):
         self.reason = str(body.get("reason") or error.reason or "Rejected").replace(" ", "") or "Rejected"
         self.sentence = str(body.get("message") or error.reason or f"HTTP {error.status}")[:MAX_SENTENCE]
         self.final = _final(int(error.status or 0), body)
-        """Whether the same object would be rejected again in any state of the cluster."""
+        """Whether the same object would always be rejected, in any state of the cluster."""
         super().__init__(f"the API server refuses {self.kind} {self.name}: {self.sentence}")
 
     @property
@@ -40,17 +41,17 @@ class Rejected(Exception):
 
     @property
     def by_quota(self) -> bool:
-        """Return whether a ResourceQuota is used up. Pods that end free quota."""
+        """Return whether a ResourceQuota rejected the request. Pods that end free quota for a retry."""
         return self.reason == "Forbidden" and _QUOTA.search(self.sentence) is not None
 
 
 def rejected(document: Object, error: ApiException) -> ApiException | Rejected:
-    """Return the rejection that an error response stands for, or the error itself if a retry may succeed."""
+    """Return the error response as a rejection, or the error itself if it is transient."""
     return error if int(error.status or 0) in TRANSIENT else Rejected(document, error)
 
 
 def _final(status: int, body: dict[str, Any]) -> bool:
-    """Return whether the object itself is invalid. A policy also rejects with 422, but names no field."""
+    """Return whether the object itself is invalid. A policy can also reject with 422, but names no field."""
     if status == INVALID:
         causes = (body.get("details") or {}).get("causes") or []
         return bool(causes) and all(cause.get("field") for cause in causes)

@@ -1,4 +1,4 @@
-"""Fields that queues and jobs share: rendezvous, scheduling, volumes."""
+"""The fields that queues and jobs share: rendezvous, scheduling, volumes."""
 
 from __future__ import annotations
 

@@ -14,22 +14,22 @@ from harness.torchrun_controller.decide.last_lines import explained
 from harness.torchrun_controller.plan.capacity import Capacity
 
 RUNS_STEP = timedelta(seconds=30)
-"""The resolution with which a status reports how long an init container has run."""
+"""The resolution of an init container's run time in a status."""
 
 
 @dataclass(frozen=True)
 class Create:
-    """Create an object unless one with its name exists."""
+    """Create an object unless an object with its name exists."""
 
     document: Object
 
 
 @dataclass(frozen=True)
 class Check:
-    """Have the API server validate an object in a strict dry run. If it rejects the object, the remaining
-    actions are skipped.
+    """Let the API server validate an object in a strict dry run. After a rejection, skip the other actions.
 
-    `alike` is the same object under a common name. If an equal one was accepted recently, nothing is checked.
+    `alike` is the object with a name that is the same for all jobs. If the API server has recently accepted
+    an object with an equal `alike`, the dry run is skipped.
     """
 
     document: Object
@@ -38,9 +38,9 @@ class Check:
 
 @dataclass(frozen=True)
 class Delete:
-    """Delete the object with this UID and everything that it owns.
+    """Delete the object with the given UID, and all objects that it owns.
 
-    With a resource version, an object that has changed since is not deleted.
+    If a resource version is given, an object that has changed since that version is not deleted.
     """
 
     api_version: str
@@ -59,7 +59,7 @@ class Finalizers:
 
 @dataclass(frozen=True)
 class DeleteParts:
-    """Delete the objects that store the code of the job with this UID: Secrets and the StatefulSet."""
+    """Delete the Secrets and the StatefulSet that store the code of the job with the given UID."""
 
     uid: str
 
@@ -69,13 +69,13 @@ Action = Check | Create | Delete | DeleteParts | Finalizers
 
 @dataclass(frozen=True)
 class Decision:
-    """The new status, the actions that follow, and when to reconcile again without an event."""
+    """The new status, the actions to execute, and the time of the next reconcile if no event occurs."""
 
     status: JobStatus
     actions: list[Action] = field(default_factory=list)
     wake: datetime | None = None
     unexplained: bool = False
-    """Whether pods are late and no watched object gives the reason. Then the Events are read."""
+    """Whether pods are late and no watched object shows the reason. The controller then reads the Events."""
 
 
 @dataclass(frozen=True)
@@ -91,23 +91,24 @@ class Seen:
     queue: Object | None = None
     jobset: Object | None = None
     workload: Object | None = None
-    """Kueue's object for the JobSet."""
+    """Kueue's Workload for the JobSet."""
     pods: list[Object] = field(default_factory=list)
     claims: list[Object] = field(default_factory=list)
     capacity: Capacity | None = None
-    """None if it is unknown."""
+    """The nodes and their pods, or None if they are unknown."""
     waits_in: Object | None = None
-    """The TorchrunQueue of a job that has a JobSet, for the message while the job waits."""
+    """The job's TorchrunQueue, used for the message of a job that waits for GPUs."""
     priority_classes: frozenset[str] | None = None
-    """None if the controller may not read them."""
+    """The names of the PriorityClasses, or None if the controller is not permitted to read them."""
     rejected: Rejected | None = None
-    """The object that the API server has just rejected."""
+    """The rejection, if the API server has just rejected one of the job's objects."""
     no_etcd: bool = False
-    """Whether the job needs the default etcd, and its Service does not exist."""
+    """Whether the job needs the default etcd and the Service of that etcd does not exist."""
     silent: tuple[datetime | None, datetime] | None = None
-    """Since when no rank has written (None if one has), and when to check again. None if not checked."""
+    """The time of the last log line if all ranks are silent, otherwise None; and the time of the next check.
+    None if the logs were not checked."""
     warnings: list[Object] | None = None
-    """Events of the namespace, oldest first. None if they were not read."""
+    """The Events of the namespace, oldest first, or None if they were not read."""
 
 
 @dataclass(frozen=True)
@@ -119,13 +120,13 @@ class SeenQueue:
     """The existing objects of the queue's resource templates, by (kind, name)."""
     kai_queue: Object | None = None
     template: str | None = None
-    """The error of the pod template's check, "" if it is accepted, None if it was not checked now."""
+    """The error of the pod template, "" if the template was accepted, or None if it was not checked."""
     rejected: Rejected | None = None
-    """The object that the API server has just rejected."""
+    """The rejection, if the API server has just rejected one of the queue's objects."""
 
 
 def owned(found: Object, uid: str) -> bool:
-    """Return whether an object has an owner with this UID."""
+    """Return whether an object has an owner with the UID `uid`."""
     return any(owner.get("uid") == uid for owner in found["metadata"].get("ownerReferences") or [])
 
 
@@ -134,7 +135,7 @@ def ending(found: Object) -> bool:
 
 
 def attempt(pods: list[Object], jobset: Object) -> list[Object]:
-    """Return the pods of the current attempt. Pods of the previous attempt may still be terminating."""
+    """Return the pods of the current attempt, without terminating pods of the previous attempt."""
     number = str((jobset.get("status") or {}).get("restarts") or 0)
     return [
         pod
@@ -144,7 +145,7 @@ def attempt(pods: list[Object], jobset: Object) -> list[Object]:
 
 
 def counted(pods: list[Object]) -> Workers:
-    """Return the number of pods per phase. A pod that is scheduled or pulls its image is pending."""
+    """Return the number of pods per phase. Pods that are being scheduled or pull an image are pending."""
     phases = [(pod.get("status") or {}).get("phase") for pod in pods]
     return Workers(
         pending=sum(phase in (None, "Pending", "Unknown") for phase in phases),
@@ -168,7 +169,7 @@ def syncing(pods: list[Object]) -> bool:
 
 
 def workspaces(pods: list[Object]) -> dict[str, str]:
-    """Return the commit or digest of the workspace that each pod fetched, by pod name."""
+    """Return the commit or digest of each pod's fetched workspace, by pod name."""
     return {
         pod["metadata"]["name"]: str(ended["message"]).strip()
         for pod in pods
@@ -180,10 +181,10 @@ def workspaces(pods: list[Object]) -> dict[str, str]:
 
 
 def hindrance(pods: list[Object], now: datetime) -> tuple[str, datetime | None]:
-    """Return why a pod does not run yet, in the words of the kubelet or scheduler, or "" without a reason.
+    """Return the reason why a pod does not run yet, as the kubelet or the scheduler reports it, or "".
 
-    A running init container is a reason too. The second value is the time at which its duration in the text
-    changes, otherwise None.
+    A running init container is also a reason. The text then contains its run time, and the second value is
+    the time at which this text changes. Otherwise the second value is None.
     """
     for pod in pods:
         status, name = pod.get("status") or {}, pod["metadata"]["name"]
@@ -202,9 +203,10 @@ def hindrance(pods: list[Object], now: datetime) -> tuple[str, datetime | None]:
 
 
 def _initialising(pods: list[Object], now: datetime) -> tuple[str, datetime | None]:
-    """Return which init container still runs, and for how long, in steps of RUNS_STEP.
+    """Return a text with the init container that still runs and its run time in steps of RUNS_STEP.
 
-    With a resolution of seconds, each reconcile would write the status, and each write triggers a reconcile.
+    With a resolution of seconds, each reconcile would change the status, and each change would trigger a
+    reconcile. The second value is the time at which the text changes, or None.
     """
     for pod in pods:
         for container in (pod.get("status") or {}).get("initContainerStatuses") or []:
@@ -221,7 +223,7 @@ def _initialising(pods: list[Object], now: datetime) -> tuple[str, datetime | No
 
 
 def lingering(pods: list[Object]) -> str:
-    """Return which helper containers still run although the trainer of each pod ended with 0, or ""."""
+    """Return a message if helper containers still run after every trainer has exited with 0, otherwise ""."""
     pods_of: dict[str, list[str]] = {}
     for pod in pods:
         statuses = (pod.get("status") or {}).get("containerStatuses") or []
@@ -244,7 +246,7 @@ def lingering(pods: list[Object]) -> str:
 
 
 def failure(pods: list[Object]) -> str:
-    """Return which pod failed first, and how, or "". Later failures may be consequences of the first."""
+    """Return the first failed pod and its error, or "". Later failures can be consequences of the first."""
     for pod in sorted(pods, key=_trainer_ended):
         status, name = pod.get("status") or {}, pod["metadata"]["name"]
         if status.get("phase") != "Failed":
@@ -261,7 +263,7 @@ def failure(pods: list[Object]) -> str:
 
 
 def _trainer_ended(pod: Object) -> str:
-    """Return when a pod's trainer ended, as text that sorts by time, or "" if it has not ended."""
+    """Return the time at which a pod's trainer ended, as sortable text, or "" if it has not ended."""
     for container in (pod.get("status") or {}).get("containerStatuses") or []:
         if container["name"] == names.TRAINER:
             ended = (container.get("state") or {}).get("terminated") or {}
@@ -270,7 +272,7 @@ def _trainer_ended(pod: Object) -> str:
 
 
 def _which(pod: Object, container: Object) -> str:
-    """Return the prefix of a text about a container: "" for the trainer and the workspace's container."""
+    """Return the prefix of a message about a container: "" for the containers `trainer` and `workspace`."""
     name = container["name"]
     if name in (names.TRAINER, "workspace"):
         return ""
@@ -289,6 +291,6 @@ def _exit(container: str, ended: Object) -> str:
     message = str(ended.get("message") or "").strip()
     if container == names.TRAINER:
         return explained(code, message)
-    if message and container != "workspace":  # The workspace's container writes its own termination message.
+    if message and container != "workspace":  # The container `workspace` writes its own termination message.
         message = message.splitlines()[-1].strip()
     return f"{code}: {message}" if message else code

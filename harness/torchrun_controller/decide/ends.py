@@ -1,4 +1,4 @@
-"""Decide whether a job has ended and how, and clean up after its end."""
+"""Decide whether and how a job has ended, and clean up after its end."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from harness.torchrun_controller.decide.look import Look, delete
 
 
 class Ends(Look):
-    """Decides the end of a job: by its ranks, by cancellation, by its deadline, or by an invalid spec."""
+    """Decides whether a job ends: with its ranks, by cancellation, at its deadline, or by an invalid spec."""
 
     def _ended(self) -> Decision | None:
-        """Return the job's end, or None. The end of the ranks takes precedence over cancel and deadline."""
+        """Return the job's final decision, or None. Ended ranks take precedence over cancel and deadline."""
         if self.ours is not None and not ending(self.ours):
             over = self._over(self.ours)
             if over is not None:
@@ -40,7 +40,10 @@ class Ends(Look):
         return None
 
     def _over(self, jobset: Object) -> Decision | None:
-        """Return the end of the JobSet, or None. A failed pod alone does not end the job."""
+        """Return the job's final decision if its JobSet has ended, or None.
+
+        One failed pod does not end a job.
+        """
         pods = attempt(self.seen.pods, jobset)
         self.status.restarts = int((jobset.get("status") or {}).get("restarts") or 0)
         if condition(jobset, "Completed").get("status") == "True":
@@ -57,7 +60,7 @@ class Ends(Look):
         return self._finish("Failed", "RankFailed" if why else reason, f"{why or message}")
 
     def _finish(self, phase: Phase, reason: str, message: str) -> Decision:
-        """Record the end in the status. The next reconcile reads it there and decides the cleanup."""
+        """Write the job's end into the status. The next reconcile reads the status and cleans up."""
         self.status.completion_time = stamp(self.now)
         succeeded = phase == "Succeeded"
         self._condition("Complete", succeeded, reason, message)
@@ -71,7 +74,7 @@ class Ends(Look):
         return self._finish("Failed", reason, message)
 
     def _after_the_end(self) -> Decision:
-        """Stop running pods at once, and delete the remaining objects once after the TTL. Never restart."""
+        """Stop running pods immediately, and delete the remaining objects after the TTL. Never restart."""
         self.status.message = self.old.message
         ended = parsed(self.old.completion_time) if self.old.completion_time else self.now
         reliability = (self.job["spec"].get("reliability")) or {}
@@ -81,7 +84,7 @@ class Ends(Look):
         actions: list[Action] = []
         at_work = jobset is not None and self._runs(jobset)
         if jobset is not None and (expired or at_work) and not ending(jobset):
-            # A JobSet that completes now has a new resource version: it is kept until the TTL.
+            # If the JobSet completes meanwhile, its resource version changes. Then it is kept until the TTL.
             actions.append(delete(jobset, unchanged=not expired))
         if expired:
             left = [claim for claim in self.seen.claims if owned(claim, self.uid)]

@@ -1,7 +1,7 @@
 """Derive Kubernetes Events from a status before and after a reconcile. These functions do no I/O.
 
-Events about conditions depend only on the condition and its time. So if a controller ends between writing a
-status and posting its Event, the next controller posts it. Fixed names prevent duplicate Events.
+Events about conditions depend only on the condition and its time. So if a controller stops between writing a
+status and posting its Event, the next controller posts the Event. Fixed names prevent duplicate Events.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ LONGEST = 1024
 """The API server's limit for the length of an Event's message, in characters."""
 ANCIENT = "1970-01-01T00:00:00Z"
 OWN_WORK = ("its LocalQueue is being made", "Kueue has not seen its LocalQueue yet")
-"""Messages of a queue that is not ready for a moment. They cause no warning."""
+"""Messages of a queue that is briefly not ready. They cause no warning."""
 
 
 @dataclass(frozen=True)
 class Event:
-    """An Event. `order` grows with each transition of the same name; an order that was posted is skipped."""
+    """An Event. `order` grows with each transition of the same name. Each order is posted at most once."""
 
     reason: str
     message: str
@@ -31,7 +31,7 @@ class Event:
     """The time of the transition. None means now."""
     warning: bool = False
     scope: str = ""
-    """The scope in which `order` counts, e.g. the JobSet for its restarts."""
+    """The scope of `order`, e.g. the UID of the JobSet whose restarts are counted."""
 
     def name(self, object_name: str, uid: str) -> str:
         """Return the fixed name of the Event object."""
@@ -50,12 +50,12 @@ TOLD: dict[tuple[str, str, str], tuple[str, str]] = {
     ("Complete", "True", ""): ("Completed", ""),
     ("CleanedUp", "True", ""): ("CleanedUp", ""),
 }
-"""Reason and message of the Event, by condition, status and reason ("" matches any reason). An empty message
-means the condition's message."""
+"""The reason and message of an Event, by the condition's type, status and reason ("" matches any reason). If
+the message is empty, the Event has the condition's message."""
 
 
 def of_job(before: JobStatus, status: JobStatus) -> list[Event]:
-    """Return the Events of a job's status, oldest first."""
+    """Return the Events for a job's status, oldest first."""
     of_conditions = [_of_condition(condition, status) for condition in status.conditions]
     sorted_events = sorted(filter(None, of_conditions), key=lambda event: event.since or parsed(ANCIENT))
     return [*sorted_events, *_of_attempts(before, status)]
@@ -75,7 +75,7 @@ def _of_condition(now: Condition, status: JobStatus) -> Event | None:
 
 
 def _words(now: Condition, status: JobStatus) -> tuple[str, str, bool] | None:
-    """Return reason, message and whether it is a warning; None for a condition without an Event."""
+    """Return an Event's reason and message, and whether it is a warning; None if there is no Event."""
     match now.type, now.status:
         case "QueueReady", "False" if now.reason != "QueueChecking":
             return now.reason, now.message, True
@@ -100,7 +100,10 @@ def _end(now: Condition, status: JobStatus) -> tuple[str, str, bool]:
 
 
 def _of_attempts(before: JobStatus, status: JobStatus) -> list[Event]:
-    """Return the Events of a failed or restarted attempt. The attempt's number in its JobSet is the order."""
+    """Return the Events for a failed or restarted attempt.
+
+    Their order is the attempt's number in its JobSet.
+    """
     events, scope = [], status.job_id or ""
     same = before.job_id == status.job_id
     pods, was = found(status.conditions, "PodsReady"), found(before.conditions, "PodsReady")
@@ -116,12 +119,12 @@ def _of_attempts(before: JobStatus, status: JobStatus) -> list[Event]:
 
 
 def of_error(reconciled: Condition, now: datetime) -> Event:
-    """Return the Event of a failed reconcile."""
+    """Return the Event for a failed reconcile."""
     return Event("ReconcileError", reconciled.message[:LONGEST], int(now.timestamp()), now, warning=True)
 
 
 def of_queue(status: QueueStatus) -> list[Event]:
-    """Return the Events of a queue's status."""
+    """Return the Events for a queue's status."""
     ready = found(status.conditions, "Ready")
     if ready is None or ready.last_transition_time is None:
         return []

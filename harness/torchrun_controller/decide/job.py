@@ -1,9 +1,9 @@
 """Decide the status and actions of a TorchrunJob: a pure function of the job, its snapshot and the time.
 
-The decision is level-based: it depends on the state, never on what changed. So a missed event, a restart of
-the controller and a second reconcile lead to the same decision. The status is written before the actions are
-executed: it records facts that must not be lost (that the job has ended, that its JobSet must be deleted),
-and the actions can be repeated.
+The decision is level-based: it depends only on the current state, not on changes. So a missed event, a
+restart of the controller or a second reconcile leads to the same decision. The status is written before the
+actions are executed, because it contains facts that must not be lost, such as the end of the job. The actions
+can be repeated.
 """
 
 from __future__ import annotations
@@ -46,16 +46,16 @@ from harness.torchrun_controller.plan.capacity import Capacity, explained
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 RENEW = timedelta(seconds=60)
-"""The minimum time between two updates of the free GPUs in the message of a waiting job."""
+"""The minimum interval between updates of the free GPUs in the message of a waiting job."""
 
 ETCD_AGAIN = timedelta(seconds=10)
-"""When to check again for the Service of etcd, which is not watched."""
+"""The interval between checks for the Service of etcd, which is not watched."""
 
 STARTS = "the job starts when the API server accepts it"
 
 
 def desired(job: Object, seen: Seen, now: datetime, *, kai: bool = False) -> Decision:
-    """Return the job's status, the actions, and when to reconcile again."""
+    """Return the job's status, the actions, and the time of the next reconcile."""
     return _Job(job, seen, now, kai).decide()
 
 
@@ -82,8 +82,8 @@ class _Job(Ends):
     def _suspend(self) -> Decision:
         """Delete the JobSet and keep the claims and the job's history.
 
-        A JobSet that has just ended has a new resource version. Its deletion fails, and the next reconcile
-        finds the end.
+        If the JobSet has just ended, its resource version has changed, so the deletion fails. The next
+        reconcile then reports the job's end.
         """
         self.status.job_id, self.status.start_time = None, None
         self.status.workers, self.status.workers_status = Workers(), None
@@ -105,7 +105,7 @@ class _Job(Ends):
                 )
             return self._say("Pending", "the pods of the previous JobSet are terminating")
         if self.old.job_id is not None:
-            # A second JobSet might train twice into the same checkpoints.
+            # With a second JobSet, two trainings could write the same checkpoints.
             return self._finish("Failed", "JobSetDeleted", "its JobSet was deleted: create a new TorchrunJob")
         if self.seen.jobset is not None:
             message = f"there is another JobSet {self.job['metadata']['name']}: delete it, or rename the job"
@@ -160,7 +160,7 @@ class _Job(Ends):
         actions: list[Action] = [self._check(asked, resolved), *creates, Create(document)]
         before = found(self.old.conditions, "Accepted")
         if before is not None and before.status == "False":
-            # Keep the message until something is created.
+            # Keep the message until the API server accepts the job's objects.
             return self._say("Pending", f"{before.message}; {STARTS}", actions)
         return self._say("Pending", "its pods are being made", actions)
 
@@ -169,12 +169,13 @@ class _Job(Ends):
         return Check(*(probe.of_job(self.job, each, kai=self.kai) for each in (resolved, any_name)))
 
     def _missing(self, resolved: Resolved) -> Decision | None:
-        """Return a waiting decision if the cluster lacks something that the job needs and that the API server
-        does not validate; otherwise None.
+        """Return a decision to wait if the job's PriorityClass or etcd is missing, otherwise None.
+
+        The API server does not check these two when an object is created.
         """
         priority = resolved.scheduling.priority_class_name
         if priority and self.seen.priority_classes is not None and priority not in self.seen.priority_classes:
-            # Without it, the API server rejects every pod, and only an Event of the Job reports that.
+            # Without the class, the API server rejects every pod, and only an Event of the Job reports this.
             message = f"PriorityClass {priority} is not there: the job starts when it comes"
             self._condition("QueueReady", False, "PriorityClassNotFound", message)
             return self._say("Pending", message)
@@ -190,7 +191,7 @@ class _Job(Ends):
         return None
 
     def _rejected(self, rejected: Rejected) -> Decision:
-        """Fail the job if the rejection is final; otherwise wait until the API server accepts the object."""
+        """Fail the job if the rejection is final. Otherwise wait until the API server accepts the object."""
         if rejected.final:
             return self._refuse("Rejected", f"{rejected}; change the job, and create it again")
         self._condition("Accepted", False, rejected.reason, str(rejected))
@@ -202,9 +203,10 @@ class _Job(Ends):
         return self._say("Pending", message)
 
     def _resolved(self, queue: QueueSpec, name: str | None = None) -> Resolved:
-        """Return the job merged with its queue, under its own name or `name`. Raises Refused.
+        """Return the job merged with its queue, under the name `name` or the job's own name. Raises Refused.
 
-        If the best fit is refused, e.g. because of a claim of one node, the job gets the fewest nodes.
+        If the BestFit layout is invalid, e.g. because of a ReadWriteOnce claim, the job uses the fewest
+        nodes.
         """
         metadata = self.job["metadata"]
         given = (name or metadata["name"], self.spec, metadata.get("annotations") or {}, queue)
@@ -261,7 +263,7 @@ class _Job(Ends):
                 self._condition("WorkspaceReady", True, "Synced", _version(versions))
             ready = counts.ready + counts.succeeded >= need
             self._condition("PodsReady", ready, "PodsReady" if ready else "PodsNotReady")
-            # Even if all pods have succeeded, the job ends only with its JobSet.
+            # Even if all pods have succeeded, the job ends only when its JobSet ends.
             return self._running(pods)
         self._condition("PodsReady", False, "PodsNotReady")
         if syncing(pods):
@@ -282,7 +284,10 @@ class _Job(Ends):
         return self._say("Running", lingering(pods) or silent, wake=self._first(again))
 
     def _explain(self, up: str, why: str, pods: list[Object], again: datetime | None) -> Decision:
-        """Return a pending decision whose message explains late pods by `why` and, if needed, by Events."""
+        """Return a pending decision.
+
+        Its message explains the late pods by the argument `why` or by Events.
+        """
         since = self._late_since()
         warnings = self.seen.warnings
         if warnings is not None:
@@ -296,7 +301,7 @@ class _Job(Ends):
         return replace(decision, unexplained=late and warnings is None)
 
     def _late_since(self) -> datetime:
-        """Return since when pods are not ready: since the admission, or since they were lost."""
+        """Return the time since which pods are not ready: the admission, or the loss of a ready pod."""
         pods = found(self.status.conditions, "PodsReady")
         times = [self.status.start_time, pods.last_transition_time if pods else None]
         return max((parsed(time) for time in times if time), default=self.now)
@@ -305,7 +310,7 @@ class _Job(Ends):
         return min(filter(None, (*times, self._deadline())), default=None)
 
     def _with_capacity(self, message: str, since: str | None) -> str:
-        """Return the message of a waiting job, extended by the GPUs that are free now."""
+        """Return the message of a waiting job, extended by the number of free GPUs."""
         pods, share = self.status.num_nodes, self.status.processes_per_node
         capacity, queue = self.seen.capacity, self.seen.waits_in
         self.status.waiting = self.old.waiting
@@ -321,7 +326,7 @@ class _Job(Ends):
         return f"{message}; at {waiting.time}: {waiting.message}" if waiting else message
 
     def _capacity(self, capacity: Capacity, queue: Object, pods: int, share: int) -> str:
-        """Return a sentence about the free GPUs for pods with `share` ranks; "" for a job without GPUs."""
+        """Return a sentence about free GPUs for `pods` pods of `share` ranks; "" for a job without GPUs."""
         try:
             asked = QueueSpec.model_validate(queue["spec"])
             whole = capacity_of(asked)
@@ -350,7 +355,7 @@ class _Job(Ends):
         return self._say("Queued", message)
 
     def _unseen_by_kueue(self, jobset: Object, message: str) -> Decision:
-        """Report why Kueue has no Workload for the JobSet, from the JobSet's Events."""
+        """Report the reason why Kueue has no Workload for the JobSet, according to the JobSet's Events."""
         created = jobset["metadata"].get("creationTimestamp")
         since = parsed(created) if created else self.now
         late, warnings = self.now >= since + stalled.LATE, self.seen.warnings

@@ -1,9 +1,9 @@
-"""Explain a trainer's end from the last lines of its log: the failed rank, or the failed setup.
+"""Explain how a trainer ended, from the last lines of its log: by a failed rank or by a failed setup.
 
-torchrun ends with exit code 1 for any exit code of its ranks, and reports theirs only in the table that it
-prints last ("Root Cause", torch.distributed.elastic.multiprocessing.errors.ChildFailedError, observed with
-torch 2.6). With terminationMessagePolicy FallbackToLogsOnError, the kubelet copies the last 2048 bytes of the
-log into the status of a failed container, so no log has to be fetched.
+torchrun exits with 1 if a rank fails. It reports the exit codes of the ranks only in the table that it prints
+last ("Root Cause", torch.distributed.elastic.multiprocessing.errors.ChildFailedError, observed with torch
+2.6). With terminationMessagePolicy FallbackToLogsOnError, the kubelet copies the last 2048 bytes of the log
+into the status of a failed container, so no log has to be fetched.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ _RULE = re.compile(r"^[=\-*]+$")
 
 
 def explained(code: str, message: str) -> str:
-    """Return how a trainer ended: `code` (e.g. "Error, exit code 1"), and the cause according to `message`.
+    """Return how a trainer ended: `code` (e.g. "Error, exit code 1") and the cause according to `message`.
 
-    `message` is the termination message of the container. It may be empty, or any text of the user's program.
+    `message` is the container's termination message: any text that the user's command logged, or "".
     """
     setup = _SETUP.search(message)
     if setup:
         last = _last_line(message[: setup.start()])
         return f"setupCommand failed with exit code {setup[1]}" + (f": {last}" if last else "")
     ranks = _RANK.findall(message)
-    if ranks:  # The root cause is the last one.
+    if ranks:  # The last rank in the table is the root cause.
         rank, exit_code = ranks[-1]
         error = _ERROR.search(message)
         what = _last_line(error[0]) if error else ""

@@ -1,4 +1,4 @@
-"""The state of one reconcile of a job: the snapshot, and the status that is built from it."""
+"""The state of one reconcile of a job: the snapshot, and the status that is derived from it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ MAX_SHOWN = 200
 
 
 class Look:
-    """A job's snapshot, and the status that will be written. `spec` is set once it has been validated."""
+    """A job's snapshot, and the status that will be written. `spec` is set after its validation."""
 
     spec: JobSpec
 
@@ -43,7 +43,7 @@ class Look:
         return self.spec.min_nodes or self.status.num_nodes or 1
 
     def _deadline(self) -> datetime | None:
-        """Return the job's deadline, or None. It counts from the admission after the last suspension."""
+        """Return the job's deadline, or None. The time starts at the admission after the last suspension."""
         seconds = self.spec.reliability.active_deadline_seconds
         if seconds is None or self.status.start_time is None:
             return None
@@ -81,7 +81,7 @@ class Look:
 
 
 def delete(item: Object, *, unchanged: bool = False) -> Delete:
-    """Return a Delete for this object. With `unchanged`, it applies only to this resource version."""
+    """Return the action that deletes an object. With `unchanged`, it deletes only this resource version."""
     metadata = item["metadata"]
     version = metadata.get("resourceVersion") if unchanged else None
     return Delete(item["apiVersion"], item["kind"], metadata["name"], metadata["uid"], version)

@@ -1,8 +1,8 @@
 """Decide the status and actions of a TorchrunQueue: its LocalQueue or kai-scheduler Queue, and other objects.
 
-Claims and ConfigMaps of a queue have no owner, so that data outlives the queue. A kai-scheduler Queue is
-cluster-scoped and cannot have a namespaced owner (the garbage collector would delete it); the controller
-deletes it before it removes the TorchrunQueue's finalizer.
+Claims and ConfigMaps of a queue have no owner, so that they are kept when the queue is deleted. A
+kai-scheduler Queue is cluster-scoped and cannot have a namespaced owner, because the garbage collector would
+delete it. The controller deletes that Queue before it removes the TorchrunQueue's finalizer.
 """
 
 from __future__ import annotations
@@ -86,12 +86,12 @@ def _open(
         reason, message = "Rejected", f"{seen.rejected}; change the queue, or what the API server asks for"
         actions = []
     elif actions and (before := found(status.conditions, "Ready")) and before.reason == "Rejected":
-        reason, message = before.reason, before.message  # Keep the message until something is created.
+        reason, message = before.reason, before.message  # Keep the message until the objects are created.
     return _say(queue, status, now, *_of_template(queue, status, reason, message), actions)
 
 
 def _of_template(queue: Object, status: QueueStatus, reason: str, message: str) -> tuple[str, str]:
-    """Return reason and message of the condition Ready. An invalid pod template takes precedence."""
+    """Return the reason and message of the condition Ready. An invalid pod template takes precedence."""
     checked = _current(status, queue)
     if checked is None:
         return ("PodTemplateUnknown", UNCHECKED) if reason == "Ready" else (reason, message)
@@ -99,7 +99,7 @@ def _of_template(queue: Object, status: QueueStatus, reason: str, message: str) 
 
 
 def kai_document(queue: Object, spec: QueueSpec) -> Object:
-    """Return the kai-scheduler Queue of a TorchrunQueue. Without shares in the spec, it has no limits."""
+    """Return the kai-scheduler Queue of a TorchrunQueue. It has no limits if the spec has no shares."""
     given = spec.queue
     shares = given.resources.model_dump(by_alias=True) if given else {}
     return {
@@ -120,12 +120,12 @@ def kai_document(queue: Object, spec: QueueSpec) -> Object:
 
 
 TEMPLATE = "PodTemplateValid"
-"""The condition with the result of the API server's check of the queue's pod, for one generation."""
+"""The condition with the result of the dry run of the queue's pod, for one generation of the queue."""
 UNCHECKED = "its pod template is being checked"
 
 
 def template_condition(queue: Object) -> Condition | None:
-    """Return the condition PodTemplateValid of the queue's current generation, or None before its check."""
+    """Return the condition PodTemplateValid of the queue's current generation, or None if unchecked."""
     return _current(QueueStatus.model_validate(queue.get("status") or {}), queue)
 
 
@@ -135,9 +135,7 @@ def _current(status: QueueStatus, queue: Object) -> Condition | None:
 
 
 def needs_check(queue: Object) -> bool:
-    """Return whether the queue's pod needs a check: the queue is new or has changed, or its pod was
-    rejected.
-    """
+    """Return whether to check the queue's pod: if the queue is new or changed, or the pod was rejected."""
     checked = template_condition(queue)
     return not ending(queue) and (checked is None or checked.status != "True")
 
@@ -199,7 +197,10 @@ def _local_document(queue: Object, cluster_queue: str) -> Object:
 
 
 def resource_name(queue: str, template: ResourceTemplate) -> str:
-    """Return the name of a resource template's object. With nameMode prefix, the queue's name comes first."""
+    """Return the name of a resource template's object.
+
+    With nameMode prefix, it starts with the queue's name.
+    """
     name = str((template.template.get("metadata") or {}).get("name") or template.name)
     return f"{queue}-{name}" if template.name_mode == "prefix" else name
 

@@ -1,7 +1,7 @@
 """Detect how long the ranks of a job have written nothing to their logs while all pods run.
 
-Kubernetes cannot distinguish a job that trains from a job whose ranks wait for each other: the containers run
-in both cases, and only the logs differ. While a job's first pod writes, its log is read once per QUIET.
+Kubernetes cannot distinguish a job that trains from a job whose ranks wait for each other. The containers run
+in both cases; only the logs differ. As long as a job's first pod logs, its log is read once per QUIET.
 """
 
 from __future__ import annotations
@@ -15,31 +15,34 @@ from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.conditions import parsed
 
 QUIET = timedelta(minutes=5)
-"""The silence after which a job's message reports it. Training programs log at least about once a minute."""
+"""The time without log lines after which a job's message reports the silence. Training scripts usually log
+about once a minute."""
 ASK = timedelta(minutes=1)
-"""How often the logs of a silent job are read."""
+"""The interval at which the logs of a silent job are read."""
 LastLine = Callable[[str, str], datetime | None]
-"""Returns when the trainer of (namespace, pod) wrote its last line; None without a line or a response."""
+"""A function of namespace and pod. It returns the time of the trainer's last log line, or None if there is no
+line or no response."""
 
 
 @dataclass(frozen=True)
 class _Known:
     newest: datetime
-    """When a rank last wrote, or started."""
+    """The time of the last log line or start of any rank."""
     ask: datetime
 
 
 class Silence:
-    """A cache of the last log activity of each job. Its loss costs only additional requests."""
+    """A cache of the last log activity of each job. If it is lost, the logs are requested again."""
 
     def __init__(self, last_line: LastLine) -> None:
         self._last_line = last_line
         self._known: dict[str, _Known] = {}
 
     def since(self, uid: str, pods: Sequence[Object], now: datetime) -> tuple[datetime | None, datetime]:
-        """Return since when no rank of these pods has written (None if one has), and when to check again.
+        """Return the time since which no rank has logged, and the time of the next check.
 
-        `uid` is the job's UID.
+        The first value is None if a rank has started or logged within QUIET, or if a trainer is not running.
+        `pods` are the job's pods, and `uid` is the job's UID.
         """
         started = [begun for pod in pods if (begun := _started(pod)) is not None]
         if len(started) < len(pods) or not pods:
@@ -66,7 +69,7 @@ class Silence:
 
 
 def _started(pod: Object) -> datetime | None:
-    """Return when the trainer of a pod started, or None if it does not run."""
+    """Return the start time of a pod's trainer, or None if the trainer is not running."""
     for each in (pod.get("status") or {}).get("containerStatuses") or []:
         if each["name"] == names.TRAINER:
             began = ((each.get("state") or {}).get("running") or {}).get("startedAt")
@@ -75,7 +78,7 @@ def _started(pod: Object) -> datetime | None:
 
 
 def sentence(since: datetime, ready: str) -> str:
-    """Return the message of a job that is silent since `since`. `ready` is, for example, "3/3 ready"."""
+    """Return the message of a job that has not logged since `since`. `ready` is, e.g., "3/3 ready"."""
     return (
         f"no rank has written to its log since {since:%Y-%m-%dT%H:%M:%SZ}, with {ready}: they may wait for "
         "each other or for a node that is lost; `kubectl torchrun logs` shows what they wrote last"

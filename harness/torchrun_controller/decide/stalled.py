@@ -14,12 +14,12 @@ from harness.torchrun_controller.api.conditions import parsed
 from harness.torchrun_controller.decide.decisions import Seen
 
 LATE = timedelta(seconds=5)
-"""Pods that have not started after this time are late, and the controller reads their Events."""
+"""The time after which pods that have not started are late. The controller then reads their Events."""
 AGAIN = timedelta(seconds=10)
 CLOCKS = timedelta(seconds=5)
-"""The permitted difference between the clocks of the control plane and of this process."""
+"""The tolerated difference between the clocks of the control plane and of this process."""
 UNSCHEDULED = timedelta(seconds=30)
-"""The time within which an installed scheduler reports on each pod."""
+"""The time within which a running scheduler sets the condition PodScheduled of each pod."""
 USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
 """Reasons of Events of a claim that is being provisioned normally."""
 PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event
@@ -27,16 +27,17 @@ WITHOUT_IMAGE = ("ErrImagePull", "ImagePullBackOff")
 
 
 def time_of(event: Object) -> str:
-    """Return when an Event last occurred, in the format of Kubernetes, in whole seconds and without Z."""
+    """Return the time of an Event's last occurrence in the format of Kubernetes, to the second, without Z."""
     series = event.get("series") or {}
     last = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return str(last or event["metadata"].get("creationTimestamp") or "")[:19]
 
 
 def explanation(seen: Seen, pods: list[Object], nodes: int, since: datetime, now: datetime) -> str:
-    """Return why pods of a job are late, or "" if no Event explains it.
+    """Return the reason why pods of a job are late, or "" if no Event explains it.
 
-    `pods` are the pods of the current attempt, `nodes` is their expected number, `since` is their start.
+    `pods` are the pods of the current attempt and `nodes` is their expected number. Events before `since` are
+    ignored.
     """
     events = [event for event in seen.warnings or [] if not older(event, since)]
     return (
@@ -73,13 +74,13 @@ def _of_claims(seen: Seen, pods: list[Object], events: list[Object]) -> str:
 
 
 def _missing(seen: Seen, missing: int, nodes: int, events: list[Object]) -> str:
-    """Return why the JobSet has no Job, or why the Job lacks pods; "" if unknown."""
+    """Return the reason why the JobSet has no Job or the Job lacks pods, or "" if it is unknown."""
     text = _of_jobset(seen, events) if missing > 0 else ""
     return f"{missing} of {nodes} pods cannot be created: {text}" if text else ""
 
 
 def of_jobset(seen: Seen, since: datetime) -> str:
-    """Return the last warning about the JobSet or its Job, or ""."""
+    """Return the last warning about the JobSet or its Job since `since`, or ""."""
     return _of_jobset(seen, [event for event in seen.warnings or [] if not older(event, since)])
 
 
@@ -111,7 +112,7 @@ def _of_pods(pods: list[Object], events: list[Object]) -> str:
 
 
 def pull_secret(pods: list[Object], events: list[Object]) -> str:
-    """Return the message about a missing image pull Secret of a pod that cannot pull its image, or ""."""
+    """Return the message about a missing image pull Secret, if a pod cannot pull its image; otherwise ""."""
     for event in reversed(events):
         if event.get("reason") == PULL_SECRET and any(
             event["involvedObject"].get("name") == pod["metadata"]["name"] for pod in without_image(pods)
@@ -144,7 +145,7 @@ def _scheduled(pod: Object) -> bool:
 
 
 def _no_scheduler(pods: list[Object], now: datetime) -> str:
-    """Return which scheduler has not reported on a pod for UNSCHEDULED, or ""."""
+    """Return a message about a pod that its scheduler has ignored for UNSCHEDULED, or ""."""
     for pod in pods:
         created = pod["metadata"].get("creationTimestamp")
         if created and not condition(pod, "PodScheduled") and now - parsed(created) >= UNSCHEDULED:

@@ -16,15 +16,16 @@ from harness.torchrun_controller.plan.gpu_layout import Plan, Refused
 
 PORT = 29500
 RUN_ID = "TORCHRUN_RUN_ID"
-"""The variable with the UID of the Kubernetes Job: the same in all pods of an attempt, and new after a
-restart. So an attempt never uses the state that the previous attempt left in etcd."""
+"""The variable with the UID of the Kubernetes Job. It is the same in all pods of an attempt and changes at a
+restart, so that an attempt never uses the state that the previous attempt left in etcd."""
 POD_IP = "TORCHRUN_POD_IP"
-"""The variable with the pod's IP. Ranks use the address of rank 0, because its name may still resolve to the
-previous pod."""
+"""The variable with the pod's IP. Ranks connect to the IP of rank 0, because the name of rank 0 can still
+resolve to the previous pod."""
 NAMES_SECONDS = 300
 JOIN_SECONDS = 600
 ASK_SECONDS, SILENT_SECONDS = 15, 90
-"""How often each pod pings the store of a c10d rendezvous, and how long the store may not respond."""
+"""The interval at which each pod pings the store of a c10d rendezvous, and the tolerated time without a
+response of the store."""
 SHELL = re.compile(r"[;&|<>$`\n()*?\[\]{}~#!]")
 RESERVED = re.compile(names.RESERVED)
 
@@ -33,16 +34,16 @@ PYTHON = """if ! command -v python >/dev/null && command -v python3 >/dev/null; 
   mkdir -p "${TMPDIR:-/tmp}/torchrun" && ln -sf "$(command -v python3)" "${TMPDIR:-/tmp}/torchrun/python"
   export PATH="$PATH:${TMPDIR:-/tmp}/torchrun"
 fi"""
-"""Provide `python` where the image, such as Debian's, has only `python3`."""
+"""Provide the command `python` in images that have only `python3`, such as Debian's."""
 
 
 OWN_STORE = 'export TORCH_DISABLE_SHARE_RDZV_TCP_STORE="${TORCH_DISABLE_SHARE_RDZV_TCP_STORE:-1}"'
-"""Since torch 2.4, ranks share a store that the node of global rank 0 starts once, and keep the address.
-If that node is lost, the other nodes meet again and then wait for the lost store without end (in torch 2.6:
-DynamicRendezvousHandler.next_rendezvous, _bootstrap_store_info)."""
+"""Disable torch's shared store. Since torch 2.4, the node of global rank 0 starts this store once, and all
+ranks keep its address. If that node is lost, the other nodes complete a new rendezvous and then wait forever
+for the lost store (in torch 2.6: DynamicRendezvousHandler.next_rendezvous, _bootstrap_store_info)."""
 EXIT_AT_SIGTERM = "trap 'exit 143' TERM INT"
-"""As process 1, a shell ignores SIGTERM without a trap. The trap is set first, so that a pod that waits for
-others ends at SIGTERM. A running command of the setup ends before the shell."""
+"""Exit at SIGTERM. Without a trap, a shell with PID 1 ignores SIGTERM. The trap is set first, so that it also
+applies while a pod waits for other pods. A running setup command ends before the shell exits."""
 SETUP_BEGINS = f"""torchrun_setup=begun
 setup_told() {{
   code=$?
@@ -54,8 +55,9 @@ trap setup_told EXIT
 # setupCommand"""
 SETUP_ENDED = """
 torchrun_setup=ended"""
-"""A setup that ends the shell, even with `exit 0` or an unclosed quote, must not look like a finished job.
-The empty line ends a last line with a line continuation."""
+"""Mark the setup as complete. Without this mark, a setup that exits the shell, e.g. by `exit 0` or an
+unclosed quote, would look like a finished job. The empty line terminates a setup that ends with a line
+continuation."""
 FORWARD_SIGTERM = """child= stopped= told=
 tell() { stopped=1; [ -z "$child" ] || [ -n "$told" ] || { told=1; forward; }; }
 trap tell TERM INT"""
@@ -65,10 +67,11 @@ code=0; wait "$child" || code=$?
 while [ -n "$stopped" ]; do stopped=; code=0; wait "$child" || code=$?; done
 exit $code
 """
-"""As process 1, torchrun would ignore SIGTERM while it still imports torch, and the pod would use its whole
-grace period. A signal interrupts `wait`, so the script waits again and exits with torchrun's exit code. Only
-the first signal is passed on: the kubelet sends two to a pod that is deleted by force. torchrun may have
-ended by then, and a failing `kill` would end the script through `set -e` with another exit code."""
+"""Wait for torchrun, forward a signal, and exit with torchrun's exit code. With PID 1, torchrun would ignore
+SIGTERM while it imports torch, and the pod would use its full grace period. A signal interrupts `wait`, so
+the script waits again. Only the first signal is forwarded, because the kubelet sends two signals to a pod
+that is force-deleted. By the second, torchrun can have exited, and a failing `kill` would end the script
+through `set -e` with another exit code."""
 FORWARD = """forward() { kill -TERM "$child" 2>/dev/null || true; }"""
 FORWARD_ELASTIC = (
     OWN_PROCESSES
@@ -94,17 +97,17 @@ ANSWERS = f"""answers() {{
     IFS= read -r -N 4 got <&3
     [ "$got" = "$(printf "\\1\\1\\1\\1")" ]' "$1" "$2" 2>/dev/null
 }}"""
-"""Send VALIDATE and PING to a store (torch/csrc/distributed/c10d/TCPStoreBackend.hpp). Status 124 means no
-response in time."""
+"""Define `answers HOST PORT`. It sends VALIDATE and PING to a store (torch/csrc/distributed/c10d/
+TCPStoreBackend.hpp). Status 124 means that the store did not respond in time."""
 ALIVE = """alive="${TMPDIR:-/tmp}/torchrun/alive-until"
 alive_for() {
   [ "$JOB_COMPLETION_INDEX" != 0 ] || printf '%s\\n' $(($(printf '%(%s)T') + $1)) >"$alive" || true
 } 2>/dev/null
 mkdir -p "${alive%/*}" 2>/dev/null || true"""
-"""Define `alive_for SECONDS`. In node 0 it writes the Unix time until which node 0 counts as alive."""
+"""Define `alive_for SECONDS`. In node 0, it writes the Unix time until which the liveness probe succeeds."""
 ALIVE_AT_FIRST = f"""{ALIVE}
 alive_for {NAMES_SECONDS}"""
-"""The other nodes wait for the store of node 0 for the same time."""
+"""Give node 0 NAMES_SECONDS to start the store. The other nodes wait for the store for the same time."""
 WATCH_STORE = f"""{ANSWERS}
 watch_store() {{
   local known='' since='' answer
@@ -126,20 +129,21 @@ store_lost() {{
   exit 1
 }}
 trap store_lost USR1"""
-"""torchrun waits without end for a store that accepts its request and does not respond: if node 0 hangs or is
-cut off, no other node continues (torch 2.6, TCPStore::doWait). A store that has never responded to PING has
-another version, and watch_store ignores its silence. Until the store listens, watch_store does not extend the
-time for which node 0 counts as alive."""
+"""Define `watch_store`. torchrun waits forever for a store that accepts a request but does not respond, so if
+node 0 hangs or is disconnected, no other node continues (torch 2.6, TCPStore::doWait). watch_store ignores a
+store that has never responded to PING, because the store then has another version. Until the store listens,
+watch_store does not extend the time for which the liveness probe of node 0 succeeds."""
 LIVES = """[ "$JOB_COMPLETION_INDEX" = 0 ] &&
   read -r until 2>/dev/null <"${TMPDIR:-/tmp}/torchrun/alive-until" || exit 0
 [ "$(printf '%(%s)T')" -lt "$until" ]"""
-"""The liveness probe. It fails in node 0 after watch_store has stopped, or if the store never listens."""
+"""The script of the liveness probe. It fails in node 0 if watch_store has stopped or the store never
+listens."""
 
 
 def torchrun(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
     """Return the torchrun command as a shell command line. Raises Refused."""
     parts = ["torchrun", *_group(job, plan, distributed), f"--nproc-per-node={plan.processes}"]
-    # The JobSet restarts a job of fixed size as a whole. An elastic job continues in the remaining pods.
+    # The JobSet restarts all pods of a job of fixed size. An elastic job continues in the remaining pods.
     if plan.elastic and spec.reliability.restart_policy != "Never":
         parts.append(f"--max-restarts={spec.reliability.max_restarts}")
     return " ".join([*parts, *_program(spec.command)])
@@ -172,7 +176,8 @@ def _group(job: str, plan: Plan, distributed: Distributed) -> list[str]:
         return [*shared, "--rdzv-backend=c10d", f"--rdzv-endpoint={shlex.quote(endpoint)}"]
     if plan.nodes == 1:
         return ["--standalone", "--nnodes=1"]
-    # Without is_host, torchrun guesses from host names whether it hosts the store. The index is reliable.
+    # Without is_host, torchrun guesses from host names whether it hosts the store. The pod's index is
+    # reliable.
     first = '$([ "$JOB_COMPLETION_INDEX" = 0 ] && echo true || echo false)'
     return [
         *shared,
@@ -183,10 +188,10 @@ def _group(job: str, plan: Plan, distributed: Distributed) -> list[str]:
 
 
 def _program(command: str) -> list[str]:
-    """Return the part of the torchrun command after torchrun's options: the user's command.
+    """Return the user's command as the last arguments of torchrun. Raises Refused.
 
-    torchrun starts Python itself, and other programs with --no-python. A command that needs a shell runs in
-    `bash -c` in each rank. Raises Refused.
+    torchrun runs a Python script or module directly, and any other program with --no-python. A command that
+    needs a shell runs in `bash -c` in each rank.
     """
     text = command.strip()
     try:
@@ -236,7 +241,7 @@ def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str
 
 
 def liveness(job: str, plan: Plan, distributed: Distributed) -> dict[str, object] | None:
-    """Return the liveness probe of a trainer, or None if node 0 does not host the store of the rendezvous.
+    """Return the trainer's liveness probe, or None if node 0 does not host the store of the rendezvous.
 
     The kubelet runs the probe even if all processes of the container hang.
     """
@@ -247,7 +252,7 @@ def liveness(job: str, plan: Plan, distributed: Distributed) -> dict[str, object
 
 
 def _store(job: str, plan: Plan, distributed: Distributed) -> tuple[str, str] | None:
-    """Return the host and port of the c10d rendezvous store, or None without one."""
+    """Return the host and port of the c10d rendezvous store, or None if the job has no such store."""
     if plan.nodes == 1 or distributed.rdzv_backend not in (None, "c10d"):
         return None
     host, _, port = (distributed.rdzv_endpoint or names.host(job, 0)).partition(":")
@@ -255,11 +260,11 @@ def _store(job: str, plan: Plan, distributed: Distributed) -> tuple[str, str] | 
 
 
 def _wait_for(host: str, port: int) -> list[str]:
-    """Return shell lines that wait for node 0: until DNS has its new address (in node 0), or until it listens
-    (in the other nodes).
+    """Return shell lines that wait for node 0.
 
-    After a restart, DNS may return the address of the previous pod for half a minute, and torchrun ends if
-    it does not find its host.
+    Node 0 waits until DNS returns its new address. The other nodes wait until node 0 listens. After a
+    restart, DNS can return the address of the previous pod for half a minute, and torchrun exits if it cannot
+    connect.
     """
     return [
         "found() {",
@@ -281,5 +286,5 @@ def _wait_for(host: str, port: int) -> list[str]:
 
 
 def verbatim(words: list[str]) -> list[str]:
-    """Return the command with each $ doubled, because the kubelet expands $(NAME) and turns $$ into $."""
+    """Return the command with each $ doubled, because the kubelet expands $(NAME) and replaces $$ by $."""
     return [word.replace("$", "$$") for word in words]

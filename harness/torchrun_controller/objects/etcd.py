@@ -1,6 +1,6 @@
-"""The etcd for rdzvBackend etcd-v2: its manifests, and the check that a pod runs before torchrun.
+"""The etcd for jobs with rdzvBackend etcd-v2 and no rdzvEndpoint.
 
-Jobs without an rdzvEndpoint use this etcd.
+This module has its manifests, and the check that a pod runs before torchrun.
 
 `python -m harness.torchrun_controller.objects.etcd` prints manifests/torchrun-etcd/etcd.yaml.
 """
@@ -17,9 +17,9 @@ NAMESPACE, NAME, PORT = "etcd-system", "etcd", 2379
 ENDPOINT = f"{NAME}.{NAMESPACE}.svc.cluster.local:{PORT}"
 INSTALL = "kubectl apply -k manifests/torchrun-etcd"
 IMAGE = "quay.io/coreos/etcd:v3.5.35"
-"""The last minor version of etcd with the API v2."""
+"""The image of etcd 3.5, the last minor version with the API v2."""
 SECONDS = 60
-"""How long a pod waits for its etcd to answer."""
+"""How long a pod waits for a response from its etcd."""
 HEADER = (
     "# The etcd in which jobs with rdzvBackend etcd-v2 and no rdzvEndpoint meet. What it knows is lost\n"
     "# with its pod: the ranks of jobs that run then meet anew. It asks for no password.\n"
@@ -70,9 +70,9 @@ while True:
 
 
 def check(endpoint: str) -> list[str]:
-    """Return shell lines that end the pod with an error message if ranks cannot meet at this endpoint.
+    """Return shell lines that check an etcd endpoint, and exit with an error message if it is unusable.
 
-    The message is written to the container's termination log, from which the job's status takes it.
+    The lines write the message to the container's termination log, and the job's status contains it.
     """
     return [
         f"python - {shlex.quote(endpoint)} {SECONDS} <<'TORCHRUN_ETCD'",

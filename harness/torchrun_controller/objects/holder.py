@@ -1,7 +1,7 @@
 """The pod `<job>-sync-0`, which stores the code of a multi-node job on the claim `<job>-workspace`.
 
 The pods of the job use emptyDir volumes, because one ReadWriteOnce claim would force them onto one node. Pods
-that start later get the code from Secrets if it is small, otherwise from this pod (pod/kept.py).
+that start later get small code from Secrets and larger code from this pod (pod/kept.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from harness.torchrun_sync.bundle import held
 from harness.torchrun_sync.pods import STORE, WAITING
 
 TAKEN_OVER = ("imagePullSecrets", "nodeSelector", "securityContext", "serviceAccountName", "tolerations")
-"""Fields of the queue's pod template that determine where a pod of the queue may run, and as which user."""
+"""Fields that are copied from the queue's pod template. They determine the pod's permitted nodes and its
+user."""
 
 
 def documents(job: Object, resolved: Resolved) -> list[Object]:

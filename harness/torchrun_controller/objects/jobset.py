@@ -11,11 +11,12 @@ from harness.torchrun_controller.objects import template
 from harness.torchrun_controller.objects.template import Resolved
 
 DEADLINE_MARGIN = 60
-"""Seconds by which the Job's own deadline is later than the controller's, whose message has more details."""
+"""How many seconds the Job's deadline is later than the controller's. The controller's message has more
+details."""
 
 
 def owner(job: Object) -> Object:
-    """Return an owner reference to a TorchrunJob or TorchrunQueue."""
+    """Return an owner reference to the given TorchrunJob or TorchrunQueue."""
     return {
         "apiVersion": names.API,
         "kind": job["kind"],
@@ -27,7 +28,10 @@ def owner(job: Object) -> Object:
 
 
 def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: bool = False) -> Object:
-    """Return the JobSet of a job. With a LocalQueue, the JobSet is created suspended and Kueue starts it."""
+    """Return the JobSet of a job.
+
+    If `local_queue` is given, the JobSet is suspended until Kueue admits it.
+    """
     plan, reliability = resolved.plan, resolved.spec.reliability
     restarts = 0 if reliability.restart_policy == "Never" else reliability.max_restarts
     inner: Object = {
@@ -38,7 +42,8 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
         "template": template.pod(resolved, kai=kai),
     }
     if plan.elastic:
-        # Only the lost pod is replaced, and the others continue. `least` successful pods end the job.
+        # Only a lost pod is replaced, and the other pods continue. The job ends once `least` pods have
+        # succeeded.
         inner["backoffLimit"] = restarts * plan.nodes
         inner["successPolicy"] = {"rules": [{"succeededCount": plan.least}]}
         restarts = 0
@@ -47,7 +52,7 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
     deadline = {"name": "deadline", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]}
     spec: Object = {
         "suspend": local_queue is not None,
-        # A headless Service that also resolves pods that are not ready: ranks meet before pods are ready.
+        # The headless Service also resolves pods that are not ready, because the rendezvous comes first.
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
         "failurePolicy": {"maxRestarts": restarts, "rules": [deadline]},
         "successPolicy": {"operator": "All"},
@@ -71,7 +76,7 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
 
 
 def claims(job: Object, resolved: Resolved) -> list[Object]:
-    """Return the claims of a job. Only the workspace claim is owned by the job and deleted with it."""
+    """Return the claims of a job. The job owns only its workspace claim, which is deleted with the job."""
     documents = []
     for volume in resolved.volumes:
         if volume.claim is not None:

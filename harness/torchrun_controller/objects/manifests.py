@@ -1,7 +1,7 @@
 """The controller's manifests: namespace, service account, least-privilege roles, Service, Deployment.
 
 `python -m harness.torchrun_controller.objects.manifests` prints
-manifests/torchrun-controller/controller.yaml. IMAGE is a placeholder for an image that contains this package.
+manifests/torchrun-controller/controller.yaml. Replace IMAGE by an image that contains this package.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NAMESPACE = "torchrun-system"
 NAME = "torchrun-controller"
 IMAGE = "harness/torchrun-controller:latest"
 PORT = 8080
-"""The port of metrics and probes."""
+"""The port for metrics and probes."""
 READ = ["get", "list", "watch"]
 HEADER = (
     "# The torchrun controller. Apply crds.yaml first, and set your image.\n"
@@ -44,13 +44,13 @@ RULES = [
     _rule("jobset.x-k8s.io", ["jobsets"], [*READ, "create", "delete"]),
     _rule("kueue.x-k8s.io", ["workloads"], ["list", "watch"]),
     _rule("kueue.x-k8s.io", ["localqueues"], ["list", "watch", "create"]),
-    # Pods are created only in dry runs: the API server validates the pod of a queue or job.
+    # Pods are created only in dry runs, so that the API server validates the pod of a queue or job.
     _rule("", ["pods"], ["list", "watch", "create"]),
     _rule("", ["nodes"], ["list", "watch"]),
-    _rule("", ["pods/log"], ["get"]),  # for the time of a rank's last line (silence.py)
+    _rule("", ["pods/log"], ["get"]),  # to find the time of a rank's last log line (silence.py)
     _rule("", ["persistentvolumeclaims"], [*READ, "create", "delete"]),
     _rule("", ["configmaps"], ["get", "create"]),
-    # The objects that store a job's code. The controller deletes them by label and never reads a Secret.
+    # These objects store a job's code. The controller deletes them by label and never reads a Secret.
     _rule("", ["services"], ["get", "create"]),
     _rule("apps", ["statefulsets"], ["create", "deletecollection"]),
     _rule("", ["secrets"], ["deletecollection"]),
@@ -58,15 +58,16 @@ RULES = [
     _rule("storage.k8s.io", ["storageclasses"], ["get"]),
     _rule("", ["events"], ["create", "get", "update", "list"]),
 ]
-"""The controller reads no Secrets, executes nothing in pods, creates no pods except in dry runs, and has no
-wildcard rights. names.PERMITTED lists the kinds of resource templates."""
+"""The rules of the controller's role. The controller reads no Secrets, runs no commands in pods, creates pods
+only in dry runs, and has no wildcard rights. names.PERMITTED lists the kinds of resource templates."""
 KAI_RULES = [
     _rule("scheduling.run.ai", ["queues"], ["get", "create", "delete"]),
     _rule(names.GROUP, ["torchrunqueues"], ["patch"]),
 ]
-"""Additional rules for --gang kai: the cluster-scoped Queue, and the finalizer that deletes it."""
+"""Additional rules for --gang kai: for the cluster-scoped Queue, and for the finalizer of a TorchrunQueue."""
 RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
-"""The API server enforces the strictest Pod Security Standard in the controller's namespace."""
+"""The label by which the API server enforces the strictest Pod Security Standard in the controller's
+namespace."""
 LEASE_RULES = [_rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])]
 
 
@@ -85,7 +86,8 @@ def documents(image: str = IMAGE) -> list[Object]:
         "image": image,
         "args": ["--log-format=json", f"--port={PORT}"],
         "ports": [{"name": "http", "containerPort": PORT}],
-        # Imports are slow on a busy node. After the start, the kubelet restarts a stuck controller.
+        # Python's imports are slow on a busy node, so the startup probe waits for two minutes. After the
+        # start, the kubelet restarts a stuck controller.
         "startupProbe": {"httpGet": _asked("/healthz"), "periodSeconds": 1, "failureThreshold": 120},
         "livenessProbe": {"httpGet": _asked("/healthz"), "periodSeconds": 10, "timeoutSeconds": 5},
         "readinessProbe": {"httpGet": _asked("/readyz"), "periodSeconds": 2, "timeoutSeconds": 5},
@@ -144,7 +146,7 @@ def documents(image: str = IMAGE) -> list[Object]:
 
 
 def kustomization() -> Object:
-    """Return the kustomization of both files. A user's own kustomization can refer to it."""
+    """Return the kustomization of crds.yaml and controller.yaml. Other kustomizations can refer to it."""
     return {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",

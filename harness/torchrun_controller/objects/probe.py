@@ -1,4 +1,4 @@
-"""The pods that the API server validates in a dry run: a job's, before it starts, and a queue's."""
+"""The pods that the API server validates in a dry run: one for each new job, and one for a queue."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from harness.torchrun_controller.objects import template
 from harness.torchrun_controller.objects.template import Resolved, resolve
 
 ANY_NAME = "job"
-"""The name in a pod that is the same for all jobs that differ only in their names."""
+"""A common job name. Jobs that differ only in their names have equal pods under this name."""
 COMMAND = "python train.py"
 IMAGE = "image-of-the-job"
-"""The image in the pod of a queue without an image, whose jobs name their own."""
+"""The image in the pod of a queue without an image. The jobs of such a queue specify an image."""
 
 
 def of_job(job: Object, resolved: Resolved, *, kai: bool) -> Object:
@@ -22,9 +22,10 @@ def of_job(job: Object, resolved: Resolved, *, kai: bool) -> Object:
 
 
 def of_queue(queue: Object, spec: QueueSpec, *, kai: bool) -> Object:
-    """Return the pod of a job on one whole node of the queue that overrides nothing.
+    """Return the pod of a one-node job that uses all GPUs of the node and overrides no settings.
 
-    The pod leaves out volumes if jobs may override them. Raises Refused if no job of the queue can run.
+    The pod omits volumes that jobs of the queue can override. Raises Refused if no job of the queue can
+    run.
     """
     allowed = spec.overrides.allowed
     if "storage" in allowed:
@@ -51,7 +52,7 @@ def _pod(name: str, namespace: str, of: Object) -> Object:
 
 
 def storage_classes(spec: QueueSpec) -> list[tuple[str, str]]:
-    """Return a (field, name) pair for each storage class that a queue names."""
+    """Return the storage classes in a queue's spec as (field, name) pairs."""
     claims = {
         "workspace": spec.storage.workspace,
         "datasets": spec.storage.datasets,

@@ -17,7 +17,7 @@ WORKSPACE_SIZE = "10Gi"
 
 @dataclass(frozen=True)
 class Volume:
-    """A volume of a job's pods, its mount path, and the claim to create for it, if any."""
+    """A volume of a job's pods, with its mount path and the claim to create, if any."""
 
     name: str
     source: Object
@@ -29,19 +29,19 @@ class Volume:
 
     @property
     def held(self) -> bool:
-        """Whether the claim belongs to the pod `<job>-sync-0`, and the job's pods have emptyDirs instead."""
+        """Whether the claim belongs to the pod `<job>-sync-0` and the job's pods use emptyDir volumes."""
         return self.claim is not None and "emptyDir" in self.source
 
 
 def workspace(
     job: str, asked: WorkspaceStorage | None, claim: Claim | None, plan: Plan, wanted: bool
 ) -> Volume | None:
-    """Return the volume of the code, or None for a job without one.
+    """Return the volume for the job's code, or None if the job has no workspace.
 
-    A job with one pod gets a claim. A job with several pods gets the claim only if it is ReadWriteMany;
-    otherwise each pod gets an emptyDir, because a ReadWriteOnce claim would force the pods onto one node.
-    `wanted` means that the code is uploaded: in that case a requested ReadWriteOnce claim belongs to the pod
-    `<job>-sync-0`.
+    A job with one pod uses a claim. A job with several pods uses a claim only if the claim is ReadWriteMany.
+    Otherwise each pod uses an emptyDir, because a ReadWriteOnce claim would force the pods onto one node. If
+    the argument `wanted` is true, the code is uploaded, and a requested ReadWriteOnce claim belongs to the
+    pod `<job>-sync-0`.
     """
     enabled = claim is not None and claim.enabled
     if asked is None and not enabled and not wanted:
@@ -69,9 +69,10 @@ def workspace(
 
 
 def lasting(job: str, queue: str, storage: Storage, plan: Plan) -> list[Volume]:
-    """Return the volumes of datasets (read-only, one claim per queue) and checkpoints (one per job name).
+    """Return the volumes for datasets and checkpoints.
 
-    Both claims are kept after the job.
+    Datasets are read-only and have one claim per queue. Checkpoints have one claim per job name. The claims
+    are kept after the job is deleted.
     """
     volumes = []
     for kind, claim, default, read_only in (
@@ -87,7 +88,7 @@ def lasting(job: str, queue: str, storage: Storage, plan: Plan) -> list[Volume]:
 
 
 def shared_memory(storage: Storage, plan: Plan) -> Volume | None:
-    """Return the volume for /dev/shm: the size per GPU times the pod's GPUs, or once without GPUs."""
+    """Return the volume for /dev/shm. Its size is the size per GPU times the pod's GPUs; on CPUs, times 1."""
     if storage.shm_size_per_gpu is None:
         return None
     size = bytes_of(storage.shm_size_per_gpu, max(plan.gpus, 1))
@@ -105,7 +106,10 @@ def _claimed(name: str) -> Object:
 
 
 def _claim(name: str, claim: Claim, plan: Plan, alone: str | None = None) -> Object:
-    """Return a claim for the job's pods, or, with the access mode `alone`, for the one pod `<job>-sync-0`."""
+    """Return a claim for the job's pods.
+
+    If the access mode `alone` is given, the claim is for one pod only.
+    """
     mode = alone or claim.access_mode or ("ReadWriteMany" if plan.nodes > 1 else "ReadWriteOnce")
     if alone is None and plan.nodes > 1 and mode in ("ReadWriteOnce", "ReadWriteOncePod"):
         raise Refused(

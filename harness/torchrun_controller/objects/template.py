@@ -41,9 +41,10 @@ class Resolved:
 
 
 def capacity(queue: QueueSpec) -> int:
-    """Return the GPUs of a whole node: nodeResources.gpus, or the GPUs of the pod template's trainer.
+    """Return the number of GPUs of a node.
 
-    Raises Refused if the template's number is not whole.
+    This is nodeResources.gpus, or else the number of GPUs of the trainer in the pod template. Raises Refused
+    if the number in the pod template is not an integer.
     """
     resources = trainer_of(queue).get("resources") or {}
     asked = (resources.get("limits") or {}).get(GPU) or (resources.get("requests") or {}).get(GPU) or 0
@@ -57,9 +58,9 @@ def capacity(queue: QueueSpec) -> int:
 def resolve(
     name: str, spec: JobSpec, annotations: Object, queue: QueueSpec, now: Capacity | None = None
 ) -> Resolved:
-    """Return the job merged with its queue. A queue with distribution BestFit uses the capacity `now`.
+    """Return the job merged with its queue. Raises Refused if the job cannot run.
 
-    Raises Refused if the job cannot run.
+    If the queue's distribution is BestFit, the number of pods depends on the capacity in the argument `now`.
     """
     _permitted(spec, queue)
     whole = capacity(queue)
@@ -126,7 +127,7 @@ def _said(part: Distributed | Scheduling | Storage | object) -> Object:
 
 
 def _over(queue: Distributed | Scheduling | Storage, job: Distributed | Scheduling | Storage) -> Object:
-    """Return the queue's settings, overridden by the job's. Maps are merged."""
+    """Return the queue's settings, overridden by the job's settings. Maps are merged."""
     result = queue.model_dump(exclude_none=True)
     for name, value in _said(job).items():
         before = result.get(name)
@@ -135,7 +136,7 @@ def _over(queue: Distributed | Scheduling | Storage, job: Distributed | Scheduli
 
 
 def trainer_of(queue: QueueSpec) -> Object:
-    """Return the container `trainer` of a queue's pod template, or {} without one."""
+    """Return the container `trainer` of a queue's pod template, or {} if the template has no container."""
     containers = queue.pod_template.spec.get("containers")
     return dict(containers[0]) if containers else {}
 
@@ -149,9 +150,9 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     if spec.get("initContainers"):
         spec["initContainers"] = [*map(_with_last_lines, spec["initContainers"])]
     if spec.get("hostNetwork"):
-        # With the default policy, a pod on the host network uses the node's DNS, which resolves no Services.
+        # With the default policy, a pod in the host network uses the node's DNS, which resolves no Services.
         spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
-    spec["restartPolicy"] = "Never"  # A restarted rank cannot rejoin alone: the JobSet restarts all ranks.
+    spec["restartPolicy"] = "Never"  # A restarted rank cannot rejoin alone. The JobSet restarts all ranks.
     spec.setdefault("serviceAccountName", job.queue.service_account_name)
     added = [{"name": volume.name, **volume.source} for volume in job.volumes]
     spec["volumes"] = _named([*(spec.get("volumes") or []), *added, *job.spec.volumes.additional_volumes])
@@ -174,7 +175,7 @@ def pod(job: Resolved, *, kai: bool) -> Object:
 
 
 def _with_last_lines(container: Object) -> Object:
-    """Return the container, set to report the last lines of its log in the pod's status when it fails."""
+    """Return the container with a policy that copies its last log lines into the pod's status if it fails."""
     return {"terminationMessagePolicy": "FallbackToLogsOnError", **container}
 
 
@@ -189,13 +190,13 @@ def labels_of(job: Resolved) -> dict[str, str]:
 
 
 def kai_queue(queue: QueueSpec) -> str | None:
-    """Return the name of the kai-scheduler queue, from either field, or None."""
+    """Return the name of the kai-scheduler queue, from spec.kaiQueue or else spec.queue, or None."""
     return queue.kai_queue or (queue.queue.name if queue.queue else None)
 
 
 def _container(job: Resolved) -> Object:
     trainer = trainer_of(job.queue)
-    # The API server rejects two mounts of one path, e.g. /dev/shm. The template's mount wins.
+    # The API server rejects two mounts with the same path, so the template's mount takes precedence.
     taken = {mount["mountPath"] for mount in trainer.get("volumeMounts") or []}
     mounts = [
         {"name": volume.name, "mountPath": volume.path, **({"readOnly": True} if volume.read_only else {})}
@@ -234,7 +235,7 @@ def _container(job: Resolved) -> Object:
 
 
 def _command(job: Resolved, code: storage.Volume | None) -> list[str]:
-    """Return the trainer's command. With a synced workspace, a supervisor restarts it for new code."""
+    """Return the trainer's command. If the code is synced, a supervisor restarts the command for new code."""
     words = ["bash", "-c", command.script(job.name, job.spec, job.plan, job.distributed)]
     if code is not None and job.workspace_digest:
         words = supervised(words, f"{code.path.rstrip('/')}/{STORE}", CONTROL)
@@ -279,5 +280,5 @@ def _schedule(spec: Object, job: Resolved, *, kai: bool) -> None:
     if kai:
         spec["schedulerName"] = "kai-scheduler"
     elif asked.scheduler and asked.scheduler != "kai-scheduler":
-        # With Kueue, kai-scheduler may not be installed, and a pod for a missing scheduler waits for ever.
+        # With Kueue, kai-scheduler is possibly not installed. A pod waits forever for a missing scheduler.
         spec["schedulerName"] = asked.scheduler

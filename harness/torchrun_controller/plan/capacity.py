@@ -1,7 +1,7 @@
-"""The free GPUs on nodes: which split of a job fits now, and which jobs and pods use the other GPUs.
+"""The free GPUs on nodes, the layouts of a job that fit on them, and the jobs that use the other GPUs.
 
-The data is a snapshot of the watch caches and reserves nothing. The scheduler may find another state, so a
-split that fits here may not fit when the pods are scheduled.
+The data is a snapshot of the watch caches and reserves no resources. So a layout that fits here does not
+necessarily fit when the pods are scheduled.
 """
 
 from __future__ import annotations
@@ -17,33 +17,33 @@ from harness.torchrun_controller.api.models import QueueSpec, Scheduling
 
 GPU = "nvidia.com/gpu"
 _ALL = Decimal(2**62)
-"""More CPUs or bytes than any node has."""
+"""A number of CPUs or bytes that no node reaches."""
 MAX_NODES = 64
 """The largest number of pods that `best_fit` considers."""
 
 
 @dataclass(frozen=True)
 class Free:
-    """The unrequested resources of a node."""
+    """The resources of a node that no pod requests."""
 
     node: str
     gpus: int
     cpus: Decimal
     memory: Decimal
-    """Bytes."""
+    """The free memory in bytes."""
 
 
 @dataclass(frozen=True)
 class Capacity:
-    """All nodes, and the pods that are scheduled and have not ended."""
+    """All nodes, and all pods that are scheduled and have not ended."""
 
     nodes: list[Object]
     pods: list[Object]
 
     def free(self, queue: QueueSpec, scheduling: Scheduling) -> list[Free]:
-        """Return the free resources of each node that labels and taints permit for jobs of the queue.
+        """Return the free resources of the nodes on which labels and taints permit jobs of the queue.
 
-        The node with the most free GPUs comes first.
+        The nodes are sorted by their free GPUs, in descending order.
         """
         used: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
         for pod in self.pods:
@@ -57,9 +57,9 @@ class Capacity:
         return sorted(nodes, key=lambda free: (-free.gpus, free.node))
 
     def holders(self, nodes: list[str]) -> list[tuple[str, int]]:
-        """Return the jobs, and pods without a job, that use GPUs of these nodes, with their numbers of GPUs.
+        """Return the users of GPUs on the given nodes, with their numbers of GPUs, in descending order.
 
-        The largest comes first.
+        A user is a job, or a pod that belongs to no job.
         """
         gpus_of: dict[str, int] = defaultdict(int)
         for pod in self.pods:
@@ -103,7 +103,10 @@ def _owner(pod: Object) -> str:
 
 
 def fitting(free: list[Free], queue: QueueSpec, whole: int, share: int) -> int:
-    """Return how many pods with `share` GPUs fit now. `whole` is the number of GPUs of a whole node."""
+    """Return how many pods with `share` GPUs each fit.
+
+    The argument `whole` is the number of GPUs per node.
+    """
     part = Decimal(share) / Decimal(whole)
     cpus = quantity(queue.node_resources.cpus or 0) * part
     memory = quantity(queue.node_resources.memory or 0) * part
@@ -117,7 +120,7 @@ def fitting(free: list[Free], queue: QueueSpec, whole: int, share: int) -> int:
 
 
 def best_fit(gpus: int, free: list[Free], queue: QueueSpec, whole: int) -> int | None:
-    """Return the smallest number of equal pods with `gpus` GPUs in total that fit now, or None."""
+    """Return the smallest number of equal pods with `gpus` GPUs in total that fits, or None."""
     for pods in range(-(-gpus // whole), min(gpus, MAX_NODES) + 1):
         if gpus % pods == 0 and fitting(free, queue, whole, gpus // pods) >= pods:
             return pods
@@ -127,8 +130,9 @@ def best_fit(gpus: int, free: list[Free], queue: QueueSpec, whole: int) -> int |
 def explained(
     capacity: Capacity, queue: QueueSpec, scheduling: Scheduling, *, whole: int, pods: int, share: int
 ) -> str:
-    """Return a sentence for a job that waits for `pods` times `share` GPUs: the free GPUs, a split that would
-    fit, and the holders of the other GPUs.
+    """Return a sentence for a job that waits for `pods` pods with `share` GPUs each.
+
+    The sentence contains the free GPUs, a layout that would fit, and the users of the other GPUs.
     """
     free = capacity.free(queue, scheduling)
     total = sum(node.gpus for node in free)

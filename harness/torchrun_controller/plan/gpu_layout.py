@@ -1,4 +1,4 @@
-"""Compute a job's layout from its GPUs: the number of pods, and of ranks in each pod."""
+"""Compute a job's layout from its GPUs: the number of pods, and the number of ranks per pod."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from harness.torchrun_controller.api.models import JobSpec
 
 
 class Refused(Exception):
-    """Raised for a job that cannot run with its spec. `reason` becomes the reason of the condition."""
+    """A job cannot run with its spec. `reason` becomes the reason of the condition."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)
@@ -18,14 +18,14 @@ class Refused(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """The layout of a job: equal pods, one per node. Only in an elastic job is `least` below `nodes`."""
+    """The layout of a job: equal pods, one per node. `least` is less than `nodes` only in an elastic job."""
 
     nodes: int
     least: int
     gpus: int
-    """GPUs per node. 0 means a job on CPUs."""
+    """The number of GPUs per node. 0 means that the job runs on CPUs."""
     processes: int
-    """Processes per node."""
+    """The number of processes per node."""
 
     @property
     def elastic(self) -> bool:
@@ -37,19 +37,19 @@ class Plan:
 
 
 BestFit = Callable[[int], int | None]
-"""A function from a number of GPUs to the number of equal pods that fit now, or None if none do."""
+"""A function that takes a number of GPUs and returns the number of equal pods that fit, or None."""
 
 
 def distribute(job: JobSpec, capacity: int, best_fit: BestFit = lambda _: None) -> Plan:
     """Return the layout of a job on nodes with `capacity` GPUs each.
 
-    Without a number of nodes in the spec, the job has as many pods as `best_fit` returns. If that is None, it
-    has the fewest nodes that take equal shares. Raises Refused.
+    If the spec has no number of nodes, the function `best_fit` returns the number of pods. If it returns
+    None, the job uses the fewest nodes that can have equal shares. Raises Refused.
     """
     fixed = job.max_nodes or job.num_nodes
     gpus = job.num_gpus
     if gpus is None and capacity:
-        gpus = capacity * (fixed or 1)  # Without numGPUs, the job gets whole nodes.
+        gpus = capacity * (fixed or 1)  # Without numGPUs, the job uses all GPUs of its nodes.
     if not gpus:
         nodes, share = fixed or 1, 0
     elif job.processes_per_node is not None:

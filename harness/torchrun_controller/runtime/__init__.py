@@ -1,1 +1,1 @@
-"""The running controller: watches, the work queue, reconciles, writes to the API server, the Lease."""
+"""The controller's runtime: watches, the work queue, reconciles, writes to the API server, and the Lease."""

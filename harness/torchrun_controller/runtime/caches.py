@@ -14,11 +14,12 @@ from harness.torchrun_controller.runtime.store import Change, Store
 
 STOP_SECONDS = 0.1
 CAPACITY_SECONDS = 10.0
-"""How long to wait for the first list of nodes and pods. Without the right to list them, the rest works."""
+"""How long to wait for the first list of nodes and pods. If listing is forbidden, the controller works
+without them."""
 
 
 class Caches:
-    """One store per kind. Each store may be behind the API server, but never goes back in time (store.py)."""
+    """One store per kind. A store can be behind the API server, but never returns to an older version."""
 
     def __init__(self, *, kai: bool = False) -> None:
         self.parts = PARTS if kai else (*PARTS, *KUEUES)
@@ -41,7 +42,7 @@ class Caches:
         return self.stores[kind].all(namespace)
 
     def capacity(self) -> Capacity | None:
-        """Return the nodes and the pods on them, or None until both are listed."""
+        """Return the nodes and their pods, or None until the nodes and the pods have been listed."""
         if not self._capacity_synced or not all(synced.is_set() for synced in self._capacity_synced):
             return None
         return Capacity(*(self._capacity[kind].all() for kind in (NODES, REQUESTS)))
@@ -55,10 +56,10 @@ class Caches:
 
     # -- watch -----------------------------------------------------------------------------------------
     def follow(self, kube: Kube, namespace: str | None, told: Told, stop: threading.Event) -> bool:
-        """Start the watches. Return True once all caches are synced, False if stopped before.
+        """Start the watches. Return True once all caches are synced, or False if `stop` is set before.
 
-        Jobs and queues are listed before the objects that are created for them, so that no cached job names a
-        JobSet that is missing from the cache.
+        Jobs and queues are listed before the objects that are created for them. So if a cached job names a
+        JobSet, the JobSet is in the cache too.
         """
         for kinds in (OWN, self.parts):
             started = [Informer(kube, kind, namespace, self.stores[kind], told) for kind in kinds]
@@ -70,7 +71,10 @@ class Caches:
         return True
 
     def _follow_capacity(self, kube: Kube) -> None:
-        """Watch nodes and the pods on them. Changes enqueue no job: each round reconciles waiting jobs."""
+        """Watch nodes and their pods.
+
+        Their changes enqueue no jobs, because each round reconciles waiting jobs.
+        """
         started = [Informer(kube, kind, None, store, _unheard) for kind, store in self._capacity.items()]
         for informer in started:
             informer.start()

@@ -1,4 +1,4 @@
-"""A cache of Events that may explain why pods are late. All jobs of a namespace share it."""
+"""A cache of Events that can explain why pods are late. All jobs of a namespace share the cached Events."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from harness.torchrun_controller.decide.stalled import time_of
 
 KEPT = timedelta(seconds=5)
 SHARE = 20
-"""Events are reused for SHARE times the duration of reading them, so that reading takes at most 1/SHARE of
-the time in a namespace with many Events."""
+"""Events are reused for SHARE times the duration of their request. So in a namespace with many Events, the
+controller spends at most 1/SHARE of its time on these requests."""
 SELECTOR = "type=Warning"
 OF_CLAIMS = "type!=Warning,involvedObject.kind=PersistentVolumeClaim"
 OF_PULLS = "type!=Warning,reason=Pulling"
-"""A pod that pulls its image has passed the problem that an older warning reports."""
+"""The Events of image pulls. If a pod pulls its image, the problem in an older warning has been solved."""
 
 
 class Warnings:
-    """Events that may explain late pods, cached by namespace."""
+    """A cache of Events by namespace, to explain late pods."""
 
     def __init__(
         self, read: Callable[[str, str], list[Object]], monotonic: Callable[[], float] = time.monotonic
@@ -29,13 +29,13 @@ class Warnings:
         """Create an empty cache. `read(namespace, field_selector)` returns Events, oldest first."""
         self.read, self.monotonic = read, monotonic
         self._kept: dict[str, tuple[datetime, timedelta, list[Object]]] = {}
-        """For each namespace: when its Events were read, how long they are valid, and the Events."""
+        """By namespace: the time at which the Events were read, how long they are valid, and the Events."""
         self._lock = threading.Lock()
 
     def of(self, namespace: str, now: datetime) -> list[Object]:
         """Return the Events of a namespace, oldest first.
 
-        They are at most as old as KEPT or SHARE times the duration of reading them, whichever is longer.
+        Their maximum age is KEPT, or SHARE times the duration of the request if that is longer.
         """
         with self._lock:
             self._kept = {

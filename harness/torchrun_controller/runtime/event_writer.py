@@ -1,6 +1,6 @@
-"""Posts Events: one object per reason of a job or queue, whose count grows with each repetition.
+"""Posts Events. Each reason of a job or queue has one Event object, whose count grows with each repetition.
 
-A failure to post an Event never fails a reconcile.
+If an Event cannot be posted, the reconcile continues.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ FORBIDDEN, GONE, CONFLICT = 403, 404, 409
 ORDER = f"{names.GROUP}/transition"
 """Annotation of an Event: the order of the last transition that it reports."""
 LATEST = timedelta(minutes=15)
-"""Older transitions are not posted. The API server keeps Events for an hour, so none is posted twice."""
+"""The maximum age of a posted transition. The API server keeps Events for an hour, so no Event is posted
+twice."""
 SILENCE_SECONDS = 300.0
-"""How long to post no Events after the API server has forbidden one."""
+"""How long no Events are posted after the API server has forbidden an Event."""
 
 
 class Recorder:
-    """Posts the Events of objects, each once, even if another controller runs."""
+    """Posts each Event of an object once, even if another controller runs."""
 
     def __init__(self, kube: Kube, metrics: Metrics, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.kube, self.metrics, self.monotonic = kube, metrics, monotonic
@@ -48,7 +49,7 @@ class Recorder:
             self._told.pop((kind, namespace, name), None)
 
     def record(self, found: Object, events: list[Event], now: datetime) -> None:
-        """Post the Events that are not posted yet. Log API errors instead of raising them."""
+        """Post the Events that have not been posted yet. Log API errors instead of raising them."""
         if self.monotonic() < self._silent_until:
             return
         metadata = found["metadata"]
@@ -96,7 +97,7 @@ class Recorder:
             except (ApiException, DynamicApiError) as error:
                 if error.status not in (CONFLICT, GONE):
                     raise
-        return -1  # Another writer interfered each time: the next reconcile tries again.
+        return -1  # Each attempt conflicted with another writer. The next reconcile tries again.
 
     def _failed(self, found: Object, event: Event, error: ApiException | DynamicApiError | HTTPError) -> None:
         self.metrics.events_failed.inc()

@@ -1,8 +1,9 @@
 """Reads the current state from the API server, and executes actions.
 
 Every write is safe to repeat: an object is created under a fixed name and deleted by its UID, and a status
-replaces only the version that was read. So two controllers create nothing twice, and the controller that read
-old state fails. `wrote` receives the API server's response to each write, so that the next reconcile sees it.
+replaces only the version that was read. So two controllers never create an object twice, and a write based on
+old state fails. The callback `wrote` receives the API server's response to each write, so that the next
+reconcile uses it.
 """
 
 from __future__ import annotations
@@ -35,9 +36,10 @@ from harness.torchrun_controller.runtime.kinds import Kind
 GONE, CONFLICT = 404, 409
 LOG_SECONDS = 5.0
 ACCEPTED_SECONDS = 5.0
-"""How long an accepted pod is valid for equal pods, so that a burst of jobs is checked once."""
+"""How long an accepted pod also counts for equal pods, so that a burst of equal jobs is checked once."""
 STRICT = ("fieldValidation", "Strict")
-"""A query parameter: the API server rejects unknown and duplicate fields instead of dropping them."""
+"""A query parameter that makes the API server reject unknown and duplicate fields instead of dropping
+them."""
 CHANGES = (GONE, CONFLICT)
 
 
@@ -52,10 +54,10 @@ class Cluster:
     kai: bool = False
     wrote: Callable[[Object], None] = lambda _: None
     made: set[str] = field(default_factory=set)
-    """UIDs of JobSets that this process created and that their job's status does not name yet."""
+    """UIDs of JobSets that this process created and that are not in their job's status yet."""
     monotonic: Callable[[], float] = time.monotonic
     _accepted: dict[str, float] = field(default_factory=dict)
-    """When a pod was last accepted, by the pod's content under a common name."""
+    """The time at which a pod was last accepted, by the pod's JSON under a common job name."""
 
     # -- read ------------------------------------------------------------------------------------------
     def one(self, kind: Kind, namespace: str, name: str) -> Object | None:
@@ -64,7 +66,7 @@ class Cluster:
         return kind.kept(item) if item is not None else None
 
     def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
-        """Return the current objects whose label has this value."""
+        """Return the current objects whose label `kind.label` has the value `value`."""
         found = self.kube.objects(kind.api, kind.kind, namespace, f"{kind.label}={value}")
         return [kind.kept(item) for item in found]
 
@@ -79,7 +81,7 @@ class Cluster:
         return sorted(self.kube.fetch(path, query).json()["items"], key=time_of)
 
     def last_line(self, namespace: str, pod: str) -> datetime | None:
-        """Return when a trainer wrote its last line; None without a line or without a valid response."""
+        """Return the time of a trainer's last log line, or None if there is no line or no valid response."""
         path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
         query = {"container": names.TRAINER, "tailLines": "1", "timestamps": "true"}
         try:
@@ -90,10 +92,10 @@ class Cluster:
 
     # -- write -----------------------------------------------------------------------------------------
     def write_status(self, found: Object, status: BaseModel | Object, *, acting: bool) -> bool:
-        """Write a status that differs from the one in `found`. Return whether `found` was the newest version.
+        """Write a status that differs from the status in `found`. Return whether `found` was up to date.
 
-        After False, reconcile again: the object has changed or is deleted. With `acting`, an equal status is
-        written too, to verify before an action that `found` is the newest version.
+        After False, reconcile again, because the object has changed or is deleted. If the argument `acting`
+        is true, an equal status is written too. This verifies before an action that `found` is up to date.
         """
         document = (
             status
@@ -127,14 +129,14 @@ class Cluster:
         return True
 
     def _renew(self, found: Object) -> None:
-        """Read an outdated object again. The watch reports a deleted object."""
+        """Read an outdated object again. If it is deleted, the watch reports this."""
         metadata = found["metadata"]
         newer = self.kube.get(names.API, found["kind"], metadata["name"], metadata["namespace"])
         if newer is not None:
             self.wrote(newer)
 
     def do(self, found: Object, action: Action) -> None:
-        """Execute an action for a job or a queue. Repeating an action is no error.
+        """Execute an action for a job or a queue. An action can be repeated.
 
         Raises Rejected if the API server rejects an object.
         """
@@ -154,7 +156,7 @@ class Cluster:
                 self._finalizers(found, wanted)
 
     def _check_one_of(self, document: Object, alike: str) -> None:
-        """Check an object unless an equal one was accepted recently. Raises Rejected."""
+        """Check an object unless an equal object was accepted recently. Raises Rejected."""
         now = self.monotonic()
         if now - self._accepted.get(alike, -ACCEPTED_SECONDS) < ACCEPTED_SECONDS:
             return
@@ -163,9 +165,9 @@ class Cluster:
         self._accepted = {**kept, alike: now}
 
     def check(self, document: Object) -> None:
-        """Have the API server validate an object in a dry run, without storing it.
+        """Let the API server validate an object in a dry run, without storing it.
 
-        Raises Rejected with the server's message. If a webhook does not support dry runs, nothing is checked.
+        Raises Rejected with the server's message, except if a webhook does not support dry runs.
         """
         try:
             self.kube.resource(document["apiVersion"], document["kind"]).create(
@@ -207,8 +209,8 @@ class Cluster:
             "apiVersion": "v1",
             "kind": "DeleteOptions",
             "preconditions": only,
-            # The object stays, with a deletion time, until its pods are gone, so that its successor's pods
-            # do not meet them.
+            # The object remains, with a deletion timestamp, until its pods are deleted. So they cannot
+            # communicate with the pods of a new object of the same name.
             "propagationPolicy": "Foreground",
         }
         resource = self.kube.resource(action.api_version, action.kind)
@@ -220,7 +222,7 @@ class Cluster:
             if error.status not in CHANGES:
                 raise
             return
-        if answer.get("kind") == action.kind:  # The object still exists, now with a deletion time.
+        if answer.get("kind") == action.kind:  # The object still exists, with a deletion timestamp.
             self.wrote(answer)
 
     def _finalizers(self, found: Object, wanted: list[str]) -> None:

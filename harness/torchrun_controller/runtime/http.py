@@ -1,4 +1,4 @@
-"""The controller's HTTP server: /metrics, /healthz (is no part stuck?) and /readyz."""
+"""The controller's HTTP server: /metrics, /healthz (fails if a component is stuck) and /readyz."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import CollectorRegistry
 
 LATE_SECONDS = 120.0
-"""A part without progress for this time is stuck. A request to an API server that does not respond, and its
-retry, take less."""
+"""A component without progress for this time is stuck. A request to an unresponsive API server takes less
+time, even with its retry."""
 
 
 class Health:
-    """Records the progress of parts of the process. A part is watched from its first report on."""
+    """Records the progress of the process's components. A component is monitored after its first report."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.monotonic = monotonic
@@ -25,21 +25,21 @@ class Health:
         self._last: dict[str, float] = {}
 
     def moves(self, part: str) -> None:
-        """Record that a part makes progress."""
+        """Record that a component makes progress."""
         self._last[part] = self.monotonic()
 
     def ends(self, part: str) -> None:
-        """Stop watching a part."""
+        """Stop monitoring a component."""
         self._last.pop(part, None)
 
     def stuck(self) -> list[str]:
-        """Return the parts without progress for LATE_SECONDS."""
+        """Return the components without progress for LATE_SECONDS."""
         now = self.monotonic()
         return [part for part, last in list(self._last.items()) if now - last > LATE_SECONDS]
 
 
 class Server(ThreadingHTTPServer):
-    """An HTTP server on all addresses, including IPv6, with its own threads."""
+    """An HTTP server on all addresses, including IPv6. It runs in its own threads."""
 
     daemon_threads = True
 
@@ -89,4 +89,4 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Log nothing: probes come every few seconds."""
+        """Log nothing, because probes arrive every few seconds."""

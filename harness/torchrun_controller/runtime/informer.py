@@ -1,7 +1,8 @@
 """Keeps a Store in sync with the objects of a kind: one list, then a watch from the list's version.
 
-A watch ends after the requested timeout, and the next watch continues from the last version. An expired
-version (410), or a watch that fails repeatedly, leads to a new list. Objects that are not in it are deleted.
+A watch ends after the requested timeout, and the next watch continues from the last version. After an expired
+version (410) or repeated failures of a watch, the objects are listed again. Objects that are missing in the
+new list are deleted from the store.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ log = logging.getLogger(__name__)
 SERVER_SECONDS = 600
 """The requested duration of a watch."""
 SILENCE_SECONDS = 120.0
-"""The API server sends a bookmark about once a minute. The informer closes a connection that is silent for
-longer than this; without a limit, a frozen connection is never detected."""
+"""The timeout of a connection without data. The API server sends a bookmark about once a minute. Without this
+timeout, a frozen connection would never be detected."""
 LIST_SECONDS = 60.0
 PAGE = 500
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 10.0
 EXPIRED = 410
 PATIENCE = 4
-"""The number of consecutive failed watches that leads to a new list."""
+"""The number of consecutive failed watches after which the objects are listed again."""
 Told = Callable[[Kind, Change], None]
 
 
 class Expired(Exception):
-    """Raised when the API server no longer has the requested version."""
+    """The API server no longer has the requested version."""
 
 
 class Informer(threading.Thread):
-    """A thread that watches one kind. It calls `told` for each change, in order, after updating the store."""
+    """A thread that watches one kind. After each update of the store, it calls `told` with the change."""
 
     def __init__(self, kube: Kube, kind: Kind, namespace: str | None, store: Store, told: Told) -> None:
         super().__init__(name=f"watch {kind.plural}", daemon=True)
@@ -70,7 +71,7 @@ class Informer(threading.Thread):
             self.stopped.wait(pause)
 
     def _list(self) -> None:
-        """List all objects from etcd. The API server's own cache may be behind."""
+        """List all objects from etcd, because the API server's own cache can be outdated."""
         items: list[Object] = []
         query = {"limit": str(PAGE), **self._selected()}
         while True:
@@ -85,7 +86,7 @@ class Informer(threading.Thread):
         self.synced.set()
 
     def _watch(self) -> None:
-        """Apply changes until the watch ends or is silent for too long."""
+        """Apply changes until the watch ends or sends no data for SILENCE_SECONDS."""
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -100,7 +101,7 @@ class Informer(threading.Thread):
                 if self.stopped.is_set():
                     break
         except ReadTimeoutError:
-            return  # Perhaps nothing has changed: the next watch continues from the same version.
+            return  # The next watch continues from the same version.
         finally:
             response.close()
 
@@ -114,7 +115,7 @@ class Informer(threading.Thread):
             case "BOOKMARK":
                 self.store.reached(int(item["metadata"]["resourceVersion"]))
                 return
-            case _:  # Any ERROR ends the watch, and a new list restores the state.
+            case _:  # After any ERROR, the objects are listed again.
                 raise Expired(str(item)[:200])
         if change is not None:
             self.told(self.kind, change)

@@ -1,6 +1,6 @@
-"""The kinds that the controller watches, and the fields of each object that decisions read.
+"""The kinds that the controller watches, and the fields that its decisions read.
 
-Only these fields are cached: that saves memory, and changes of other fields enqueue nothing.
+Only these fields are cached. This saves memory, and changes of other fields cause no reconcile.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from harness.torchrun_controller.api import names
 METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences", "deletionTimestamp")
 CONTAINERS = ("initContainerStatuses", "containerStatuses")
 WORKLOAD_LABEL = "kueue.x-k8s.io/job-uid"
-"""Label of a Workload: the UID of its JobSet."""
+"""Label of a Workload with the UID of its JobSet."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A watched kind: its resource, the objects to watch, and the fields to cache."""
+    """A watched kind, with the objects to watch and the fields to cache."""
 
     api: str
     kind: str
     plural: str
     keep: Callable[[Object], Object]
     label: str | None = None
-    """The label by whose value `of` looks up objects."""
+    """The label by which the method `of` of a store or cluster finds objects."""
     selector: str = ""
     """The label selector of the watched objects."""
     fields: str = ""
@@ -40,7 +40,7 @@ class Kind:
         return f"{root}/{self.api}{within}/{self.plural}"
 
     def kept(self, item: Mapping[str, object]) -> Object:
-        """Return the cached fields of an object, with its kind, which list items lack."""
+        """Return the cached fields of an object, and its API version and kind, which list items lack."""
         return {"apiVersion": self.api, "kind": self.kind, **self.keep(dict(item))}
 
 
@@ -129,7 +129,7 @@ def _requesting(item: Object) -> Object:
 
 
 def _judged(*kinds: str) -> Callable[[Object], Object]:
-    """Return a function that keeps an object's metadata and its conditions of these types."""
+    """Return a function that keeps an object's metadata and its conditions of the given types."""
 
     def keep(item: Object) -> Object:
         status = item.get("status") or {}
@@ -148,7 +148,7 @@ def _local_queue(item: Object) -> Object:
 JOBS = Kind(names.API, names.JOB_KIND, "torchrunjobs", _whole)
 QUEUES = Kind(names.API, names.QUEUE_KIND, "torchrunqueues", _whole)
 JOBSETS = Kind(names.JOBSET_API, "JobSet", "jobsets", _jobset)
-"""All JobSets are watched, because a foreign JobSet may have the name of a job."""
+"""All JobSets are watched, because a JobSet that belongs to no job can have the name of a job."""
 PODS = Kind("v1", "Pod", "pods", _pod, names.JOBSET_LABEL, names.JOB_LABEL)
 CLAIMS = Kind(
     "v1", "PersistentVolumeClaim", "persistentvolumeclaims", _claim, names.JOB_LABEL, names.JOB_LABEL
@@ -175,8 +175,8 @@ REQUESTS = Kind(
     _requesting,
     fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
 )
-"""All pods, of any owner, that use resources of a node."""
+"""All pods that use resources of a node, of any owner."""
 OWN = (JOBS, QUEUES)
-"""Listed first, so that the cache of created objects is never older than the cache of their owners."""
+"""The kinds that are listed first, so that the caches of owned objects are never older than their owners'."""
 PARTS = (JOBSETS, PODS, CLAIMS, PRIORITY_CLASSES)
 KUEUES = (WORKLOADS, LOCAL_QUEUES)

@@ -1,6 +1,6 @@
 """Leader election with a Lease, so that one controller acts at a time.
 
-Correctness does not depend on it, because every write is safe to repeat (executor.py).
+Correctness does not depend on the Lease, because every write is safe to repeat (executor.py).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.core.retries import reason_of
 log = logging.getLogger(__name__)
 API = "coordination.k8s.io/v1"
 LEASE_SECONDS, RENEW_SECONDS, RETRY_SECONDS = 15, 10, 2
-"""As in client-go: the lease duration, the renew deadline and the retry period."""
+"""The lease duration, the renew deadline and the retry period, with the default values of client-go."""
 
 
 def _now() -> str:
@@ -33,8 +33,8 @@ def _now() -> str:
 class Lease:
     """A Lease that `identity` acquires and renews.
 
-    The lease of another holder expires relative to the time at which this process observed its last change,
-    because the clocks of two machines may differ.
+    The clocks of two machines can differ. So the Lease of another holder expires LEASE_SECONDS after this
+    process observed the last change of the Lease.
     """
 
     kube: Kube
@@ -43,11 +43,11 @@ class Lease:
     identity: str
     monotonic: Callable[[], float] = time.monotonic
     tried: Callable[[bool], None] = lambda _: None
-    """Called after each attempt with whether the API server responded."""
+    """A callback after each attempt. Its argument is whether the API server responded."""
     _seen: tuple[str, float] = field(default=("", 0.0), init=False)
 
     def acquire(self, stop: threading.Event) -> bool:
-        """Wait until this process holds the Lease. Return False if stopped before."""
+        """Wait until this process holds the Lease. Return False if `stop` is set before."""
         while not stop.is_set():
             if self.take():
                 log.info("%s leads", self.identity)
@@ -56,7 +56,7 @@ class Lease:
         return False
 
     def keep(self, stop: threading.Event) -> None:
-        """Renew the Lease until stopped or until it is lost. The caller must not act after this returns."""
+        """Renew the Lease until `stop` is set or the Lease is lost. The caller must not write afterwards."""
         last = self.monotonic()
         while not stop.wait(RETRY_SECONDS):
             if self.take():
@@ -67,7 +67,7 @@ class Lease:
         self.release()
 
     def take(self) -> bool:
-        """Take or renew the Lease. Return whether this process holds it; False if the API server fails."""
+        """Acquire or renew the Lease. Return whether this process holds it, or False after an API error."""
         try:
             ours = self._take()
         except (ApiException, DynamicApiError, HTTPError) as error:
@@ -94,7 +94,7 @@ class Lease:
         return True
 
     def release(self) -> None:
-        """Release the Lease, so that the next leader need not wait for its expiry."""
+        """Release the Lease, so that the next leader does not wait until the Lease expires."""
         try:
             found = self.kube.get(API, "Lease", self.name, self.namespace)
             if found is not None and found["spec"].get("holderIdentity") == self.identity:

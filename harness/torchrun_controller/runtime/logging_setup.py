@@ -1,4 +1,4 @@
-"""Log formats: text, or one JSON object per line. Each line names the object it is about."""
+"""Log formats: text, or one JSON object per line. Each line about a job or queue contains its name."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ Format = Literal["text", "json"]
 
 
 def about(kind: str, namespace: str, name: str, uid: str | None = None) -> dict[str, Any]:
-    """Return the `extra` argument of a log call that names the object. `kind` is job or queue."""
+    """Return the argument `extra` of a log call about a job or queue. `kind` is "job" or "queue"."""
     return {"about": {"namespace": namespace, kind: name, **({"uid": uid} if uid else {})}}
 
 
 def short(error: Exception) -> str:
-    """Return an error as one line: for API errors, the server's message."""
+    """Return an error as one line. For an API error, this is the server's message."""
     if isinstance(error, ApiException | HTTPError):
         return reason_of(error)
     return f"{type(error).__name__}: {str(error)[:300]}"
 
 
 class Text(logging.Formatter):
-    """`TIME LEVEL LOGGER NAMESPACE/NAME: MESSAGE`."""
+    """The format `TIME LEVEL LOGGER NAMESPACE/NAME: MESSAGE`."""
 
     def __init__(self) -> None:
         super().__init__("%(asctime)s %(levelname)s %(name)s %(whose)s%(message)s")
@@ -42,7 +42,7 @@ class Text(logging.Formatter):
 
 
 class Json(logging.Formatter):
-    """A JSON object on one line: time (UTC), level, logger, message; namespace, job or queue, uid; error."""
+    """One JSON object per line: time (UTC), level, logger, message, namespace, job or queue, uid, error."""
 
     def format(self, record: logging.LogRecord) -> str:
         seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -59,7 +59,7 @@ class Json(logging.Formatter):
 
 
 def setup(form: Format) -> None:
-    """Send all log lines to stderr in this format."""
+    """Write all log lines to stderr in the given format."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Json() if form == "json" else Text())
     logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)

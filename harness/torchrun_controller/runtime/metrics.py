@@ -23,7 +23,7 @@ from harness.torchrun_controller.api.conditions import found, parsed
 from harness.torchrun_controller.api.models import JobStatus
 
 IMAGE = "TORCHRUN_CONTROLLER_IMAGE"
-"""Environment variable of the controller's image with its tag."""
+"""The environment variable that contains the controller's image and tag."""
 LOOK_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 WAIT_BUCKETS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400)
 _PATH = re.compile(
@@ -33,7 +33,7 @@ _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch", "DELETE": "delete
 
 
 class Metrics:
-    """The metrics of one controller, in a registry of its own."""
+    """The metrics of one controller, in a separate registry."""
 
     def __init__(self) -> None:
         own = self.registry = CollectorRegistry()
@@ -70,13 +70,13 @@ class Metrics:
             }
         )
         self.jobs: Callable[[], Iterable[Object]] = tuple
-        """Returns all watched jobs."""
+        """A function that returns all watched jobs."""
         self.registry.register(_Jobs(self))
         ProcessCollector(registry=self.registry)
 
     @contextmanager
     def look(self, kind: str) -> Iterator[None]:
-        """Measure the duration of a reconcile, and count its failure."""
+        """Measure the duration of a reconcile, and count it if it fails."""
         started = time.perf_counter()
         try:
             yield
@@ -100,7 +100,7 @@ class Metrics:
 class _Jobs(Collector):
     """Counts the cached jobs at each scrape. A phase without jobs has no sample.
 
-    Counting watch events instead would miss the writes of this process, which are already in the cache.
+    A count of watch events would miss the writes of this process, because they are already in the cache.
     """
 
     def __init__(self, metrics: Metrics) -> None:
@@ -118,7 +118,7 @@ class _Jobs(Collector):
 
 
 def request_of(method: str, url: str) -> tuple[str, str]:
-    """Return verb and resource of a request as in RBAC, or ("get", "") for a URL that is not a resource."""
+    """Return the RBAC verb and resource of a request, or ("get", "") for a URL that is not a resource."""
     parts = urlsplit(url)
     known = _PATH.match(parts.path)
     if known is None:
@@ -134,9 +134,9 @@ def request_of(method: str, url: str) -> tuple[str, str]:
 
 
 def queue_wait(job: Object, before: JobStatus, status: JobStatus) -> float | None:
-    """Return how many seconds a job waited, if `status` is its first status with the admission; else None.
+    """Return a job's waiting time in seconds if the job has just been admitted, otherwise None.
 
-    The wait begins at the creation, the last resumption, or the last time the job was queued or preempted.
+    The waiting time starts when the job is created, resumed, queued or preempted, whichever is latest.
     """
     if before.start_time is not None or status.start_time is None:
         return None

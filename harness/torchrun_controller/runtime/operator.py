@@ -29,7 +29,7 @@ from harness.torchrun_controller.runtime.work_queue import Waking
 
 log = logging.getLogger(__name__)
 ROUND_SECONDS = 30
-"""How often every unfinished job is reconciled from the caches, in case an event was lost."""
+"""The interval at which every unfinished job is reconciled, in case an event was lost."""
 MOVE_SECONDS = 5
 
 
@@ -42,13 +42,13 @@ class Operator:
         namespace: str | None = None,
         moves: Callable[[], None] = lambda: None,
     ) -> None:
-        """Create an operator. `moves` is called every MOVE_SECONDS while the event loop runs."""
+        """Create an operator. It calls `moves` every MOVE_SECONDS while its event loop runs."""
         self.reconciler, self.namespace, self.moves = reconciler, namespace, moves
         self.caches = reconciler.caches
         self.waking = Waking(reconciler.look)
 
     async def run(self, stop: threading.Event, ready: threading.Event | None = None) -> None:
-        """Run until `stop` is set. Reconciling starts once all caches are synced; then `ready` is set."""
+        """Run until `stop` is set. Once all caches are synced, set `ready` and start to reconcile."""
         loop = asyncio.get_running_loop()
 
         def told(kind: Kind, change: Change) -> None:
@@ -100,7 +100,7 @@ class Operator:
             urgent = _asks(change) if kind == JOBS else _ended(change)
             (self.waking.wake if urgent else self.waking.progressed)(Key("job", namespace, name))
         elif kind in (PODS, CLAIMS):
-            # A restarting JobSet deletes its failed pods, and with them the reason of the failure.
+            # A restarting JobSet deletes its failed pods, and the reason of the failure with them.
             failed = (item.get("status") or {}).get("phase") == "Failed"
             key = Key("job", namespace, metadata["labels"][names.JOB_LABEL])
             (self.waking.wake if failed else self.waking.progressed)(key)
@@ -126,7 +126,7 @@ class Operator:
                 self.waking.wake(Key("job", metadata["namespace"], metadata["name"]))
 
     def _wake_queues(self, namespace: str, local_queue: str) -> None:
-        """Enqueue the TorchrunQueues with this LocalQueue: it has their name, or they name it."""
+        """Enqueue the TorchrunQueues that use a LocalQueue, by its name or by spec.localQueue."""
         for queue in self.caches.all(QUEUES, namespace):
             name = queue["metadata"]["name"]
             if local_queue in (name, queue["spec"].get("localQueue")):
@@ -134,7 +134,7 @@ class Operator:
 
 
 def _asks(change: Change) -> bool:
-    """Return whether a job changed outside its status, which only the controller writes."""
+    """Return whether a field of a job changed other than its status, which only the controller writes."""
     before, after = change.before, change.after
     if before is None or after is None:
         return True
@@ -156,7 +156,7 @@ def _waits(phase: str | None) -> bool:
 
 
 def _same(change: Change) -> bool:
-    """Return whether all fields that decisions read are unchanged (kinds.py)."""
+    """Return whether all cached fields are unchanged (kinds.py)."""
     if change.before is None or change.after is None:
         return False
     return _content(change.before) == _content(change.after)

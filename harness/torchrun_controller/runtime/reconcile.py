@@ -1,8 +1,8 @@
 """Reconcile one object: read, decide, write the status, execute the actions, post Events.
 
-A reconcile reads the watch caches, which may be behind. That is safe: a status replaces only the newest
-version of the job, an object is created only if its name is free, and an irreversible decision (`grave`) is
-made a second time from the API server's current state.
+A reconcile reads the watch caches, which can be outdated. This is safe: a status replaces only the newest
+version of the job, an object is created only if no object has its name, and an irreversible decision (the
+function `grave`) is made a second time from the API server's current state.
 """
 
 from __future__ import annotations
@@ -42,14 +42,15 @@ from harness.torchrun_controller.runtime.snapshot import Source, queue_of, see, 
 log = logging.getLogger(__name__)
 Clock = Callable[[], datetime]
 SOON_SECONDS = 10.0
-"""When to reconcile again after an action if no event comes before."""
+"""The delay of the next reconcile after an action, if no event occurs before."""
 REFUSED_SECONDS = 5.0
-"""How long to wait before the API server checks rejected pods again."""
+"""The delay before the API server checks rejected pods again."""
 RECHECK_SECONDS = 10.0
-"""When to reconcile a queue again that is not ready. Some objects that it names are not watched."""
+"""The delay of the next reconcile of a queue that is not ready, because some of its objects are not
+watched."""
 MEND = "change the queue, or create what it names"
 AGAIN_SECONDS = 0.2
-"""When to reconcile again after a write failed because the cached object was outdated."""
+"""The delay of the next reconcile after a write failed because the cached object was outdated."""
 
 
 class Key(NamedTuple):
@@ -61,15 +62,15 @@ class Key(NamedTuple):
 
 
 def clock() -> datetime:
-    """Return the current time in whole seconds, the resolution of a condition's time."""
+    """Return the current time, rounded down to seconds as in the time of a condition."""
     return datetime.now(UTC).replace(microsecond=0)
 
 
 def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
-    """Return whether a decision must not be based on caches that may be behind.
+    """Return whether a decision is irreversible and so must not be based on an outdated cache.
 
-    This applies to the end of a job, to deletions, and to a JobSet other than the job's previous one. It does
-    not apply to a JobSet that this process created, nor to the success of all pods, which is final.
+    This applies to the end of a job, to deletions, and to a new JobSet of a job. It does not apply to a
+    JobSet that this process created, nor to the success of all pods, which is final.
     """
     status = decision.status
     if any(not isinstance(action, Check | Create) for action in decision.actions):
@@ -92,8 +93,10 @@ def _seconds_until(wake: datetime | None, now: datetime) -> float | None:
 
 
 class Reconciler:
-    """Reconciles jobs and queues. Its state (watch caches, its own writes, posted Events) can be lost without
-    harm.
+    """Reconciles jobs and queues.
+
+    Its state consists of the watch caches, its own writes and the posted Events. It can be rebuilt after a
+    loss.
     """
 
     def __init__(
@@ -112,12 +115,12 @@ class Reconciler:
         self.warnings = Warnings(cluster.events)
         self.silence = Silence(cluster.last_line)
         self._refused: dict[Key, datetime] = {}
-        """When the API server last rejected pods of a job or queue."""
+        """The time at which the API server last rejected pods of a job or queue."""
 
     def look(self, key: Key) -> float | None:
-        """Reconcile an object. Return after how many seconds to do so again without an event, or None.
+        """Reconcile an object. Return the seconds until the next reconcile if no event occurs, or None.
 
-        Raises any error. Except for transient errors of the API server, the object gets a condition too.
+        Raises any error, and reports it in a condition of the object if it is not a transient API error.
         """
         with self.metrics.look(key.kind):
             try:
@@ -167,14 +170,14 @@ class Reconciler:
     def _too_early(self, key: Key, now: datetime) -> bool:
         """Return whether the API server rejected the object's pods less than REFUSED_SECONDS ago.
 
-        Its messages may differ each time, e.g. by a port or a count. Each message is a new status, which
-        triggers a reconcile.
+        The message of the API server can differ each time, e.g. by a port or a count. Each new message
+        changes the status, and this triggers a reconcile.
         """
         at = self._refused.get(key)
         return at is not None and now - at < timedelta(seconds=REFUSED_SECONDS)
 
     def _write(self, job: Object, before: JobStatus, decision: Decision) -> bool:
-        """Write the status. Return whether the job that was read is the newest version."""
+        """Write the status. Return whether `job` was up to date."""
         if not self.cluster.write_status(job, decision.status, acting=bool(decision.actions)):
             return False
         self.cluster.made.discard(decision.status.job_id or "")
@@ -190,9 +193,10 @@ class Reconciler:
         return decision
 
     def _decided(self, job: Object, source: Source, now: datetime, rejected: Rejected | None) -> Decision:
-        """Decide, and decide again with additional data where the first decision asks for it.
+        """Return the decision about a job. If it needs additional data, read the data and decide again.
 
-        The additional data are the Service of etcd, the silence of the logs, and the namespace's Events.
+        The additional data are the Service of etcd, the time of the last log line, and the namespace's
+        Events.
         """
         kai = self.cluster.kai
         seen = replace(self._seen(source, job), rejected=rejected)
@@ -247,8 +251,9 @@ class Reconciler:
         return None if true(decision.status.conditions, "Ready") else RECHECK_SECONDS
 
     def _check_template(self, queue: Object) -> str | None:
-        """Return why the pods of a queue's jobs would be rejected, "" if they would not, None for an invalid
-        spec.
+        """Return the reason why the API server would reject pods of the queue's jobs.
+
+        Return "" if it would accept them, and None if the queue's spec is invalid.
         """
         try:
             spec = QueueSpec.model_validate(queue["spec"])
@@ -264,12 +269,12 @@ class Reconciler:
             return str(refused)
         except Rejected as rejected:
             if rejected.by_quota:
-                return ""  # Pods that end free quota. Until then, each job reports the rejection.
+                return ""  # Quota is freed when pods end. Until then, each job reports it.
             return f"the API server refuses its pods: {rejected.sentence}; {MEND}"
         return ""
 
     def _failed(self, key: Key, error: Exception) -> None:
-        """Set a condition that reports the controller's failure. Raises nothing; the caller raises it."""
+        """Report an error in a condition of the object. Raises no exception; the caller raises the error."""
         kind = JOBS if key.kind == "job" else QUEUES
         found = self.caches.one(kind, key.namespace, key.name)
         if found is None:
@@ -281,7 +286,7 @@ class Reconciler:
             old = [Condition.model_validate(each) for each in status.get("conditions") or []]
             before = condition_of(old, "Reconciled")
             if before is not None and (before.status, before.reason) == ("False", condition.reason):
-                return  # A message that differs each time would trigger the next reconcile at once.
+                return  # Each different message would trigger another reconcile.
             status["conditions"] = [
                 each.model_dump(by_alias=True, exclude_none=True)
                 for each in with_condition(old, condition, self.now())

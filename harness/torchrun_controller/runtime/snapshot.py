@@ -31,14 +31,14 @@ class Source(Protocol):
     def one(self, kind: Kind, namespace: str, name: str) -> Object | None: ...
 
     def of(self, kind: Kind, namespace: str, value: str) -> list[Object]:
-        """Return the objects of a namespace whose label `kind.label` has this value."""
+        """Return the objects of a namespace whose label `kind.label` has the value `value`."""
         ...
 
     def names(self, kind: Kind) -> frozenset[str]: ...
 
 
 def see(source: Source, job: Object, *, kai: bool) -> Seen:
-    """Read the objects of a job that matter for the next decision."""
+    """Return a snapshot of the job's objects that the next decision needs."""
     metadata = job["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     jobset = source.one(JOBSETS, namespace, name)
@@ -64,7 +64,10 @@ def queue_of(source: Source, job: Object) -> Object | None:
 
 
 def see_queue(source: Source, kube: Kube, queue: Object, *, kai: bool) -> SeenQueue:
-    """Read the objects of a queue. Those of its resource templates are not watched, so they are fetched."""
+    """Return a snapshot of a queue's objects.
+
+    Objects of resource templates are fetched from the API server, because they are not watched.
+    """
     metadata = queue["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
     try:

@@ -1,7 +1,7 @@
-"""A cache of the objects of one kind, updated by a watch. It never goes back in time.
+"""A cache of the objects of one kind, updated by a watch. It never returns to an older version.
 
-Versions are compared as numbers, within one kind. The API server sends a kind's changes in order, so after
-the event of a version the cache is complete up to that version. The process's own writes are stored when the
+Versions are compared as numbers, within one kind. The API server sends the changes of a kind in order, so
+after an event the cache is complete up to the event's version. The process's own writes are stored when the
 API server responds, before the watch reports them, so that a reconcile reads its own writes.
 """
 
@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from harness.core.kubernetes import Object
 
 Place = tuple[str, str]
-"""Namespace ("" without one) and name."""
+"""The namespace and name of an object. A cluster-scoped object has the namespace ""."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """A change of an object. `before` is None for a new object, `after` for a deleted one."""
+    """A change of an object. `before` is None for a new object; `after` is None for a deleted object."""
 
     before: Object | None
     after: Object | None
 
 
 def version_of(item: Object) -> int:
-    """Return an object's resource version, a counter of the changes of the whole cluster."""
+    """Return an object's resource version as a number. The number grows with each change in the cluster."""
     return int(item["metadata"]["resourceVersion"])
 
 
@@ -37,7 +37,10 @@ def place_of(item: Object) -> Place:
 
 
 class Store:
-    """Objects by namespace and name, and by the value of one label. Callers must not modify the objects."""
+    """A store of objects, indexed by namespace and name, and by the value of one label.
+
+    Callers must not modify the objects.
+    """
 
     def __init__(self, label: str | None = None) -> None:
         self.label = label
@@ -53,7 +56,7 @@ class Store:
             return self._items.get((namespace, name))
 
     def of(self, namespace: str, value: str) -> list[Object]:
-        """Return the objects of a namespace whose label has this value, by name."""
+        """Return the objects of a namespace whose label has the value `value`, sorted by name."""
         with self._lock:
             found = self._labelled.get((namespace, value)) or {}
             return [item for _, item in sorted(found.items())]
@@ -64,7 +67,7 @@ class Store:
 
     # -- events of the watch ---------------------------------------------------------------------------
     def replace(self, items: Iterable[Object], version: int) -> list[Change]:
-        """Replace all objects by a list of this version. Return the changes.
+        """Replace all objects by a list, whose version is `version`. Return the changes.
 
         Raises ValueError if the list is older than the store.
         """
@@ -80,13 +83,13 @@ class Store:
             return [change for change in changes if change is not None]
 
     def changed(self, item: Object) -> Change | None:
-        """Store an added or modified object. Return the change, or None if the store has this version."""
+        """Store an added or modified object. Return the change, or None if the stored object is not older."""
         with self._lock:
             self.version = max(self.version, version_of(item))
             return self._put(item)
 
     def deleted(self, item: Object) -> Change | None:
-        """Remove a deleted object. Return the change, or None if the store has no older version of it."""
+        """Remove a deleted object. Return the change, or None if the stored object is missing or newer."""
         with self._lock:
             version = version_of(item)
             self.version = max(self.version, version)
@@ -96,7 +99,7 @@ class Store:
             return self._drop(place_of(item))
 
     def reached(self, version: int) -> None:
-        """Record that there are no other changes up to this version."""
+        """Record that the watch has reported all changes up to `version`."""
         with self._lock:
             self.version = max(self.version, version)
 
@@ -104,7 +107,8 @@ class Store:
     def wrote(self, item: Object) -> None:
         """Store the object from the API server's response to a write.
 
-        If the watch is already at a later version, the response is ignored: the object may be deleted again.
+        If the watch is already at a later version, the response is ignored, because the object can already be
+        deleted.
         """
         with self._lock:
             if version_of(item) > self.version:

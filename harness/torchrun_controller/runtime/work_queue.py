@@ -1,8 +1,8 @@
 """The work queue: it reconciles an object after an event, at a requested time, or after a failure.
 
 An object is never reconciled twice at the same time, and events for a queued object are merged. Events that
-only report progress are delayed by a second, and longer if many objects make progress: each reconcile of a
-job writes its status, and a burst of jobs would load the API server with states that nobody reads.
+only report progress are delayed by a second, or longer if many objects make progress. Each reconcile of a job
+writes its status, so without the delay a burst of jobs would overload the API server.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ Look = Callable[[Key], float | None]
 FIRST_PAUSE, LONGEST_PAUSE = 0.2, 30.0
 PROGRESS_SECONDS = 1.0
 PROGRESS_RATE = 20
-"""The maximum rate of reconciles for progress, per second. Each of 100 active objects has one every 5 s."""
+"""The maximum number of reconciles per second for progress. With 100 active objects, each object is
+reconciled every 5 s."""
 ACTIVE_SECONDS = 10.0
-"""How long an object counts as making progress after its last event."""
+"""How long an object counts as active after its last progress event."""
 
 
 class Waking:
@@ -41,7 +42,7 @@ class Waking:
         self._failures: dict[Key, int] = {}
         self._timers: dict[Key, asyncio.TimerHandle] = {}
         self._active: OrderedDict[Key, float] = OrderedDict()
-        """When each object last made progress, oldest first."""
+        """The time of each active object's last progress, oldest first."""
 
     def wake(self, key: Key) -> None:
         """Enqueue an object now."""
@@ -55,7 +56,7 @@ class Waking:
             self._queue.put_nowait(key)
 
     def progressed(self, key: Key) -> None:
-        """Enqueue an object after a delay that keeps all such objects within PROGRESS_RATE."""
+        """Enqueue an object after a delay, so that reconciles for progress do not exceed PROGRESS_RATE."""
         now = asyncio.get_running_loop().time()
         self._active[key] = now
         self._active.move_to_end(key)
@@ -93,7 +94,7 @@ class Waking:
                 self.later(key, after)
 
     def later(self, key: Key, seconds: float) -> None:
-        """Enqueue an object after `seconds`, or earlier if an earlier time is scheduled."""
+        """Enqueue an object after `seconds`, unless it is already scheduled for an earlier time."""
         loop = asyncio.get_running_loop()
         before = self._timers.get(key)
         if before is not None:

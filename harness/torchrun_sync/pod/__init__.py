@@ -1,1 +1,1 @@
-"""Programs that run in a pod, sent by harness.torchrun_sync.bundle: standard library only, Python 3.9+."""
+"""Code that runs in pods, packed by harness.torchrun_sync.bundle: standard library only, Python 3.9+."""

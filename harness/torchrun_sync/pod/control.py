@@ -1,9 +1,9 @@
 """The files through which a receiver controls a pod's supervisor. They are never shared between pods.
 
     supervisor.lock   locked while the supervisor runs
-    status.json       the supervisor's state, generation, tree and exit code, and the hold that it obeys
-    patience.json     until when a failed command waits for new code instead of ending the pod
-    hold.json         until when no command runs; the limit ends a hold whose switch never comes
+    status.json       the supervisor's state, generation, tree and exit code, and the token of its hold
+    patience.json     the time until which a failed command waits for new code instead of ending the pod
+    hold.json         the time until which no command runs, even if no switch follows
     generation.json   the generation and tree to run
 
 Times are seconds of the kernel's monotonic clock, which is the same for all processes of a pod.
@@ -21,7 +21,8 @@ from harness.torchrun_sync.pod.files import read_json, write_json
 
 HOLD_SECONDS = 60.0
 STOP_SECONDS = 40.0
-"""The timeout for a supervisor to stop its command. It is longer than GRACE_SECONDS (supervisor.py)."""
+"""How long a receiver waits until the supervisor has stopped the command. GRACE_SECONDS (supervisor.py) is
+shorter."""
 LOOK_SECONDS = 0.02
 
 
@@ -37,7 +38,7 @@ class Control:
 
     # -- the receiver's side ---------------------------------------------------------------------------
     def supervised(self) -> bool:
-        """Return whether a supervisor runs."""
+        """Return whether a supervisor is running."""
         try:
             with open(self._at("supervisor.lock"), "rb") as file:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -48,16 +49,16 @@ class Control:
         return False
 
     def status(self) -> dict[str, Any]:
-        """Return the supervisor's last status, or {} without a supervisor."""
+        """Return the supervisor's last status, or {} if no supervisor is running."""
         return read_json(self._at("status.json")) if self.supervised() else {}
 
     def be_patient(self, seconds: float) -> None:
         write_json(self._at("patience.json"), {"until": time.monotonic() + seconds})
 
     def hold(self) -> bool:
-        """Stop the command and wait until it has ended. Return False without a supervisor.
+        """Stop the command and wait until it has ended. Return False if no supervisor is running.
 
-        Raises Refused if the command does not stop or the supervisor ends.
+        Raises Refused if the command does not stop, or if the supervisor exits.
         """
         if not self.supervised():
             return False
@@ -74,7 +75,7 @@ class Control:
         raise Refused("the supervisor ended while the command was to be stopped")
 
     def start(self, generation: int, tree: str) -> None:
-        """Order the supervisor to run its command in the current tree."""
+        """Tell the supervisor to run its command in the current tree."""
         write_json(self._at("generation.json"), {"generation": generation, "tree": tree})
         self.release()
 
@@ -87,7 +88,7 @@ class Control:
 
     # -- the supervisor's side -------------------------------------------------------------------------
     def supervise(self) -> IO[bytes]:
-        """Return the lock of the running supervisor. Raises Refused if another supervisor has it."""
+        """Take the supervisor's lock and return it. Raises Refused if another supervisor holds the lock."""
         file = open(self._at("supervisor.lock"), "wb")  # noqa: SIM115
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -100,7 +101,7 @@ class Control:
         write_json(self._at("status.json"), status)
 
     def held(self) -> str:
-        """Return the token of the current hold, or "" without one."""
+        """Return the token of the current hold, or "" if there is no hold."""
         hold = read_json(self._at("hold.json"))
         return str(hold["token"]) if hold and time.monotonic() < hold["until"] else ""
 

@@ -1,4 +1,4 @@
-"""The entries of a tree, their validation and digest, for both sides of a sync."""
+"""The entries of a tree, with their validation and digest. The client and the pods use this module."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from collections.abc import Sequence
 from typing import Any
 
 Entry = dict[str, Any]
-"""path, kind (file, dir, link), and mode (file, dir), size and sha256 (file), target (link)."""
+"""A dict with path and kind (file, dir or link). A file or folder also has a mode, a file also has size and
+sha256, and a link also has a target."""
 KINDS = {"file": ("mode", "size", "sha256"), "dir": ("mode",), "link": ("target",)}
 
 
 class Refused(Exception):
-    """A request that cannot be fulfilled. The text is sent to the sender."""
+    """A request that cannot be fulfilled. The receiver sends the message to the client."""
 
 
 class Dropped(Refused):
-    """Received content had another digest and was deleted. It can be sent again."""
+    """Received content had a wrong digest and was deleted. The sender can send it again."""
 
 
 def tree_digest(entries: Sequence[Entry]) -> str:
@@ -49,7 +50,7 @@ def check(entries: Sequence[Entry]) -> None:
 
 
 def leaves(path: str, target: str) -> bool:
-    """Return whether a link at `path` leads out of the tree, as absolute and empty targets do."""
+    """Return whether a link at `path` leads out of the tree. Absolute and empty targets count as outside."""
     if not target or target.startswith("/") or "\0" in target:
         return True
     depth = path.count("/")

@@ -1,6 +1,6 @@
-"""Frames on a byte stream. Each begins with its length and its SHA-256.
+"""Frames on a byte stream. The header of each frame contains the payload's length and SHA-256.
 
-The end of an exec stream may be lost or come too early, so the protocol does not depend on it.
+The end of an exec stream can be lost or arrive too early, so the protocol does not depend on it.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ HEADER = struct.Struct(">4s8sQ32s")
 """The header of a frame: magic, kind, length of the payload in bytes, SHA-256 of the payload."""
 MAGIC = b"TRS1"
 MAX_PAYLOAD = 16 << 20
-"""The maximum number of bytes in a frame, so that a wrong length cannot fill the memory."""
+"""The maximum number of bytes in a payload, so that a wrong length cannot fill the memory."""
 
 
 class BadFrame(ValueError):
-    """The received bytes are not a frame, or a frame arrived with changed content."""
+    """The received bytes are not a frame, or the payload does not match its digest."""
 
 
 def pack(kind: str, payload: bytes = b"") -> bytes:
@@ -34,7 +34,7 @@ class Frames:
         self._seen += piece
 
     def take(self) -> tuple[str, bytes] | None:
-        """Return kind and payload of the next frame, or None if it is incomplete. Raises BadFrame."""
+        """Return kind and payload of the next frame, or None if the frame is incomplete. Raises BadFrame."""
         if not (self._seen.startswith(MAGIC) or MAGIC.startswith(bytes(self._seen[: len(MAGIC)]))):
             raise BadFrame(f"expected a frame, seen {bytes(self._seen[:80])!r}")
         if len(self._seen) < HEADER.size:

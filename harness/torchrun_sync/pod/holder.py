@@ -1,9 +1,9 @@
 """Store the code of a job on a volume, and serve it to pods that start later.
 
-    GET /READY → the current tree, packed as a whole (kept.py); 404 without a tree
+    GET /READY → the current tree as an archive (kept.py), or 404 if there is no tree
 
-READY is the digest of the job's first code, which anybody who may read the job knows. The code comes from the
-parts in FOLDER, or from a sync into this container.
+READY is the digest of the job's first code. Anybody with read access to the job knows it. The code comes from
+the mounted Secrets in FOLDER, or from a sync into this container.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ PIECE = 1 << 20
 
 
 def contents(store: Store, record: dict[str, Any]) -> Iterator[bytes]:
-    """Yield the bytes of each content of a tree, in the order of contents_of."""
+    """Yield the bytes of each file content of a tree, in the order of contents_of."""
     paths = {entry["sha256"]: entry["path"] for entry in record["entries"] if entry["kind"] == "file"}
     for sha, _ in contents_of(record["entries"]):
         with open(os.path.join(store.trees, record["name"], paths[sha]), "rb") as file:
@@ -60,7 +60,7 @@ class Handler(BaseHTTPRequestHandler):
         print(f"code {record['tree'][:12]} sent to {self.client_address[0]}", flush=True)
 
     def log_message(self, *_: object) -> None:
-        """Log nothing: waiting pods send two requests per second."""
+        """Log nothing, because waiting pods send two requests per second."""
 
 
 def main(arguments: Sequence[str]) -> int:

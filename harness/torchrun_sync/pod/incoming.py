@@ -1,4 +1,4 @@
-"""A file content that the pod is receiving. It survives a lost connection and is named by its digest."""
+"""A file content that the pod is receiving. It survives a lost connection; its name is its digest."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ PIECE = 1 << 20
 
 
 class Incoming:
-    """A partly received content. Bytes from an earlier connection are read again to compute the digest."""
+    """A partly received file content. Bytes from an earlier connection are read again for the digest."""
 
     def __init__(self, path: str, sha: str, size: int, offset: int) -> None:
         self.path, self.part, self.sha, self.size = path, f"{path}.part", sha, size

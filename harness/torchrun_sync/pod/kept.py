@@ -1,13 +1,13 @@
-"""The format in which the cluster stores a job's code, and the program that restores it in a new pod.
+"""The archive format in which the cluster stores a job's code, and the command that restores it in a new pod.
 
-Small code is stored in Secrets, which a pod mounts as parts in a folder. Larger code is stored in a pod
-(holder.py), which serves it as a whole.
+A small archive ("whole" in the code) is split into parts, one per Secret, which a pod mounts in a folder. A
+larger archive is served by a pod (holder.py).
 
-    part    b"SHA-256 COUNT INDEX\n" and bytes: digest of the whole, number of parts, index of this part
-    whole   zlib: b"LENGTH\n", a JSON head of LENGTH bytes, then each content once, sorted by SHA-256
-    head    entries, tree, generation
+    part      b"SHA-256 COUNT INDEX\n" and bytes: the archive's digest, the number of parts, this part's index
+    archive   zlib: b"LENGTH\n", a JSON head of LENGTH bytes, then each content once, sorted by SHA-256
+    head      entries, tree, generation
 
-Parts may be replaced while a pod reads them. Parts of different wholes are never combined.
+Parts can be replaced while a pod reads them. Parts of different archives are never combined.
 """
 
 from __future__ import annotations
@@ -31,25 +31,28 @@ PIECE = 1 << 20
 LOOK_SECONDS = 0.5
 LOCK_SECONDS = 60.0
 HOLDER_SECONDS = 30.0
-"""The timeout for each read from the pod that stores the code."""
+"""The timeout of each read from the pod that stores the code."""
 MAX_HEAD = 1 << 28
 """The maximum number of bytes of an unpacked head."""
 
 
 def contents_of(entries: Sequence[Entry]) -> list[tuple[str, int]]:
-    """Return (SHA-256, size in bytes) of each content, in the order of a whole."""
+    """Return (SHA-256, size in bytes) of each file content, in the order of an archive."""
     return sorted({entry["sha256"]: entry["size"] for entry in entries if entry["kind"] == "file"}.items())
 
 
 def split(whole: bytes, size: int) -> list[bytes]:
-    """Return the parts of a whole, with at most `size` bytes of it in each part."""
+    """Return the parts of an archive. Each part contains at most `size` bytes of the archive."""
     sha, count = hashlib.sha256(whole).hexdigest(), max(1, -(-len(whole) // size))
     pieces = (whole[index * size : (index + 1) * size] for index in range(count))
     return [f"{sha} {count} {index}\n".encode() + piece for index, piece in enumerate(pieces)]
 
 
 def joined(folder: str) -> bytes | None:
-    """Return the whole whose parts are in the folder, or None if a part is missing or of another whole."""
+    """Return the archive whose parts are in the folder.
+
+    Return None if a part is missing or belongs to another archive.
+    """
     first = _part(folder, 0)
     if first is None:
         return None
@@ -74,9 +77,9 @@ def _part(folder: str, index: int) -> tuple[tuple[str, int, int], bytes] | None:
 
 
 class Whole:
-    """A whole that is unpacked while it is read, so that it is never completely in memory.
+    """An archive that is unpacked while it is read, so that it is never completely in memory.
 
-    `read(n)` returns at most n packed bytes, or b"" at the end.
+    The argument `read` is a function: `read(n)` returns at most n packed bytes, or b"" at the end.
     """
 
     def __init__(self, read: Callable[[int], bytes]) -> None:
@@ -90,7 +93,7 @@ class Whole:
         self.head: dict[str, Any] = json.loads(b"".join(self._take(length)))
 
     def contents(self) -> Iterator[tuple[str, int, Iterator[bytes]]]:
-        """Yield SHA-256, size and pieces of each content. Unread pieces are skipped."""
+        """Yield the SHA-256, size and pieces of each file content. Unread pieces are skipped."""
         for sha, size in contents_of(self.head["entries"]):
             pieces = self._take(size)
             yield sha, size, pieces
@@ -112,7 +115,7 @@ class Whole:
 
 
 def restore(store: Store, whole: Whole, ready: str) -> None:
-    """Switch the store to the tree of the whole. `ready` is the text that the pod waits for."""
+    """Switch the store to the tree of the archive. Write `ready`, the text that the pod waits for."""
     head = whole.head
     need = {sha for sha, _ in store.expect(head["entries"])}
     for sha, size, pieces in whole.contents():
@@ -129,10 +132,10 @@ def restore(store: Store, whole: Whole, ready: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Wait until the code arrives: from the parts in a folder, from the pod that stores it, or by a sync.
+    """Wait for the code, which arrives from mounted Secrets, from the pod that stores it, or by a sync.
 
-    The arguments are FOLDER HOLDER ROOT CONTROL READY SECONDS, with HOLDER as HOST:PORT or empty. Return the
-    exit code: 0, or 1 after SECONDS.
+    The arguments are FOLDER HOLDER ROOT CONTROL READY SECONDS. HOLDER is HOST:PORT or an empty string. Return
+    the exit code: 0, or 1 if no code arrives within SECONDS.
     """
     folder, holder, root, control, ready, seconds = arguments
     store, until, refused = Store(root), time.monotonic() + float(seconds), ""
@@ -153,9 +156,9 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def come(store: Store, folder: str, ready: str, holder: str = "") -> str:
-    """Restore the stored code if it is newer than the store's.
+    """Restore the code from Secrets or from the pod at `holder`, if it is newer than the code in `store`.
 
-    Return a message about the current code and its source, or "" until the code is ready.
+    Return a message with the current code and its source, or "" as long as the code is not ready.
     """
     parts = joined(folder)
     if parts is not None:
@@ -208,7 +211,7 @@ def _read(path: str) -> str:
 
 
 def packed(head: dict[str, Any], contents: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the pieces of a whole. `contents` has the bytes of each content, in the order of contents_of."""
+    """Yield the pieces of an archive. `contents` are the bytes of the files, in the order of contents_of."""
     text = json.dumps(head).encode()
     packing = zlib.compressobj(6)
     yield packing.compress(b"%d\n" % len(text) + text)

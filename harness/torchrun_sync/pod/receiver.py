@@ -1,10 +1,10 @@
-"""The pod's side of a sync: respond to the frames of one sender, on stdin and stdout.
+"""The pod's side of a sync. It reads one sender's frames from stdin and writes the responses to stdout.
 
     hello → state     entries* manifest → need     (file data*)* → ack*     stage → staged
     patience → patient     hold → held     switch → switched     release → released
-    anything else → error, and the receiver ends
+    anything else → error, and the receiver exits
 
-A receiver ends after IDLE_SECONDS without a frame, because the end of an exec stream may be lost.
+A receiver exits after IDLE_SECONDS without a frame, because the end of an exec stream can be lost.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from harness.torchrun_sync.pod.incoming import Incoming
 from harness.torchrun_sync.pod.store import Store
 
 ACK_BYTES = 4 << 20
-"""The receiver sends an ack each time it has received this many more bytes."""
+"""The receiver sends an ack after each ACK_BYTES bytes that it receives."""
 IDLE_SECONDS = 90.0
 MAX_ENTRIES = 1 << 30
-"""The maximum number of bytes of a tree's unpacked entries."""
+"""The maximum size in bytes of a tree's unpacked entries."""
 
 
 class Receiver:
@@ -104,7 +104,7 @@ class Receiver:
         return _say("ack", came=self._came)
 
     def _drop(self, asked: dict[str, Any]) -> bytes:
-        """Delete a partly received file that changed while the sender read it."""
+        """Delete the partly received file. The sender requests this if the file changed while it was read."""
         del asked
         if self._content is not None:
             self._content.drop()
@@ -127,7 +127,8 @@ class Receiver:
         now = self.store.switch(asked["tree"], asked["generation"])
         self.control.be_patient(asked["patience"])
         self.control.start(asked["generation"], asked["tree"])
-        # An init container ends now, perhaps before the response is sent. A retry must find the switch done.
+        # The next call ends a waiting init container, perhaps before the response is sent. So everything else
+        # comes first: if the sender retries, the switch is already complete.
         self.store.say_ready(asked["ready"] or asked["tree"])
         return _say("switched", tree=now["tree"], generation=now["generation"])
 
@@ -148,9 +149,10 @@ def _write(frame: bytes) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve one sender with the arguments SESSION ROOT CONTROL.
+    """Serve one sender. The arguments are SESSION ROOT CONTROL.
 
-    Return the exit code: 0 after the sender's end, 3 after IDLE_SECONDS of silence, 1 after an error.
+    Return the exit code: 0 if the sender closes the stream, 3 after IDLE_SECONDS without a frame, 1 after an
+    error.
     """
     session, root, control = arguments
     frames = Frames()

@@ -1,4 +1,4 @@
-"""Download a workspace from S3: all objects under a prefix, or one archive, which is unpacked."""
+"""Download a workspace from S3: all objects under a prefix, or one archive, which it unpacks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def save(bucket: Bucket, item: Item, path: str) -> None:
                 while piece := answer.read(1 << 20):
                     md5.update(piece)
                     temporary.write(piece)
-                # The ETag is not an MD5 if KMS encrypts the object or if it was uploaded in parts.
+                # The ETag is not an MD5 if KMS encrypts the object or if the object was uploaded in parts.
                 plain = not (answer.headers.get("x-amz-server-side-encryption") or "").startswith("aws:")
             temporary.flush()
             digest = item.etag.strip('"')
@@ -47,7 +47,7 @@ def fetch(url: str, root: str, environment: Mapping[str, str]) -> str:
     bucket = Bucket(bucket_name, environment)
     items = sorted(bucket.items(prefix), key=lambda item: item.key)
     one = [item for item in items if item.key == prefix and not prefix.endswith("/")]
-    if not one:  # The prefix is a folder, with or without a slash: `code` does not match `code-old`.
+    if not one:  # The prefix is a folder, so `code` must not match `code-old`.
         prefix = prefix and f"{prefix.rstrip('/')}/"
         items = [item for item in items if item.key.startswith(prefix)]
     if not items:
@@ -68,7 +68,10 @@ def fetch(url: str, root: str, environment: Mapping[str, str]) -> str:
 
 
 def _inside(root: str, name: str) -> str:
-    """Return the path of an object in `root`, with a slash at the end for a folder. Raises Failed."""
+    """Return the path of an object in `root`, with a trailing slash for a folder.
+
+    Raises Failed if the path would be outside of `root` or in the store's folder.
+    """
     parts = name.split("/")
     folder = [part for part in parts[:-1] if part] if not parts[-1] else parts
     if any(part in ("", ".", "..") for part in folder) or ".torchrun" in folder[:1]:
@@ -77,7 +80,11 @@ def _inside(root: str, name: str) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run with the arguments URL ROOT READY SECONDS, with the marker file READY. Return the exit code."""
+    """Download the workspace and print the digest of its listing. Return the exit code.
+
+    The arguments are URL ROOT READY SECONDS. The marker file READY contains the digest. If the file exists,
+    nothing is downloaded.
+    """
     url, root, ready, seconds = arguments
 
     def late(_number: int, _frame: object) -> None:

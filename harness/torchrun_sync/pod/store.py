@@ -1,18 +1,19 @@
-"""The store of trees in a pod. Except for the links in MOUNT, it writes only into its own folder.
+"""The store of trees in a pod. It writes only into its own folder, except for links in MOUNT.
 
 The store is the folder ROOT = MOUNT/.torchrun; the command runs in MOUNT.
 
-    MOUNT/NAME            a link to ROOT/current/NAME for each top-level name of the tree. Files that the
-                          command writes into MOUNT are kept
+    MOUNT/NAME            a link to ROOT/current/NAME for each top-level name of the tree; other files in
+                          MOUNT are not changed
     ROOT/current          a link to the current tree, replaced atomically
     ROOT/ready            written at the end of each switch; an init container waits for it
-    ROOT/trees/NAME/      a complete tree; it shares no file with another tree
-    ROOT/trees/NAME.json  the tree's record: digest, generation, and stamps that show whether files changed
-    ROOT/incoming/SHA     a received content that is not in a tree yet; SHA.part is incomplete
-    ROOT/id               a random identifier, by which pods recognize a shared folder
+    ROOT/trees/NAME/      a complete tree, which shares no file with another tree
+    ROOT/trees/NAME.json  the tree's metadata: digest, generation, and stamps that show whether files changed
+    ROOT/incoming/SHA     a received file content that is not in a tree yet; SHA.part is incomplete
+    ROOT/id               a random identifier; pods with the same identifier share the folder
     ROOT/lock             the write lock (writer.py)
 
-A connection can be lost at any time. Received data is kept, and the next connection continues from there.
+A connection can be lost at any time. The store keeps the received data, and the next connection continues
+with the missing data.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class Store:
         self._staged = ""
 
     def _id(self) -> str:
-        """Return the folder's identifier. If two pods create it at the same time, both get the same."""
+        """Return the folder's identifier, also if two pods create it at the same time."""
         path = os.path.join(self.root, "id")
         try:
             with open(path, "x", encoding="ascii") as file:
@@ -66,7 +67,7 @@ class Store:
 
     # -- the current tree ------------------------------------------------------------------------------
     def current(self) -> dict[str, Any]:
-        """Return the record of the current tree, with its name, or {} without a tree."""
+        """Return the metadata of the current tree, with its name, or {} if there is no tree."""
         try:
             name = os.path.basename(os.readlink(os.path.join(self.root, "current")))
         except FileNotFoundError:
@@ -97,7 +98,7 @@ class Store:
 
     # -- the write lock --------------------------------------------------------------------------------
     def lock(self, session: str, seconds: float) -> None:
-        """Take the write lock (writer.py). Raises Refused."""
+        """Acquire the write lock (writer.py). Raises Refused."""
         self._writer.lock(session, seconds)
 
     def unlock(self) -> None:
@@ -105,7 +106,7 @@ class Store:
 
     # -- receiving a tree ------------------------------------------------------------------------------
     def expect(self, entries: Sequence[Entry]) -> list[tuple[str, int]]:
-        """Prepare to receive a tree. Return (sha256, number of bytes already received) per missing content.
+        """Prepare to receive a tree. Return its missing contents as (SHA-256, bytes already received).
 
         Raises Refused if the entries are invalid or would replace a file in the mount.
         """
@@ -135,7 +136,7 @@ class Store:
         return sorted(missing.items())
 
     def content(self, sha: str, size: int, offset: int) -> Incoming:
-        """Return the writer for a content of the expected tree. Raises Refused for any other content."""
+        """Return the writer for a file content of the expected tree. Raises Refused for any other content."""
         if not any(e.get("sha256") == sha and e["size"] == size for e in self._entries):
             raise Refused(f"no file of the tree has {size!r} bytes and the digest {sha!r}")
         return Incoming(os.path.join(self.incoming, sha), sha, size, offset)
@@ -165,7 +166,7 @@ class Store:
                 files[entry["path"]] = [entry["sha256"], status.st_size, status.st_mtime_ns, status.st_ino]
             built.append(actual)
         for entry in self._entries:
-            if entry["kind"] == "dir":  # Set last, and always with the owner's rights to remove files.
+            if entry["kind"] == "dir":  # Set last. The owner can always remove files.
                 os.chmod(os.path.join(top, entry["path"]), entry["mode"] & 0o777 | 0o700)
         digest = tree_digest(built)
         write_json(f"{top}.json", {"tree": digest, "generation": 0, "files": files, "entries": built})
@@ -173,7 +174,7 @@ class Store:
         return digest
 
     def _built(self, tree: str) -> str:
-        """Return the name of this tree if an earlier, lost connection has already built it; otherwise ""."""
+        """Return the tree's name if it was already built over an earlier, lost connection; otherwise ""."""
         for file in sorted(os.listdir(self.trees)):
             if file.startswith(tree[:12]) and file.endswith(".json"):
                 record = {**read_json(os.path.join(self.trees, file)), "name": file[: -len(".json")]}
@@ -183,7 +184,7 @@ class Store:
         return ""
 
     def _place(self, entry: Entry, path: str, known: dict[str, str]) -> None:
-        """Move the received content to `path`, or copy the content from the current tree."""
+        """Move the received file content to `path`, or copy the content from the current tree."""
         came = os.path.join(self.incoming, entry["sha256"])
         if os.path.exists(came):
             os.rename(came, path)
@@ -194,9 +195,9 @@ class Store:
         known[entry["sha256"]] = path
 
     def switch(self, tree: str, generation: int) -> dict[str, Any]:
-        """Make the staged tree the current one, or set the current tree's generation. Return its record.
+        """Switch to the staged tree, or set the current tree's generation. Return the tree's metadata.
 
-        Raises Refused if the store has another tree.
+        Raises Refused if neither is the requested tree.
         """
         before = self.current()
         name = self._staged or self._built(tree) or before.get("name", "")
@@ -216,7 +217,10 @@ class Store:
         return self.current()
 
     def say_ready(self, text: str) -> None:
-        """Write ROOT/ready. This ends an init container that waits for the text, and this process with it."""
+        """Write the text to ROOT/ready.
+
+        An init container that waits for the text then ends, and this process with it if it runs there.
+        """
         write_text(os.path.join(self.root, "ready"), text)
 
     def ready(self) -> bool:
@@ -235,7 +239,7 @@ class Store:
                 os.symlink(os.path.join(inside, "current", top), os.path.join(mount, top))
 
     def _tidy(self, kept: set[str]) -> None:
-        """Remove contents without a tree, and all trees except `kept` and working folders of processes."""
+        """Remove contents without a tree, and all trees except `kept` and those in which a process runs."""
         for name in os.listdir(self.incoming):
             os.unlink(os.path.join(self.incoming, name))
         for link in (name for name in os.listdir(self.root) if name.startswith("current.")):
@@ -261,7 +265,7 @@ def _is_ours(path: str, inside: str) -> bool:
 
 
 def _working_folders() -> list[str]:
-    """Return the working folders of this container's processes, as far as they are readable."""
+    """Return the working directories of this container's processes, except unreadable ones."""
     folders = []
     for pid in OwnProcesses().pids():
         with contextlib.suppress(OSError):

@@ -2,12 +2,12 @@
 
     python3 … ROOT CONTROL SECONDS COMMAND…
 
-The command runs in the mount, the parent folder of ROOT, with the variables TORCHRUN_GENERATION and
-TORCHRUN_TREE. All pods of a job have the same generation: with it in the rendezvous id, ranks with different
-code never meet. A hold stops the command and all processes it started, including those in other sessions,
-such as torchrun's ranks. The supervisor exits with the command's exit code, or with 128 plus the number of
-the signal that ended the command. While a client waits to send new code (patience), a failed command does not
-end the pod, because the next code may work.
+The command runs in the parent folder of ROOT, with the variables TORCHRUN_GENERATION and TORCHRUN_TREE. All
+pods of a job have the same generation. The rendezvous id contains the generation, so that ranks with
+different code never communicate. A hold stops the command and all processes it started, including those in
+other sessions, such as torchrun's ranks. The supervisor exits with the command's exit code, or with 128 plus
+the number of the signal that ended the command. While a client waits to send new code (patience), a failed
+command does not end the pod, so that the client can still fix the code.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from harness.workers.own_processes import OwnProcesses
 
 LOOK_SECONDS = 0.05
 GRACE_SECONDS = 5.0
-"""The time between SIGTERM and SIGKILL at a switch. When the pod ends, its own grace period applies."""
+"""The time between SIGTERM and SIGKILL at a switch. When the pod is deleted, its own grace period applies."""
 NO_TREE, NOT_FOUND, NOT_RUN = 75, 127, 126
 RUN_ID = "TORCHRUN_RUN_ID"
-"""The variable with the rendezvous id. The supervisor appends the generation, if the pod has the variable."""
+"""The variable with the rendezvous id. If it is set, the supervisor appends the generation to it."""
 PR_SET_CHILD_SUBREAPER = 36
 
 
@@ -48,7 +48,7 @@ class Supervisor:
         self.asked_to_end = False
 
     def run(self, start_seconds: float) -> int:
-        """Run until the command has ended and will not be restarted. Return the exit code."""
+        """Run until the command has ended for the last time. Return the exit code."""
         signal.signal(signal.SIGTERM, self._terminated)
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         until = time.monotonic() + start_seconds
@@ -82,7 +82,7 @@ class Supervisor:
             time.sleep(LOOK_SECONDS)
 
     def _wanted(self) -> tuple[int, str]:
-        """Return the generation and tree to run. Without an order, this is the tree on the pod's volume."""
+        """Return the requested generation and tree. Before any request, return those on the pod's volume."""
         wanted = self.control.wanted() or self._recorded()
         return int(wanted.get("generation", 0)), str(wanted.get("tree", ""))
 
@@ -102,7 +102,8 @@ class Supervisor:
 
     def _start(self, generation: int, tree: str) -> None:
         self.generation, self.tree, self.code = generation, tree, None
-        tree = str(self._recorded().get("tree", tree))  # A shared volume may already have a newer tree.
+        # If pods share a volume, another pod can already have switched it to a newer tree.
+        tree = str(self._recorded().get("tree", tree))
         folder = os.path.dirname(self.root)
         variables = {"TORCHRUN_GENERATION": str(generation), "TORCHRUN_TREE": tree, "PWD": folder}
         if RUN_ID in os.environ:
@@ -122,9 +123,9 @@ class Supervisor:
         self._say()
 
     def _stop(self, grace: float | None) -> None:
-        """Stop the command by SIGTERM, then kill all processes that are left.
+        """Stop the command with SIGTERM, then kill all remaining processes.
 
-        The command has `grace` seconds to end, or unlimited time with None.
+        The command has `grace` seconds to exit, or unlimited time if `grace` is None.
         """
         if self.process is None:
             return
@@ -144,7 +145,7 @@ class Supervisor:
         self.process = None
 
     def _reap(self) -> None:
-        """Reap all ended child processes. As a subreaper, the supervisor also adopts orphaned processes."""
+        """Reap all ended child processes, including orphaned processes that this subreaper has adopted."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -196,7 +197,7 @@ def _tell(text: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the supervisor with the arguments ROOT CONTROL SECONDS COMMAND… Return the exit code."""
+    """Run the supervisor. The arguments are ROOT CONTROL SECONDS COMMAND… Return the exit code."""
     root, folder, seconds, *command = arguments
     control = Control(folder)
     try:

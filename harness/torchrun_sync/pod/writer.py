@@ -1,4 +1,4 @@
-"""The write lock of a store: one process writes at a time, even if several pods mount the folder."""
+"""The write lock of a store. One process writes at a time, even if several pods mount the folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.workers.own_processes import OwnProcesses
 
 
 class Writer:
-    """A lock on the file ROOT/lock. The end of the holding process releases it."""
+    """A lock on the file ROOT/lock. The kernel releases it when the process exits."""
 
     def __init__(self, root: str) -> None:
         self.root = root
@@ -25,7 +25,7 @@ class Writer:
         return self._file is not None
 
     def lock(self, session: str, seconds: float) -> None:
-        """Take the lock. A holder of the same session is killed, because its sender has lost the connection.
+        """Acquire the lock. A receiver of the same session that holds it is killed: its connection is lost.
 
         Raises Refused if another session holds the lock for longer than `seconds`.
         """
@@ -58,7 +58,7 @@ class Writer:
 
 
 def _end(pid: int, session: str) -> None:
-    """Kill a receiver of this session in this container, unless its PID belongs to another process now."""
+    """Kill a receiver of the session in this container, unless its PID now belongs to another process."""
     if not OwnProcesses().has(pid):
         return
     try:
