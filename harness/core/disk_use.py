@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def taken(path: Path) -> int:
-    """Return the bytes that a folder uses on disk, as counted by `du`. Links are not followed."""
+    """Return the bytes that a folder uses on disk, as counted by `du`. Symbolic links are not followed."""
     total, folders = 0, [path]
     with suppress(OSError):
         total = path.lstat().st_blocks * 512
