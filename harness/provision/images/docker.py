@@ -1,4 +1,4 @@
-"""Inspect local Docker images, and build missing ones, with a lock so that only one process builds."""
+"""Inspect local Docker images, and build missing images. A lock lets only one process build an image."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def making(tag: str, context: RunContext) -> Iterator[Shell | None]:
 
     Only one process builds a tag at a time.
 
-    The output of the block's programs is in <cache>/images-logs/<tag>.log, which starts empty.
+    The output of the programs in the block goes to <cache>/images-logs/<tag>.log, which is empty at first.
     """
     name = re.sub(r"[^\w.-]", "_", tag)
     logs = context.settings.cache_dir / "images-logs"
@@ -78,5 +78,5 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def walked(folder: Path) -> Iterator[Path]:
-    """Yield the same files unsorted, while the folder is read."""
+    """Yield the files that `files_of` returns, unsorted and while the folder is still being read."""
     return (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)

@@ -32,8 +32,8 @@ def patches(mirrors: Mapping[str, str]) -> tuple[str, ...]:
 def hosts_file(host: str, url: str, gateway: str) -> tuple[str, str]:
     """Return path and content of the file for `host` on a node.
 
-    `url` is the registry's URL, in which {gateway} stands for this machine's address. There is no fallback,
-    because the host of the reference would be the node itself.
+    `url` is the registry's URL, in which {gateway} stands for this machine's address. The file has no
+    fallback, because the host of the image reference would be the node itself.
     """
     base = url.replace(GATEWAY, gateway).rstrip("/")
     content = f'server = "{base}"\n\n[host."{base}"]\n  capabilities = ["pull", "resolve"]\n'
@@ -41,7 +41,10 @@ def hosts_file(host: str, url: str, gateway: str) -> tuple[str, str]:
 
 
 def teach(nodes: Sequence[str], mirrors: Mapping[str, str], progress: Progress) -> None:
-    """Write the files of the mirrors to running kind nodes. Raises ToolError (cause image.pull_failed)."""
+    """Write the hosts.toml files of the mirrors to running kind nodes.
+
+    Raises ToolError (cause image.pull_failed).
+    """
     if not mirrors or not nodes:
         return
 

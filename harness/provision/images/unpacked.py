@@ -66,14 +66,14 @@ def volume(context: RunContext) -> str:
 
 
 def folder(context: RunContext) -> Path:
-    """Return the folder of the volume, for kind. The volume is created if necessary."""
+    """Return the path of the volume on the host, for kind. The volume is created if necessary."""
     name = volume(context)
     _docker("volume", "create", name)
     return Path(_docker("volume", "inspect", "--format", "{{.Mountpoint}}", name).strip())
 
 
 def made(context: RunContext) -> str:
-    """Return when the volume was created, because a new volume may have the same layer in another folder."""
+    """Return the creation time of the volume. A new volume can have the same layer in another folder."""
     folder(context)
     return _docker("volume", "inspect", "--format", "{{.CreatedAt}}", volume(context)).strip()
 
@@ -84,7 +84,10 @@ def script(image: LocalImage) -> str:
 
 
 def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
-    """Add images. A failure is only reported as progress, and nodes import these images."""
+    """Add images to the volume.
+
+    A failure is only reported as progress, and the nodes then import the images.
+    """
     try:
         add(images, node_image, context)
     except HarnessError as error:
@@ -92,7 +95,9 @@ def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) 
 
 
 def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
-    """Unpack the images that the volume lacks, with the containerd of a node image, in one process at a time.
+    """Unpack the images that the volume lacks, with the containerd of a node image.
+
+    Only one process at a time changes the volume.
 
     Raises ToolError or HarnessError, cause image.load_failed.
     """
@@ -114,7 +119,7 @@ def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> N
 
 
 def _used(container: str) -> bool:
-    """Return whether another container, which is a node, mounts the volume."""
+    """Return whether a node, which is any container except `container`, mounts the volume."""
     listed = _docker("ps", "--all", "--filter", f"volume={MOUNT}", "--format", "{{.Names}}")
     return bool(set(listed.split()) - {container})
 
@@ -144,7 +149,7 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
 
 
 def chain_ids(diff_ids: Sequence[str]) -> list[str]:
-    """Return containerd's name of each layer on top of the lower ones, which is OCI's ChainID."""
+    """Return the OCI ChainID of each layer, which containerd uses as the name of its snapshot."""
     chains: list[str] = []
     for diff_id in diff_ids:
         below = f"{chains[-1]} " if chains else ""
@@ -153,7 +158,10 @@ def chain_ids(diff_ids: Sequence[str]) -> list[str]:
 
 
 def linking(links: Sequence[tuple[str, str]], image: LocalImage) -> str:
-    """Return the script for a node. `links` has each layer's ChainID, lowest first, and its folder."""
+    """Return the script that links an image in a node.
+
+    `links` is (ChainID, folder) per layer, lowest first.
+    """
     lines, below = [], ""
     for chain, path in links:
         lines.append(f"  link {chain} {path} {below} || return 1\n")
@@ -239,7 +247,7 @@ def _containerd(name: str, node_image: str) -> Iterator[str]:
                 )
             time.sleep(0.1)
         yield name
-        _docker("stop", "--time", "10", name)  # it writes its database
+        _docker("stop", "--time", "10", name)  # containerd then writes its database
     finally:
         _docker("rm", "--force", "--volumes", name)
 

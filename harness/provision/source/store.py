@@ -47,7 +47,10 @@ def code_input(module_file: str) -> str:
 
 @cache
 def _code(text: str) -> str:
-    """Return the code of a module. It is cached, because every launch calls it 47 times for few modules."""
+    """Return a module's code without comments and docstrings.
+
+    Results are cached, because every launch calls this function 47 times for a few modules.
+    """
     tree = ast.parse(text)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -66,7 +69,7 @@ def _is_text(node: ast.AST) -> bool:
 
 @dataclass(frozen=True)
 class Store:
-    """The artefacts in a folder. A writer holds the lock beside it (harness.core.locks)."""
+    """A folder of artefacts. A process must hold the folder's lock to write (harness.core.locks)."""
 
     root: Path
 
@@ -87,7 +90,10 @@ class Store:
         return logs
 
     def path(self, name: str, version: str, step_key: str) -> Path:
-        """Return the folder of a step's files. It exists only if the step succeeded, so it is complete."""
+        """Return the folder for a step's files.
+
+        It exists only if the step succeeded, so it is always complete.
+        """
         return self.root / "-".join(part for part in (name, version, step_key) if part)
 
     @contextmanager
@@ -108,7 +114,7 @@ class Store:
             made.rename(target)
 
     def discard(self, folder: Path) -> None:
-        """Move a folder out of use at once. The caller must hold the lock.
+        """Take a folder out of use immediately, by moving it. The caller must hold the lock.
 
         Its files are deleted when this process ends, or by the next build. An immediate deletion of 7 GB
         would make ext4 slow for minutes, while images are being unpacked.
