@@ -55,8 +55,7 @@ class Budget:
 
     @property
     def stall(self) -> float:
-        """Return how long a rank can go without progress: two thirds of the time that its peers wait for it.
-        """
+        """Return how long a rank can make no progress: two thirds of the time that its peers wait for it."""
         return min(60.0, self.rank * 0.4)
 
     @property

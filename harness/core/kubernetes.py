@@ -130,10 +130,9 @@ class Kube:
     ) -> HTTPResponse:
         """Send a GET request, and return the response with an unread body.
 
-        `seconds` is the timeout of the request, which is then not retried.
-
-        The client's CoreV1Api is not used, because importing its models takes 0.4 s of CPU time. Raises
-        ApiException for a status other than 2xx, and urllib3's HTTPError if there is no response.
+        `seconds` is the timeout of the request, which is then not retried. The client's CoreV1Api is not
+        used, because importing its models takes 0.4 s of CPU time. Raises ApiException for a status other
+        than 2xx, and urllib3's HTTPError if there is no response.
         """
         asked = self.api.param_serialize(
             "GET", path, query_params=list((query or {}).items()), auth_settings=["BearerToken"]

@@ -1,8 +1,7 @@
 """Lock files and folders, exclusively or shared.
 
-The kernel releases a lock when the process that holds it ends.
-
-Child processes inherit the lock, so it protects their work even after their parent was killed.
+The kernel releases a lock when the process that holds it ends. Child processes inherit the lock, so it
+protects their work even after their parent was killed.
 """
 
 from __future__ import annotations

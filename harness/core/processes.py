@@ -43,9 +43,8 @@ def environment(
 ) -> dict[str, str]:
     """Return this process's environment with `changes`, for another program.
 
-    The value None removes a variable.
-
-    `only` limits the inherited variables to these names. `without` excludes names with these prefixes.
+    The value None removes a variable. `only` limits the inherited variables to these names. `without`
+    excludes names with these prefixes.
     """
     kept = {
         name: value

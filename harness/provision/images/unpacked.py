@@ -1,13 +1,13 @@
-"""Unpack images once for all nodes of all clusters, into a Docker volume, from which nodes link them.
+"""Unpack images once for all nodes of all clusters, into a Docker volume. Nodes link to its layers.
 
-    containerd/         the root of a containerd that runs only while an image is added
+    containerd/         the root folder of a containerd that runs only while an image is added
     images/<name>.tar   an image without its layers: manifest and configuration
-    images/<name>.sh    run in a node, makes its containerd's snapshots links to the layers here, and
-                        imports the tar
+    images/<name>.sh    a script for a node, which links the node's snapshots to the layers in the
+                        volume, and imports the tar
 
 An import would write every file of an image into every node: 1 GB twice took 30 s of the 57 s that a cluster
 of three nodes needed. A link takes no space and no time, and the page cache has the layers' files only once
-(docs/decisions/025). An image stays until the whole volume is removed, because pods may run on it.
+(docs/decisions/025). An image stays until the whole volume is removed, because pods can still use the image.
 """
 
 from __future__ import annotations

@@ -74,7 +74,10 @@ def room(settings: Settings) -> None:
 
 
 def port(settings: Settings) -> None:
-    """Check that the API server's port, if set, is free. Raises HarnessError (cause docker.port_taken)."""
+    """Check that the API server's port is free, if one is set.
+
+    Raises HarnessError (cause docker.port_taken).
+    """
     if not settings.api_port:
         return
     with socket.socket() as probe:

@@ -72,7 +72,10 @@ class KindNodes:
         return list(self.running())
 
     def running(self) -> dict[str, bool]:
-        """Return whether each node container is not stopped, by name, control plane first."""
+        """Return the node containers by name, control plane first.
+
+        The value is False for a stopped container.
+        """
         listed = processes.run(
             [
                 "docker",
@@ -92,7 +95,7 @@ class KindNodes:
         return {node: states[node] not in _STOPPED for node in ordered}
 
     def used_from_now_on(self) -> None:
-        """Remember which cluster with this name is used, so that `deleted` can recognise another one."""
+        """Remember the cluster's creation time, so that `deleted` can detect a new one with the same name."""
         state = self.state()
         self._made = state.created_at if state else ""
 
@@ -121,9 +124,9 @@ class KindNodes:
         return Kube(self.kubeconfig, self.context)
 
     def trouble(self, nodes: Sequence[str] | None = None) -> HarnessError | None:
-        """Return why the harness's cluster cannot be used, with the cause, or None.
+        """Return an error with the reason and cause why the cluster cannot be used, or None if it can.
 
-        The default for `nodes` comes from Docker.
+        By default, `nodes` are the nodes in Docker.
         """
         from harness.provision.kind import health
 
@@ -186,7 +189,7 @@ class KindNodes:
         self.created()
 
     def begin(self, node_image: str, context: RecordedContext) -> None:
-        """Check the requirements of a cluster, remove an old one's leftovers, and write the state file."""
+        """Check a new cluster's requirements, remove leftovers of an old one, and write the state file."""
         self.refuse_foreign()
         docker.tools(self.settings)
         docker.room(self.settings)
@@ -221,7 +224,7 @@ class KindNodes:
         )
 
     def delete(self) -> bool:
-        """Remove the harness's cluster and its state. Return False if there was none."""
+        """Remove the harness's cluster and its state. Return False if the harness had created no cluster."""
         if self.state() is None:
             return False
         self.remove_volumes()
@@ -247,7 +250,10 @@ class KindNodes:
         return True
 
     def remove_volumes(self, name: str = "") -> None:
-        """Remove the pods' files in one shared folder or in all, as root in a node."""
+        """Remove the shared folder `name` with the pods' files, or all shared folders.
+
+        A node does this as root.
+        """
         from harness.provision.kind.configuration import VOLUMES_MOUNT
 
         left = sorted(self.volumes.glob("*")) if not name else [self.volumes / name]
@@ -271,9 +277,9 @@ class KindNodes:
         return in_use(self.users)
 
     def abandoned(self) -> bool:
-        """Return whether all users ended without removing it, and it is not to be kept.
+        """Return whether no process uses the cluster any more, although it exists and should not be kept.
 
-        The caller holds `lock`.
+        The caller must hold `lock`.
         """
         state = self.state()
         return state is not None and not state.kept and not self.used()
@@ -285,7 +291,7 @@ class KindNodes:
             self.save(replace(state, kept=True))
 
     def export_logs(self, folder: Path) -> None:
-        """Export node logs for the evidence. Never raises. On failure, the reason is written instead."""
+        """Export node logs for the evidence. If kind fails, write the reason to a file instead of raising."""
         folder.mkdir(parents=True, exist_ok=True)
         try:
             self._kind(["export", "logs", "--name", self.name, str(folder)], timeout=120)

@@ -1,7 +1,7 @@
 """Templates of clusters: a node image with the etcd data and containerd images of a new cluster, but no keys.
 
 A template is a Docker image. It is created from a newly installed cluster, and later clusters are started
-from it (`copied`). It contains no nodes, pods and Secrets of that cluster, and nothing with the cluster's
+from it (`copied`). It contains no Nodes, Pods or Secrets of that cluster, and no object with the cluster's
 name. Each copy creates its own certificates, tokens and kubeconfigs.
 """
 
@@ -89,7 +89,7 @@ _NAMING = (
     "configmaps/kube-system/kube-proxy",
     "configmaps/kube-system/kubeadm-config",
 )
-"""Objects that contain the name, the address or the authority of the cluster."""
+"""Etcd keys of objects that contain the cluster's name, address or certificate authority."""
 _AUTHORITY = "kube-root-ca.crt"
 _REGISTRY = "/registry/"
 
@@ -113,7 +113,11 @@ class Template:
 
 
 def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: RunContext) -> str:
-    """Return the image's name, a digest of its contents, the code that creates it, and its links' targets."""
+    """Return the template's image reference.
+
+    Its tag is a digest of the template's contents, the code that creates clusters, and the targets of the
+    links.
+    """
     from harness.provision.kind.configuration import configuration
 
     of = configuration(settings, stack.node_image, (), Path("/images"), Path("/volumes"))
@@ -133,7 +137,7 @@ def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: Ru
 
 
 def find(image: str) -> Template | None:
-    """Return the template with this name, or None if there is no readable one."""
+    """Return the template with this name, or None if there is no readable template."""
     command = ["docker", "image", "inspect", "--format", f'{{{{index .Config.Labels "{LABEL}"}}}}', image]
     done = processes.run(command, timeout=30, check=False)
     try:
@@ -197,7 +201,7 @@ def keys(found: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[str,
     """Return the etcd keys for a template, each with `key` and `value` in base64, as in etcd's response.
 
     `late` has the names of objects that are applied once their controllers serve. Raises HarnessError for an
-    unknown kind, because a copy without it might differ from the cluster.
+    unknown kind, because a copy without its objects might differ from the cluster.
     """
     kept = []
     for each in found:

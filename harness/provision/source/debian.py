@@ -48,8 +48,7 @@ def mirror(etc: Path = Path("/etc/apt")) -> str:
 
 
 def mirrors(text: str) -> list[str]:
-    """Return the URLs of Debian's archive in the text of an apt source file, which can be .list or .sources.
-    """
+    """Return the URLs of Debian's archive in the text of an apt source file (.list or .sources), in order."""
     return [
         uri
         for source in (*apt.parse_one_line(text), *apt.parse_deb822(text))

@@ -1,9 +1,9 @@
 """Store artefacts by the hash of all their inputs. An artefact is either complete or missing.
 
 <cache>/source/<name>-<version>-<key>/    one step's files
-<cache>/source/unfinished/                what a build works in; emptied by the next one
-<cache>/source/go-build/                  what Go compiled, until the build is done
-<cache>/source/logs/                      what the tools printed, one file a build
+<cache>/source/unfinished/                work folders of a build, removed by the next build
+<cache>/source/go-build/                  Go's compiled packages, removed after the build
+<cache>/source/logs/                      the output of the tools, one file per build
 """
 
 from __future__ import annotations
