@@ -14,7 +14,7 @@ from harness.core.deadlines import Deadline
 T = TypeVar("T")
 K = TypeVar("K")
 AT_ONCE = 6
-"""Maximum number of concurrent calls. Each needs a connection to the API server."""
+"""Maximum number of concurrent calls. Each call needs a connection to the API server."""
 _WHY = "what ran beside it failed"
 
 

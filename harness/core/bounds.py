@@ -16,9 +16,9 @@ MAX_NODES: Final = 10_000
 Kubernetes is tested with 5,000 nodes.
 """
 MAX_KONDUKTOR_NODES: Final = 1_000
-"""Maximum for konduktor, which passes all host names in one environment variable.
+"""Maximum number of pods in a konduktor job.
 
-Linux limits it to 128 KiB.
+All host names are passed in one environment variable, which Linux limits to 128 KiB.
 """
 MAX_PROCESSES: Final = 1_024
 """Maximum number of ranks in a pod."""

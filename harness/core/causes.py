@@ -1,6 +1,6 @@
 """The ids of all causes, as a Literal type, so that the type checker reports an unknown id.
 
-harness/judge/causes.toml describes each cause. Judges that users write have causes of their own, whose ids
+harness/judge/causes.toml describes each cause. Judges written by users define their own causes, whose ids
 begin with `user.`.
 """
 

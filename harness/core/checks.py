@@ -1,6 +1,6 @@
 """The ids of all checks, as a Literal type, so that the type checker reports an unknown id.
 
-harness/judge/checks.toml describes each check. Judges that users write have checks of their own, whose ids
+harness/judge/checks.toml describes each check. Judges written by users define their own checks, whose ids
 begin with `user.`.
 """
 

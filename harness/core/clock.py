@@ -25,7 +25,7 @@ class Clock:
         return self.utc().isoformat(timespec="microseconds").replace("+00:00", "Z")
 
     def stamp(self) -> str:
-        """Return the current UTC time in seconds, for the name of a folder: 20260102T030405Z."""
+        """Return the current UTC time for the name of a folder: 20260102T030405Z."""
         return f"{self.utc():%Y%m%dT%H%M%SZ}"
 
 
@@ -34,7 +34,7 @@ CLOCK = Clock()
 
 
 def seconds(text: object) -> float | None:
-    """Return the seconds since the epoch for an RFC 3339 time, or None if the text is not a valid one."""
+    """Return the seconds since the epoch for an RFC 3339 time, or None if the text is not a valid time."""
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
@@ -43,7 +43,7 @@ def seconds(text: object) -> float | None:
 
 
 def timestamp(at: float) -> str:
-    """Return the RFC 3339 time, in whole seconds, for seconds since the epoch: 2026-01-02T03:04:05Z."""
+    """Format seconds since the epoch as an RFC 3339 time without fractions: 2026-01-02T03:04:05Z."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 

@@ -1,6 +1,4 @@
-"""Nested deadlines.
-
-An inner deadline always passes first, so that the component that set it reports the reason.
+"""Nested deadlines. An inner deadline passes first, so that its owner can report the reason.
 
     netcheck < rendezvous < rank < job (Kueue's max execution time) < harness wait < test timeout
 
@@ -50,19 +48,19 @@ class Budget:
 
     @property
     def netcheck(self) -> float:
-        """Return the seconds that netcheck waits for missing ranks. They end before the rendezvous does."""
+        """Return the seconds that netcheck waits for missing ranks. This is less than `rendezvous`."""
         return min(60.0, self.rendezvous / 2)
 
     @property
     def stall(self) -> float:
-        """Return how long a rank can make no progress: two thirds of the time that its peers wait for it."""
+        """Return the maximum seconds without progress of a rank: two thirds of its peers' timeout."""
         return min(60.0, self.rank * 0.4)
 
     @property
     def admission(self) -> float:
         """Return the maximum seconds that a job waits for quota.
 
-        After a longer wait, no time to run would be left.
+        After a longer wait, the job would have no time left to run.
         """
         return self.wait * 0.6
 

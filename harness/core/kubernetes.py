@@ -1,4 +1,4 @@
-"""The harness's client for the Kubernetes API, with server-side apply and waits by watch.
+"""The harness's client for the Kubernetes API, with server-side apply and waits that use watches.
 
 It has its own connection pool and configuration, and does not change the process-wide default. Every request
 except watches and log streams has a timeout, so an unresponsive API server cannot block the harness.
@@ -94,9 +94,9 @@ class Kube:
     # -- the API server itself -------------------------------------------------------------------------
     @property
     def retried(self) -> Retried:
-        """The callback for requests that succeeded only after a retry.
+        """Return the callback for requests that succeeded only after a retry.
 
-        Its arguments are the request and the reason.
+        It gets the request and the reason.
         """
         return self._requests.retried
 
@@ -106,7 +106,7 @@ class Kube:
 
     @property
     def answered(self) -> Answered:
-        """The callback for every response of the API server. Its arguments are method, URL and status."""
+        """Return the callback for every response of the API server. It gets the method, URL and status."""
         return self._requests.answered
 
     @answered.setter
@@ -178,7 +178,7 @@ class Kube:
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
         """Delete an object and, by garbage collection, its dependents. A missing object is not an error."""
-        # By default the API keeps the pods of a deleted Job.
+        # By default, the API server keeps the pods of a deleted Job.
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         try:
             self.resource(api_version, kind).delete(name=name, namespace=namespace, body=options)
@@ -268,7 +268,7 @@ class Kube:
 
     # -- nodes -----------------------------------------------------------------------------------------
     def ready_nodes(self) -> list[Object]:
-        """Return the nodes whose condition Ready is True. Raises an error after 5 s without a response."""
+        """Return the nodes whose condition Ready is True. The request has a timeout of 5 s."""
         nodes = self.fetch("/api/v1/nodes", seconds=5).json()["items"]
         return [node for node in nodes if condition(node, "Ready").get("status") == "True"]
 
@@ -307,7 +307,7 @@ def condition(item: Object, kind: str) -> Object:
 
 
 def applied_by_us(document: Object) -> bool:
-    """Return whether the harness is a field manager of the object, perhaps among others."""
+    """Return whether the harness is one of the object's field managers."""
     managers = document["metadata"].get("managedFields") or []
     return any(each.get("manager") == FIELD_MANAGER for each in managers)
 

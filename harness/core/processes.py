@@ -27,7 +27,10 @@ _running: dict[subprocess.Popen[str], str | None] = {}
 All changes are atomic operations without a lock, because a signal handler cannot wait for a lock.
 """
 _interruptions: list[str] = []
-"""The names of the signals received so far. A program that was being started then is killed once it runs."""
+"""The names of the signals received so far.
+
+A program that was starting at that time is killed once it runs.
+"""
 
 _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -66,9 +69,9 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program, and return its stdout and stderr as text. `stdin` is text or an open file.
 
-    A timeout or an interruption kills the whole process group. Raises ToolError on timeout and, with `check`,
-    for a non-zero exit code. Raises HarnessError if the program does not exist. Raises KeyboardInterrupt in
-    the calling thread if the harness is interrupted while the program runs.
+    A timeout or an interruption kills the whole process group. Raises ToolError on timeout and, if `check` is
+    true, for a non-zero exit code. Raises HarnessError if the program does not exist. Raises
+    KeyboardInterrupt in the calling thread if the harness is interrupted while the program runs.
     """
     text, source = (stdin, subprocess.PIPE) if isinstance(stdin, str) else (None, stdin or subprocess.DEVNULL)
     streams: dict[str, Any] = {"stdin": source, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -164,7 +167,8 @@ def _popen(command: Sequence[str], cause: CauseId | None, **options: Any) -> sub
 def _signals_wait() -> Iterator[None]:
     """Defer signals until after the block.
 
-    A handler that runs while a program starts could not kill it, because its process is not known yet.
+    A signal handler that runs while a program starts could not kill the program, because it does not know the
+    process yet.
     """
     came: list[int] = []
     previous: dict[int, Any] = {}
@@ -182,7 +186,7 @@ def _signals_wait() -> Iterator[None]:
 
 
 def interruptions() -> int:
-    """Return the number of interruptions of this process."""
+    """Return how many times this process has been interrupted."""
     return len(_interruptions)
 
 
@@ -198,7 +202,7 @@ def interrupt_all(signal_name: str) -> None:
 def signals_as_interrupt() -> Iterator[None]:
     """Make SIGTERM and SIGHUP interrupt the block like Ctrl-C, and kill the programs that threads wait for.
 
-    An ignored signal stays ignored. Outside the main thread this does nothing.
+    An ignored signal stays ignored. Outside the main thread, this function does nothing.
     """
 
     def interrupt(signum: int, frame: FrameType | None) -> None:

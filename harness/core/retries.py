@@ -20,7 +20,7 @@ from harness.core.deadlines import Deadline
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 15.0
 RETRY_SECONDS = 20.0
-"""Seconds during which a request without a response is retried, because the API server can be restarting."""
+"""Seconds during which a request without a response is retried, in case the API server is restarting."""
 PAUSE_SECONDS = 0.5
 """Seconds to wait before the next attempt."""
 Retried = Callable[[str, str], None]

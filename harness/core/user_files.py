@@ -42,7 +42,10 @@ class _Wrong(Exception):
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading bytes. Raises NotRegularError for any other file, and OSError."""
+    """Open a regular file for reading bytes.
+
+    Raises NotRegularError for any other kind of file, and OSError.
+    """
     # Without O_NONBLOCK, opening a pipe would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
@@ -74,7 +77,7 @@ def read_bytes(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) 
 
 
 def read_text(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> str:
-    """Return the text of a file of at most `most` bytes, decoded as UTF-8 whatever the locale.
+    """Return the text of a file of at most `most` bytes, decoded as UTF-8 in every locale.
 
     `what` is the kind of the file in messages, such as "job file". Raises UsageError.
     """

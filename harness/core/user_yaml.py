@@ -62,7 +62,7 @@ _Loader.add_constructor(f"{_TAG}int", _Loader.construct_yaml_int)
 
 
 def yaml_documents(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> list[Any]:
-    """Return the documents of a YAML file. An empty document is None. Raises UsageError."""
+    """Return the documents of a YAML file. Empty documents are None. Raises UsageError."""
     return yaml_texts(read_text(path, what, hint=hint, most=most), f"{what} {path}", hint=hint)
 
 
@@ -97,7 +97,7 @@ def _events(text: str) -> None:
     sizes: dict[str, int] = {}
     """Maps each anchor to its number of values."""
     open_: list[tuple[str | None, int]] = []
-    """For each open collection, its anchor and the number of values before it."""
+    """The anchor of each open collection, and the number of values before the collection."""
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
             aliases += 1

@@ -122,7 +122,7 @@ class OwnedCluster(Cluster, Protocol):
 
 @dataclass(frozen=True)
 class Ready:
-    """A cluster that was checked to be ready, with the facts that a launch needs."""
+    """A cluster that was checked to be ready, with the information that a launch needs."""
 
     cluster: Cluster
     kube: Kube

@@ -54,8 +54,8 @@ def konduktor_bin(context: RunContext) -> Path:
     """Return the path of the `konduktor` program. The first call creates its environment (10–60 s).
 
     Later calls return immediately. One process creates the environment, while other processes wait. An
-    incomplete environment is created again. Raises HarnessError (cause launch.konduktor_missing) if a package
-    cannot be installed.
+    incomplete environment is deleted and created again. Raises HarnessError (cause launch.konduktor_missing)
+    if a package cannot be installed.
     """
     if (there := installed(context.settings)) is not None:
         return there

@@ -1,11 +1,12 @@
 """Mark the nodes of a cluster with their acceptance verdicts, and remove the marks.
 
     label       pluto-e2e-harness/accepted=PASS | WARN | FAIL | UNKNOWN
-    taint       pluto-e2e-harness/not-accepted=FAIL:NoSchedule, if requested, on nodes that are proved faulty
+    taint       pluto-e2e-harness/not-accepted=FAIL:NoSchedule, if requested, on nodes proved to be faulty
     annotation  pluto-e2e-harness/before-acceptance: this label and taint before the first mark
 
-Nothing else of a node is changed. Each change includes the node's resourceVersion, so that the API server
-rejects the change after a concurrent write. The harness then reads the node again and repeats the change.
+Other fields of a node are not changed. Each change includes the node's resourceVersion, so that the API
+server rejects the change after a concurrent write. The harness then reads the node again and repeats the
+change.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ clients can write labels in a loop.
 """
 
 Wanted = Callable[[Object], Object | None]
-"""A function that returns the merge patch for a node, or None if nothing changes."""
+"""A function that returns the merge patch for a node, or None if the node needs no change."""
 
 
 @dataclass

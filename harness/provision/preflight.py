@@ -56,7 +56,7 @@ class Asking(Placed, Protocol):
 
     @property
     def takes_ours(self) -> bool:
-        """Return whether `image` stands for the worker image that the harness builds."""
+        """Return whether `image` is a placeholder for the worker image that the harness builds."""
 
     @property
     def resources(self) -> set[str]:

@@ -175,7 +175,7 @@ def renew(kube: Kube, started: datetime) -> None:
 def prove_again(kube: Kube, seconds: float = 60) -> None:
     """Check that controllers which served before still serve.
 
-    Raises HarnessError (cause controllers.*), at once for a failure that cannot recover by itself.
+    Raises HarnessError (cause controllers.*), without waiting if a failure cannot recover by itself.
     """
     if _serve_now(kube):
         return

@@ -115,7 +115,7 @@ def local_queue(
 ) -> None:
     """Create a LocalQueue in the launch's namespace and wait until it is Active.
 
-    Raises HarnessError, at once (cause queue.*) if its ClusterQueue does not exist or admits nothing.
+    Raises HarnessError (cause queue.*), without waiting if the ClusterQueue does not exist or admits nothing.
     """
     admits(kube, cluster_queue)
     metadata = {"name": name, "namespace": namespace, "labels": MANAGED}

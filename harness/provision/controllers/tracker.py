@@ -34,12 +34,12 @@ class EmbeddedTracker:
     key: str
 
     def client(self, kube: Kube) -> httpx.Client:
-        """Return the harness's client, which uses the API server's proxy."""
+        """Return an HTTP client for the harness, which uses the API server's proxy."""
         return _through_api_server(kube, {"X-Api-Key": self.key})
 
 
 def gone(kube: Kube) -> str | None:
-    """Return why the tracker can never respond, or None if waiting may help."""
+    """Return why the tracker cannot respond even after a wait, or None if a wait can help."""
     deployment = kube.get("apps/v1", "Deployment", NAME, NAMESPACE)
     if deployment is None:
         return f"there is no Deployment {NAME} in {NAMESPACE}"
@@ -70,7 +70,7 @@ def wait(kube: Kube, seconds: float = 120) -> None:
 
 
 def begin(kube: Kube, image: str) -> None:
-    """Apply the tracker. An existing key stays."""
+    """Apply the tracker's objects without waiting. An existing key is kept."""
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": LABELS}})
     if kube.get("v1", "Secret", NAME, NAMESPACE) is None:
         kube.apply(_object("v1", "Secret", stringData={"api-key": f"mlpi_{secrets.token_urlsafe(24)}"}))

@@ -13,8 +13,8 @@ SECRET = "-webhook-server-cert"  # noqa: S105 - the end of the Secret's name
 def trusting(document: Object, authorities: Mapping[str, str]) -> Object:
     """Return the object with the certificate authority of its webhooks.
 
-    `authorities` maps a namespace to one. Otherwise Kueue writes the authority into each CRD before it
-    starts, which takes 2 s.
+    `authorities` maps a namespace to the certificate authority of its webhooks. Otherwise Kueue writes the
+    authority into each CRD before it starts, which takes 2 s.
     """
     changed = copy.deepcopy(document)
     conversion = changed.get("spec", {}).get("conversion", {}).get("webhook")

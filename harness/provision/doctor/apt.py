@@ -42,7 +42,7 @@ class Source:
 
 
 def parse_deb822(text: str) -> list[Source]:
-    """Return the enabled binary stanzas of a .sources file."""
+    """Return the sources of binary packages that are enabled in the text of a .sources file."""
     from debian.deb822 import Deb822  # imported here, because it takes 30 ms and launches do not need it
 
     found = []
@@ -58,7 +58,10 @@ def parse_deb822(text: str) -> list[Source]:
 
 
 def parse_one_line(text: str) -> list[Source]:
-    """Return the binary lines of a .list file: `deb [option=value …] uri suite component …`."""
+    """Return the sources of binary packages in the text of a .list file.
+
+    Their lines are `deb [option=value …] uri suite component …`.
+    """
     found = []
     for line in text.splitlines():
         match = re.match(r"\s*deb\s+(?:\[([^\]]*)\]\s*)?(\S+)\s+(\S+)([^#]*)", line)
@@ -117,7 +120,7 @@ def missing_suites(wanted: Sequence[str], sources: Iterable[Source]) -> list[str
 
 
 def our_source(suites: Sequence[str], sources: Iterable[Source], release: str) -> str:
-    """Return a .sources file for `suites`, with the mirror and keyring of the machine's own release."""
+    """Return the text of a .sources file for `suites`, with the mirror and keyring of `release`."""
     base = next((s for s in sources if s.is_archive and release in s.suites), None)
     if base is None:
         raise HarnessError(

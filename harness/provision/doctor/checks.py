@@ -16,7 +16,8 @@ from harness.provision.doctor import probe
 from harness.provision.doctor.check import GIB, Check, at_least, version_of
 from harness.settings import Settings
 
-# From this version on, dockerd gives a privileged container dockerd's own capabilities. 20.10 needs them all.
+# From this version on, a privileged container gets only the capabilities that dockerd has. dockerd 20.10
+# requires all capabilities.
 DOCKER_BOUNDED = (23, 0)
 KIND = (0, 33)
 GO = (1, 26)
@@ -78,9 +79,9 @@ def _daemon(info: dict[str, Any], problem: str) -> Check:
 
 
 def _privileged(info: dict[str, Any]) -> Check:
-    """Check that privileged containers work, because kind's nodes are such.
+    """Check that privileged containers work, because kind's nodes are privileged containers.
 
-    Runs one if a local image exists.
+    If a local image exists, a privileged container is run from it.
     """
     worked, seen = probe.privileged_run()
     if worked is None:
@@ -183,8 +184,8 @@ def _cores(info: dict[str, Any]) -> Check:
 def _inotify() -> list[Check]:
     """Check inotify limits.
 
-    Each node runs systemd, a kubelet and containerd. If the limits are too low, one of them ends with 'too
-    many open files'.
+    Each node runs systemd, a kubelet and containerd. If the limits are too low, one of these programs fails
+    with 'too many open files'.
     """
     found = []
     for name, wanted in INOTIFY.items():

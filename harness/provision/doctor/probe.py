@@ -89,7 +89,7 @@ def docker_info() -> tuple[dict[str, Any], str]:
 
 
 def lacking_capabilities(status: str, last: int) -> list[int]:
-    """Return the capabilities, by number up to `last`, that are not in CapBnd of a /proc/<pid>/status."""
+    """Return the numbers of the capabilities, up to `last`, that CapBnd in a /proc/<pid>/status lacks."""
     for line in status.splitlines():
         if line.startswith("CapBnd:"):
             bound = int(line.split()[1], 16)

@@ -34,9 +34,12 @@ class ImageRef:
     changed: Mapping[str, bytes] = field(default_factory=dict)
     """Scripts to mount over the image, by their path in /workspace."""
     made_of: Mapping[str, str] = field(default_factory=dict)
-    """Versions by name, for the evidence. Empty if the image was not built here."""
+    """Versions by name, for the evidence. Empty if the image was not built on this machine."""
     scripts: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of each script of the ranks, including `changed`. Empty if the image was not built here."""
+    """SHA-256 of each script of the ranks, including `changed`.
+
+    Empty if the image was not built on this machine.
+    """
 
     @property
     def local(self) -> LocalImage:

@@ -15,9 +15,9 @@ from harness.provision.images.versions import Registry
 
 SECONDS = 3.0
 ADDRESS_SECONDS = 7.0
-"""Time limit for getaddrinfo, which has none itself: if DNS queries are dropped, it takes 10 s per server.
+"""Time limit for getaddrinfo, which has no time limit of its own.
 
-A lost query is sent again after 5 s.
+If DNS queries are dropped, getaddrinfo takes 10 s per server. A lost query is sent again after 5 s.
 """
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 _DOCKER_HUB = "registry-1.docker.io"

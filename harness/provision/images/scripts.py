@@ -1,8 +1,8 @@
-"""Mount scripts of the ranks that changed since the worker image was built.
+"""Mount those scripts of the ranks that have changed since the worker image was built.
 
 The labels of an image contain a hash of its inputs without scripts, and the hash of each script. If an image
-with the same inputs exists, only the changed scripts are sent, in a ConfigMap of the launch. Then nothing is
-built, saved or loaded, and the ranks run the scripts of the checkout.
+with the same inputs exists, only the changed scripts are sent to the cluster, in a ConfigMap of the launch.
+So no image is built or loaded, and the ranks run the scripts of the checkout.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def read(folder: Path) -> dict[str, bytes]:
 
 
 def labels(making: str, scripts: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the labels for an image."""
+    """Return the labels for an image with these scripts."""
     return {MAKING: making, SCRIPTS: json.dumps(digests(scripts))}
 
 

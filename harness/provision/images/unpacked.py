@@ -143,7 +143,7 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     for (
         ending,
         content_of,
-    ) in files.items():  # the script comes last, so that everything exists once the script does
+    ) in files.items():  # the script is written last, so that it never exists without the tar
         path = f"{MOUNT}/images/{image.file}.{ending}"
         _write(container, path, content_of)
 
@@ -171,7 +171,7 @@ def linking(links: Sequence[tuple[str, str]], image: LocalImage) -> str:
 
 
 def small(name: str, digest: str, manifest: str, configuration: str) -> bytes:
-    """Return an OCI layout of an image without its layers, as a tar."""
+    """Return a tar with the OCI layout of an image, without its layers."""
     body = manifest.encode()
     index = {
         "schemaVersion": 2,

@@ -47,10 +47,8 @@ class Registry(_Table):
     def node_of(self, wanted: str | None) -> tuple[str, str]:
         """Return the Kubernetes version and node image for `wanted`, such as `1.35` or `1.35.8`.
 
-        None means the default version. Raises UsageError, which lists the available versions, if there is no
-        image.
-
-        Raises UsageError with the available versions.
+        None means the default version. If there is no image, raises UsageError, which lists the available
+        versions.
         """
         known = {self.kubernetes: self.node, **self.nodes}
         for version, image in known.items():
@@ -62,7 +60,7 @@ class Registry(_Table):
         )
 
     def images(self) -> list[str]:
-        """Return all image references except the other node images."""
+        """Return all image references except `nodes`."""
         return [self.node, self.torch_base, self.python_base, self.jobset.image, self.kueue.image]
 
 

@@ -16,8 +16,8 @@ VOLUMES_MOUNT = "/harness-volumes"
 _ALONE = {"leader-elect": "false"}
 """With a single control plane, leader election is not needed.
 
-It takes seconds at the first start, because the roles do not exist yet, and 15 s after a pause, until the old
-lease has expired. Renewing the leases also needs two writes every two seconds.
+An election takes seconds at the first start, because the roles do not exist yet, and 15 s after a pause,
+until the old lease has expired. Renewing the leases also needs two writes every two seconds.
 """
 _UNTHROTTLED = {"kube-api-qps": "200", "kube-api-burst": "400"}
 """The controller manager first creates an account for each of its controllers.

@@ -33,7 +33,7 @@ ASKED_SECONDS, PAUSE_SECONDS = 4.0, 0.2
 """Seconds for which a single call to a node repeats a check, and the pause between two checks."""
 _AUTHORITY = "/etc/kubernetes/pki/ca.crt"
 _CONFIGURED = "test -e /kind/kubeadm.conf && ctr version >/dev/null"
-"""kind writes this file after it has configured a node's containerd, just before kubeadm starts."""
+"""A check that containerd is configured: kind writes kubeadm.conf afterwards, just before kubeadm starts."""
 _ANSWERS = (
     "test -e /etc/kubernetes/admin.conf && "
     f"curl --silent --fail --cacert {_AUTHORITY} https://localhost:6443/livez >/dev/null"
@@ -66,7 +66,7 @@ def filling(
     """
     begun, created, stop = Begun(), threading.Event(), threading.Event()
     if stack.mirrors or stack.containerd_patches:
-        yield begun  # kind or `install` first changes containerd's configuration, and restarts it
+        yield begun  # kind or `install` first changes containerd's configuration and restarts containerd
         return
     with ThreadPoolExecutor(2) as background:
         filling = _Filling(kind, stack, own, context, begun, created, stop)

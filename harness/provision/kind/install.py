@@ -71,7 +71,7 @@ class Images:
 
     @property
     def fingerprint(self) -> str:
-        """Return the fingerprint of everything that `install` installs once."""
+        """Return the fingerprint of everything that `install` installs only once per cluster."""
         parts = [*(path.read_bytes() for path in self.stack.controllers), self.tracker.tag.encode()]
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
@@ -194,7 +194,7 @@ def install(
 
 
 def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
-    """Check that an earlier installation still serves. Only the images may be newer."""
+    """Check that an earlier installation still serves. Newer images are loaded into the nodes."""
     writer = context.writer
     with _travelling(kind, images, context):
         with writer.stage("controllers"), reached():

@@ -1,8 +1,8 @@
 """The nodes of a kind cluster that belongs to the harness: create, check, reuse and delete them.
 
-A state file, <state>/clusters/<name>/state.json, records the created cluster. It is written before the
-creation and removed after the deletion. The kubeconfig is beside it. A cluster without a state file belongs
-to somebody else, and is neither used nor deleted. The user's own kubeconfig is never written.
+A state file, <state>/clusters/<name>/state.json, records the created cluster. The file is written before the
+creation and removed after the deletion. The kubeconfig is in the same folder. A cluster without a state file
+belongs to somebody else, and is neither used nor deleted. The user's own kubeconfig is never written.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class KindNodes:
         self._made = state.created_at if state else ""
 
     def deleted(self) -> str | None:
-        """Return a message if the cluster with this name is not the one in use, or else None."""
+        """Return a message if the cluster in use was deleted or replaced by a new one, or else None."""
         try:
             nodes = self.nodes()
         except HarnessError:
@@ -124,7 +124,7 @@ class KindNodes:
         return Kube(self.kubeconfig, self.context)
 
     def trouble(self, nodes: Sequence[str] | None = None) -> HarnessError | None:
-        """Return an error with the reason and cause why the cluster cannot be used, or None if it can.
+        """Return an error that states why the cluster cannot be used, or None if it can be used.
 
         By default, `nodes` are the nodes in Docker.
         """
@@ -155,7 +155,7 @@ class KindNodes:
         containerd_patches: tuple[str, ...],
         context: RecordedContext,
     ) -> None:
-        """Create the nodes and wait until all are Ready. On failure, only kind's logs are kept."""
+        """Create the nodes and wait until all are Ready. On failure, kind's logs are kept."""
         import yaml
 
         from harness.provision.images import unpacked
@@ -243,7 +243,7 @@ class KindNodes:
                 check=attempt == 2,
                 cause="cluster.delete_failed",
             )
-            # An interrupted creation may still add a container.
+            # An interrupted creation can still add a container.
             if done.returncode == 0 and not self.exists():
                 break
         shutil.rmtree(self.dir, ignore_errors=True)
@@ -268,7 +268,8 @@ class KindNodes:
     def use(self) -> Hold:
         """Mark the cluster as used.
 
-        Until the hold is released, no other process removes it as unused. The caller must hold `lock`.
+        Until the returned lock is released, no other process removes the cluster as unused. The caller must
+        hold `lock`.
         """
         return take(self.users, shared=True)
 

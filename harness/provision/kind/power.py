@@ -56,7 +56,7 @@ def pause(kind: KindNodes) -> bool:
 
 
 def restarted(kind: KindNodes) -> datetime | None:
-    """Return when the first node was restarted, or None if not all nodes were restarted recently."""
+    """Return the time of the first node's restart, or None if not all nodes were restarted recently."""
     command = ["docker", "inspect", "--format", "{{.Created}} {{.State.StartedAt}}", *kind.nodes()]
     said = processes.run(command, timeout=30, cause="docker.daemon_down").stdout.splitlines()
     times = [[datetime.fromisoformat(f"{each[:19]}+00:00") for each in line.split()] for line in said]
@@ -97,9 +97,9 @@ def _stop(node: str) -> None:
 
 
 def _said_ready_since(node: Object, started: datetime) -> bool:
-    """Return whether a node reported Ready since the start.
+    """Return whether a node has reported Ready since it was started.
 
-    A report from before the stop does not count. API times are whole seconds.
+    Reports from before the stop do not count. Times in the API are whole seconds.
     """
     from harness.core.kubernetes import condition
 

@@ -1,8 +1,8 @@
-"""Templates of clusters: a node image with the etcd data and containerd images of a new cluster, but no keys.
+"""Templates of clusters: node images with the etcd data and containerd images of a new cluster, but no keys.
 
 A template is a Docker image. It is created from a newly installed cluster, and later clusters are started
-from it (`copied`). It contains no Nodes, Pods or Secrets of that cluster, and no object with the cluster's
-name. Each copy creates its own certificates, tokens and kubeconfigs.
+from it (see copied.py). It contains no Nodes, Pods or Secrets of that cluster, and no object with the
+cluster's name. Each copy creates its own certificates, tokens and kubeconfigs.
 """
 
 from __future__ import annotations
@@ -96,13 +96,13 @@ _REGISTRY = "/registry/"
 
 @dataclass(frozen=True)
 class Template:
-    """A template in the local Docker."""
+    """A template that exists as an image in the local Docker."""
 
     image: str
     made: str
     """Creation time in ISO 8601."""
     configurations: dict[str, str]
-    """kind's kubeadm.conf for a node of each role."""
+    """kind's kubeadm.conf for a node, by the node's role."""
     dns: Object
     """The Deployment of CoreDNS."""
 
@@ -259,7 +259,7 @@ def puts(kept: Sequence[dict[str, str]], limit: int = 1_000_000) -> Iterator[str
 
 @cache
 def _program() -> str:
-    """Return a digest of the code that creates clusters. Other code may create a different cluster."""
+    """Return a digest of the code that creates clusters. Other code can create a different cluster."""
     digest = hashlib.sha256()
     for path in sorted(FILES.parents[1].glob("*/*.py")) + sorted(FILES.iterdir()):
         digest.update(path.read_bytes())

@@ -26,7 +26,7 @@ class ProgramImage:
     tag: str
     program: Path
     at: str
-    """The program's absolute path in the image."""
+    """The absolute path of the program in the image."""
     user: str = "0:0"
     root: Path | None = None
     """A tar file with a complete root file system."""

@@ -15,7 +15,7 @@ _APT = (
     'Acquire::Languages "none"',
 )
 _DPKG = (
-    "force-unsafe-io",  # an incomplete image is discarded, so nothing has to be synced to disk
+    "force-unsafe-io",  # an incomplete image is discarded, so syncing files to disk has no use
     *(f"path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "locale", "info", "lintian")),
 )
 _CLOSED = 'for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ $fd -le 2 ] || eval "exec $fd>&-"; done; exec "$@"'

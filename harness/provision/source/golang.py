@@ -75,7 +75,7 @@ class Module:
 
 
 def modules(versions: Versions) -> dict[str, Module]:
-    """Return all modules that are built, by name."""
+    """Return all modules to build, by name."""
     _, minor, _ = versions.kubernetes.split(".")
     stamp = {
         "gitVersion": versions.kubernetes,  # kubeadm refuses to run without it

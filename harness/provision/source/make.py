@@ -29,7 +29,7 @@ TOLD_SECONDS = 20.0
 
 @dataclass(frozen=True)
 class SourceStack:
-    """Images by their local Docker tags, and manifests that refer to them."""
+    """The local Docker tags of images, and the paths of manifests that refer to these images."""
 
     node_image: str
     kubernetes: str

@@ -1,4 +1,4 @@
-"""Derive the names of all artefacts from the versions and the harness's files, without building anything."""
+"""Derive the names of all artefacts from the versions and the harness's files, without building them."""
 
 from __future__ import annotations
 

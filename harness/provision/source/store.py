@@ -40,7 +40,7 @@ def file_input(name: str) -> str:
 def code_input(module_file: str) -> str:
     """Return a module's code without comments and docstrings, as an input for `key`.
 
-    So a changed command causes a new artefact, and a changed comment does not.
+    So a new artefact is built after a change to a command, but not after a change to a comment.
     """
     return _code(Path(module_file).read_text())
 
