@@ -5,9 +5,10 @@
     images/<name>.sh    a script for a node, which links the node's snapshots to the layers in the
                         volume, and imports the tar
 
-An import would write every file of an image into every node: 1 GB twice took 30 s of the 57 s that a cluster
-of three nodes needed. A link takes no space and no time, and the page cache has the layers' files only once
-(docs/decisions/025). An image stays until the whole volume is removed, because pods can still use the image.
+An import would write every file of an image into every node. Writing 1 GB twice took 30 s of the 57 s that a
+cluster of three nodes needed. A link takes no space and no time, and the page cache has the layers' files
+only once (docs/decisions/025). An image stays until the whole volume is removed, because pods can still use
+the image.
 """
 
 from __future__ import annotations
@@ -128,7 +129,7 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     context.progress(f"{image.tag}: unpacking, once for all clusters")
     name = node_name(image.tag)
     pipe(image, ["docker", "exec", "-i", container, *IMPORT, "--discard-unpacked-layers", "-"])
-    # If another image gets this name, containerd would delete the layers of this one, which pods may use.
+    # If another image gets this name, containerd would delete this image's layers, which pods can be using.
     _inside(container, *CTR, "images", "tag", "--force", name, f"kept.invalid/{image.file.lower()}")
     rows = [row.split() for row in _inside(container, *CTR, "images", "ls").splitlines()]
     digest = next(row[2] for row in rows if row[0] == name)
@@ -230,7 +231,7 @@ def _write(container: str, path: str, content: bytes) -> None:
 @contextmanager
 def _containerd(name: str, node_image: str) -> Iterator[str]:
     """Run a containerd on the volume, and yield its container's name. The caller must hold the lock."""
-    _docker("rm", "--force", "--volumes", name)  # a killed process may have left it behind
+    _docker("rm", "--force", "--volumes", name)  # a killed process can have left this container behind
     # The stop signal of a node image is for systemd. containerd ignores it, and is killed ten seconds later.
     mounted = ["--volume", f"{name}:{MOUNT}", "--entrypoint", "sh", "--stop-signal", "TERM"]
     _docker("run", "--detach", "--privileged", "--name", name, *mounted, node_image, "-c", _CONTAINERD)

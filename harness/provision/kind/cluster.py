@@ -97,7 +97,7 @@ class KindCluster(KindNodes):
     def _filled(self, images: Images, context: RecordedContext) -> Kube:
         """Create or reuse the cluster, and install everything.
 
-        On failure, a cluster created here is deleted.
+        On failure, a newly created cluster is deleted.
         """
         writer = context.writer
         with ExitStack() as last:
@@ -135,7 +135,7 @@ class KindCluster(KindNodes):
         if not self.removable(ready, owner):
             return False
         with self._alone(context.progress):
-            if not self.removable(ready, owner):  # another process may have kept or removed it meanwhile
+            if not self.removable(ready, owner):  # another process has marked it as kept or removed it
                 return False
             if self.used():
                 context.progress(f"cluster {self.name} stays: another harness uses it")

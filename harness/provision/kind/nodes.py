@@ -2,7 +2,7 @@
 
 A state file, <state>/clusters/<name>/state.json, records the created cluster. The file is written before the
 creation and removed after the deletion. The kubeconfig is in the same folder. A cluster without a state file
-belongs to somebody else, and is neither used nor deleted. The user's own kubeconfig is never written.
+was not created by the harness, and is neither used nor deleted. The user's own kubeconfig is never written.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ def modules(versions: Versions) -> dict[str, Module]:
     """Return all modules to build, by name."""
     _, minor, _ = versions.kubernetes.split(".")
     stamp = {
-        "gitVersion": versions.kubernetes,  # kubeadm refuses to run without it
+        "gitVersion": versions.kubernetes,  # kubeadm refuses to run without a version
         "gitMajor": "1",
         "gitMinor": minor,
         "gitTreeState": "clean",
