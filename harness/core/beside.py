@@ -1,4 +1,4 @@
-"""Run functions concurrently: a long one beside a block, many short ones, or some that may never return."""
+"""Run functions concurrently: one during a block, many short functions, or functions that can hang."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from harness.core.deadlines import Deadline
 T = TypeVar("T")
 K = TypeVar("K")
 AT_ONCE = 6
-"""Maximum number of concurrent calls. Each needs a connection to the API server."""
+"""Maximum number of concurrent calls. Each call needs a connection to the API server."""
 _WHY = "what ran beside it failed"
 
 
 @contextmanager
 def beside(what: Callable[[], T]) -> Iterator[Future[T]]:
-    """Run `what` in a thread during the block, and wait for it at the end.
+    """Run `what` in a thread during the block, and wait for it at the end of the block.
 
-    If one of the two fails, the programs of the other are ended. Raises the first error of the two.
+    If `what` or the block raises an error, all programs that this process waits for are killed. Raises the
+    first error.
     """
 
     def guarded() -> T:
@@ -46,18 +47,19 @@ def beside(what: Callable[[], T]) -> Iterator[Future[T]]:
 
 
 def together(things: Iterable[Callable[[], T]]) -> list[T]:
-    """Return the results of short functions, in their order, once all have returned.
+    """Run short functions concurrently, and return their results in the given order once all have returned.
 
-    If several raise an error, the first in this order is raised.
+    If several functions raise an error, the error of the first of them in this order is raised.
     """
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return [running.result() for running in [pool.submit(each) for each in things]]
 
 
 def within(seconds: float, what: Callable[[K], T], things: Collection[K]) -> dict[K, T]:
-    """Call `what` with each thing concurrently, and return the results that arrive within `seconds`.
+    """Call `what` for each of `things` concurrently, and return the results that arrive within `seconds`.
 
-    Use it for calls that have no timeout. Late calls continue in daemon threads, which end with the process.
+    Use it for calls without a timeout of their own. Late calls continue in daemon threads, which end with the
+    process.
     """
     found: dict[K, T] = {}
 

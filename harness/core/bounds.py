@@ -1,4 +1,4 @@
-"""Limits on users' values, and messages for values that exceed them.
+"""Limits on values that users set, and messages for values that exceed them.
 
 The limits are checked before anything is created. docs/limits.md lists them.
 """
@@ -11,24 +11,30 @@ from itertools import islice
 from typing import Any, Final
 
 MAX_NODES: Final = 10_000
-"""Pods of one launch. The CRD of TorchrunJobs has the same limit. Kubernetes is tested with 5,000 nodes."""
+"""Maximum number of pods in a launch, as in the CRD of TorchrunJobs.
+
+Kubernetes is tested with 5,000 nodes.
+"""
 MAX_KONDUKTOR_NODES: Final = 1_000
-"""konduktor passes the host names of all nodes in one variable, and Linux limits a variable to 128 KiB."""
+"""Maximum number of pods in a konduktor job.
+
+All host names are passed in one environment variable, which Linux limits to 128 KiB.
+"""
 MAX_PROCESSES: Final = 1_024
-"""Ranks of one pod."""
+"""Maximum number of ranks in a pod."""
 MAX_RANKS: Final = 100_000
-"""Ranks of one launch: pods × ranks of each pod."""
+"""Maximum number of ranks in a launch: pods × ranks per pod."""
 MAX_SCRIPT_BYTES: Final = 120 * 1024
-"""A script is a single argument of a shell, and Linux limits an argument to 128 KiB."""
+"""Maximum size of a script. It is passed to a shell as one argument, which Linux limits to 128 KiB."""
 MAX_VARIABLE_NAME: Final = 255
 MAX_VARIABLE_BYTES: Final = 120 * 1024
-"""Linux limits `NAME=value` to 128 KiB."""
+"""Maximum size of an environment variable's value. Linux limits `NAME=value` to 128 KiB."""
 MAX_ENVIRONMENT_BYTES: Final = 512 * 1024
-"""Total size of the names and values of a container. A Kubernetes object has at most 1.5 MiB."""
+"""Maximum total size of a container's environment variables. A Kubernetes object has at most 1.5 MiB."""
 MAX_IMAGE: Final = 512
-"""Maximum number of characters of an image's name with tag and digest."""
+"""Maximum length of an image's name in characters, including tag and digest."""
 MAX_PROBLEMS: Final = 10
-"""Maximum number of mistakes in a message."""
+"""Maximum number of errors that a message lists."""
 _SHOWN = 60
 _IMAGE = re.compile(r"[A-Za-z0-9._/:@+-]+")
 
@@ -43,23 +49,23 @@ def shown(value: Any) -> str:
 
 
 def listed(problems: Iterable[str]) -> str:
-    """Return the first MAX_PROBLEMS mistakes as text for a message, or "" if there are none."""
+    """Return the first MAX_PROBLEMS errors as text for a message, or "" if there are none."""
     first = list(islice(problems, MAX_PROBLEMS + 1))
     return "; ".join(first[:MAX_PROBLEMS]) + ("; and more" if len(first) > MAX_PROBLEMS else "")
 
 
 def bounded_int(digits: str) -> int:
-    """Return digits as a number, limited to 10^18.
+    """Return the integer that `digits` represent, limited to 10^18.
 
-    Python rejects texts of more than 4300 digits.
+    Python itself rejects strings of more than 4300 digits.
     """
     return int(digits) if len(digits) <= 18 else 10**18
 
 
 def count_problem(field: str, value: Any, most: int, unit: str) -> str | None:
-    """Return a message if a value is no integer from 1 to `most`, or else None.
+    """Return a message if a value is not an integer from 1 to `most`, or else None.
 
-    `unit` is a plural, such as "nodes".
+    `unit` is a plural noun for the message, such as "nodes".
     """
     if not isinstance(value, int) or isinstance(value, bool) or value < 1:
         return f"{field}: a whole number from 1 on; seen {shown(value)}"
@@ -69,7 +75,7 @@ def count_problem(field: str, value: Any, most: int, unit: str) -> str | None:
 
 
 def ranks_problem(nodes: int, per_node: int) -> str | None:
-    """Return a message if the world is too large, or else None."""
+    """Return a message if there are too many ranks per node or in total, or else None."""
     if per_node > MAX_PROCESSES:
         return f"--nproc_per_node: at most {MAX_PROCESSES} processes per node; seen {shown(per_node)}"
     if nodes * per_node > MAX_RANKS:
@@ -96,7 +102,10 @@ def image_problem(field: str, image: str) -> str | None:
 
 
 def environment_problems(field: str, variables: list[tuple[str, str]]) -> Iterator[str]:
-    """Yield a message for each environment variable that is too long. `field` is where they are set."""
+    """Yield a message for each environment variable that is too long, and for a total size that is too large.
+
+    `field` is the name of the field that sets the variables.
+    """
     for name, value in variables:
         if len(name) > MAX_VARIABLE_NAME:
             yield f"{field}: a name has at most {MAX_VARIABLE_NAME} characters; seen {len(name)}"

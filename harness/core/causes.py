@@ -1,6 +1,7 @@
-"""The ids of all causes: a closed set, so that the type checker finds a wrong id.
+"""The ids of all causes, as a Literal type, so that the type checker reports an unknown id.
 
-harness/judge/causes.toml describes each cause. Users' judges define their own, in the family `user.*`.
+harness/judge/causes.toml describes each cause. Judges written by users define their own causes, whose ids
+begin with `user.`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
-"""The ids of all checks: a closed set, so that the type checker finds a wrong id.
+"""The ids of all checks, as a Literal type, so that the type checker reports an unknown id.
 
-harness/judge/checks.toml describes each check. Users' judges define their own, in the family `user.*`.
+harness/judge/checks.toml describes each check. Judges written by users define their own checks, whose ids
+begin with `user.`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A clock for timestamps, measurements and sleeping. Tests pass in another one."""
+"""A clock for timestamps, durations and sleeping. Tests pass in a fake clock."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ def _utc() -> datetime:
 
 @dataclass(frozen=True)
 class Clock:
-    """The machine's clock. A test passes in another one."""
+    """The machine's clock by default. Tests replace its functions."""
 
     utc: Callable[[], datetime] = _utc
     monotonic: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
 
     def now(self) -> str:
-        """Return the UTC time in RFC 3339 with microseconds: 2026-01-02T03:04:05.000006Z."""
+        """Return the current UTC time in RFC 3339 with microseconds: 2026-01-02T03:04:05.000006Z."""
         return self.utc().isoformat(timespec="microseconds").replace("+00:00", "Z")
 
     def stamp(self) -> str:
-        """Return the UTC time to the second, for the name of a folder: 20260102T030405Z."""
+        """Return the current UTC time for the name of a folder: 20260102T030405Z."""
         return f"{self.utc():%Y%m%dT%H%M%SZ}"
 
 
@@ -34,7 +34,7 @@ CLOCK = Clock()
 
 
 def seconds(text: object) -> float | None:
-    """Return an RFC 3339 time as seconds since the epoch, or None if the text is no such time."""
+    """Return the seconds since the epoch for an RFC 3339 time, or None if the text is not a valid time."""
     try:
         moment = datetime.fromisoformat(str(text))
     except ValueError:
@@ -43,10 +43,10 @@ def seconds(text: object) -> float | None:
 
 
 def timestamp(at: float) -> str:
-    """Return seconds since the epoch as an RFC 3339 time to the second: 2026-01-02T03:04:05Z."""
+    """Format seconds since the epoch as an RFC 3339 time without fractions: 2026-01-02T03:04:05Z."""
     return datetime.fromtimestamp(at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
 def now() -> str:
-    """Return the UTC time in RFC 3339 with microseconds, as in the bundle."""
+    """Return the current UTC time in RFC 3339 with microseconds, the format of all times in a bundle."""
     return CLOCK.now()

@@ -1,10 +1,10 @@
-"""Ordered deadlines: an inner deadline always passes first, so that its owner can report the reason.
+"""Nested deadlines. An inner deadline passes first, so that its owner can report the reason.
 
     netcheck < rendezvous < rank < job (Kueue's max execution time) < harness wait < test timeout
 
 All are in seconds. Each launch has one `Budget`. The ranks get their deadlines as HARNESS_RENDEZVOUS_SECONDS,
-HARNESS_RANK_SECONDS and HARNESS_STALL_SECONDS (between two signs of progress). The job file's
-maxRunDurationSeconds is lowered to `job`.
+HARNESS_RANK_SECONDS and HARNESS_STALL_SECONDS (maximum time without progress). The maxRunDurationSeconds in
+the job file is lowered to `job`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MIN_WAIT = 60.0
 
 @dataclass(frozen=True)
 class Budget:
-    """The deadlines of one launch, derived from the maximum wait of the harness."""
+    """The deadlines of one launch, derived from the maximum time that the harness waits for the launch."""
 
     wait: float
 
@@ -32,9 +32,9 @@ class Budget:
 
     @property
     def job(self) -> float:
-        """Return the wait less 45 s or a quarter.
+        """Return the wait minus 45 s, or minus a quarter of it if that is less.
 
-        Pods have 30 s of grace, and the harness must still observe their end.
+        Pods have a grace period of 30 s, and the harness must still observe that they have ended.
         """
         return self.wait - min(45.0, self.wait / 4)
 
@@ -48,21 +48,24 @@ class Budget:
 
     @property
     def netcheck(self) -> float:
-        """Return the seconds that netcheck waits for missing ranks. It ends before the rendezvous does."""
+        """Return the seconds that netcheck waits for missing ranks. This is less than `rendezvous`."""
         return min(60.0, self.rendezvous / 2)
 
     @property
     def stall(self) -> float:
-        """Return the seconds a rank may go without progress: two thirds of the time its peers wait for it."""
+        """Return the maximum seconds without progress of a rank: two thirds of its peers' timeout."""
         return min(60.0, self.rank * 0.4)
 
     @property
     def admission(self) -> float:
-        """Return the seconds a job may wait for quota. After a longer wait it has no time left to run."""
+        """Return the maximum seconds that a job waits for quota.
+
+        After a longer wait, the job would have no time left to run.
+        """
         return self.wait * 0.6
 
     def test(self, provision: float) -> float:
-        """Return a test's own timeout: the wait, `provision` seconds of set-up, and time to collect."""
+        """Return a test's timeout: the wait, `provision` seconds of set-up, and time to collect evidence."""
         return self.wait + provision + 120
 
 

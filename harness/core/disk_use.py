@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def taken(path: Path) -> int:
-    """Return the bytes that a folder uses on disk, as counted by `du`. Links are not followed."""
+    """Return the bytes that a folder uses on disk, as counted by `du`. Symbolic links are not followed."""
     total, folders = 0, [path]
     with suppress(OSError):
         total = path.lstat().st_blocks * 512
@@ -16,7 +16,7 @@ def taken(path: Path) -> int:
         # os.scandir is used because pathlib needs a second for a cache of 50 000 files.
         with suppress(OSError), os.scandir(folders.pop()) as entries:
             for entry in entries:
-                with suppress(OSError):  # a file or folder that was removed meanwhile
+                with suppress(OSError):  # the file or folder has been removed in the meantime
                     total += entry.stat(follow_symlinks=False).st_blocks * 512
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(Path(entry.path))

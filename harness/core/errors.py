@@ -3,9 +3,10 @@
 HarnessError              the harness could not do its work       exit code 2
 ├── UsageError            a wrong option, file or setting         exit code 64
 ├── ToolError             an external program failed; has the end of its output
-└── WaitError             a deadline passed; has the awaited state and the last one
+└── WaitError             a deadline passed; has the awaited and the last observed state
 
-An error can have a `cause` (docs/causes.md), so that a failure to provision is judged like any other.
+An error can have a `cause` (docs/causes.md), so that a failure of provisioning gets a verdict like any other
+failure.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class ToolError(HarnessError):
 
 
 class WaitError(HarnessError):
-    """A deadline passed."""
+    """A deadline passed before the awaited state was observed."""
 
     def __init__(
         self, awaited: str, last_seen: str, seconds: float, *, hint: str = "", cause: CauseId | None = None

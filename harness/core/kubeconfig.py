@@ -1,4 +1,4 @@
-"""Choose the context of a kubeconfig. The Kubernetes client could do this, but with less helpful errors."""
+"""Read a kubeconfig and choose its context, with more helpful errors than those of the Kubernetes client."""
 
 from __future__ import annotations
 
@@ -15,15 +15,16 @@ if TYPE_CHECKING:
 
 CAUSE: Final = "cluster.kubeconfig"
 MAX_BYTES: Final = 4 << 20
-"""Maximum number of bytes of a kubeconfig, which contains the certificates of all its clusters."""
+"""Maximum size of a kubeconfig in bytes. The file contains the certificates of all its clusters."""
 _ANOTHER_FILE = "use another --kubeconfig FILE; `kubectl config get-contexts` lists the contexts of a file"
 
 
 def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
-    """Return `wanted` if the file has this context. Without `wanted`, return the file's current context.
+    """Return the context `wanted`, or the file's current context if `wanted` is None.
 
-    The token, certificates and key that it refers to are read once to check their size, which the client does
-    not. Raises UsageError (cause cluster.kubeconfig) with the file's path and contexts.
+    The token, certificate and key files of the context are read once to check their size, which the client
+    does not do. Raises UsageError (cause cluster.kubeconfig), which lists the file's contexts, if the file
+    lacks this context.
     """
     document = document_of(kubeconfig)
     contexts = document.get("contexts")
@@ -43,14 +44,14 @@ def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
 
 
 def token_file(kubeconfig: Path, context: str) -> Path | None:
-    """Return the file with the token of a context's user, or None if there is no such file."""
+    """Return the token file of a context's user, or None if the user has none."""
     document = document_of(kubeconfig)
     user = entry_of(document, "user", str(entry_of(document, "context", context).get("user")))
     return kubeconfig.parent / str(user["tokenFile"]) if user.get("tokenFile") else None
 
 
 def _credentials(document: dict[str, Any], kubeconfig: Path, context: str) -> Iterator[tuple[str, Path]]:
-    """Yield the files that the client will read, each with its name in the kubeconfig."""
+    """Yield the files that the client reads for a context, each as (its key in the kubeconfig, path)."""
     of = entry_of(document, "context", context)
     for kind in ("cluster", "user"):
         entry = entry_of(document, kind, str(of.get(kind)))
@@ -60,7 +61,7 @@ def _credentials(document: dict[str, Any], kubeconfig: Path, context: str) -> It
 
 
 def credential(path: Path, name: str) -> bytes:
-    """Return the content of a file of a kubeconfig. `name` is its name there, such as "client-key".
+    """Return the content of a file that a kubeconfig refers to by the key `name`, such as "client-key".
 
     Raises UsageError (cause cluster.kubeconfig).
     """
@@ -71,9 +72,9 @@ def credential(path: Path, name: str) -> bytes:
 
 
 def reading(token: Path) -> Callable[[client.Configuration], None]:
-    """Return a function that reads the token for every request.
+    """Return a function that reads the token file before every request.
 
-    The kubelet replaces the token before it expires, but the client itself reads it only once.
+    The kubelet replaces the token before it expires, but by default the client reads it only once.
     """
 
     def read(configuration: client.Configuration) -> None:
@@ -98,7 +99,7 @@ def document_of(kubeconfig: Path) -> dict[str, Any]:
 
 
 def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
-    """Return the content of an entry of `contexts`, `clusters` or `users`, or {} if there is none."""
+    """Return the entry called `name` in `contexts`, `clusters` or `users`, or {} if there is none."""
     entries = document.get(f"{kind}s")
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and entry.get("name") == name:
@@ -107,6 +108,6 @@ def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
 
 
 def namespace_of(kubeconfig: Path, context: str | None) -> str:
-    """Return the namespace of a kubeconfig's context, or kubectl's default."""
+    """Return the namespace of a kubeconfig's context. Like kubectl, use "default" if it has none."""
     entry = entry_of(document_of(kubeconfig), "context", context_of(kubeconfig, context))
     return str(entry.get("namespace") or "default")

@@ -1,7 +1,7 @@
-"""The harness's client for the Kubernetes API, with server-side apply and waits by watch.
+"""The harness's client for the Kubernetes API, with server-side apply and waits that use watches.
 
-It has its own connection pool and configuration, and leaves the process-wide default alone. Every request
-except watches and log streams has a time limit, so a frozen API server blocks nothing.
+It has its own connection pool and configuration, and does not change the process-wide default. Every request
+except watches and log streams has a timeout, so an unresponsive API server cannot block the harness.
 """
 
 from __future__ import annotations
@@ -31,16 +31,17 @@ _CERTIFICATES = ("certificate-authority", "client-certificate", "client-key")
 FIELD_MANAGER = "pluto-e2e-harness"
 Object = dict[str, Any]
 NOT_SERVED = dynamic.exceptions.ResourceNotFoundError
-"""The errors for a kind that the cluster does not serve."""
+"""The error for a kind that the cluster does not serve."""
 
 
 class Kube:
     """A client for the cluster of a kubeconfig and context."""
 
     def __init__(self, kubeconfig: Path, context: str | None = None, cache: Path | None = None) -> None:
-        """`cache` is a file for the cluster's API resources. By default it is beside the kubeconfig.
+        """Read the kubeconfig, without sending a request. Raises HarnessError (cause cluster.kubeconfig).
 
-        Sends no request yet. Raises HarnessError (cause cluster.kubeconfig).
+        `cache` is the file that caches the list of the cluster's API resources. By default, it is in the
+        folder of the kubeconfig.
         """
         name = context_of(kubeconfig, context)
         self.kubeconfig = kubeconfig
@@ -68,7 +69,7 @@ class Kube:
     def _without_files(self, document: Object, context: str) -> Object:
         """Return a kubeconfig whose certificates and key are in-memory files.
 
-        The client would write them to the temporary folder, where a killed process would leave them behind.
+        By default, the client writes them to the temporary folder, where a killed process leaves them behind.
         """
         if not hasattr(os, "memfd_create"):
             return document
@@ -86,14 +87,17 @@ class Kube:
     @property
     def dynamic(self) -> dynamic.DynamicClient:
         if self._dynamic is None:
-            self._cache.parent.mkdir(parents=True, exist_ok=True)  # the default is a file in /tmp
+            self._cache.parent.mkdir(parents=True, exist_ok=True)  # the client's default is a file in /tmp
             self._dynamic = dynamic.DynamicClient(self.api, cache_file=str(self._cache))
         return self._dynamic
 
     # -- the API server itself -------------------------------------------------------------------------
     @property
     def retried(self) -> Retried:
-        """The callback for each request that succeeded only after a retry, with the reason."""
+        """Return the callback for requests that succeeded only after a retry.
+
+        It gets the request and the reason.
+        """
         return self._requests.retried
 
     @retried.setter
@@ -102,7 +106,7 @@ class Kube:
 
     @property
     def answered(self) -> Answered:
-        """The callback for every response of the API server, with method, URL and status."""
+        """Return the callback for every response of the API server. It gets the method, URL and status."""
         return self._requests.answered
 
     @answered.setter
@@ -110,7 +114,10 @@ class Kube:
         self._requests.answered = told
 
     def silence(self, seconds: float = 5) -> str | None:
-        """Return why the API server does not serve within `seconds`, or None. Sends one request."""
+        """Return why the API server is not ready, or None if it is ready within `seconds`.
+
+        Sends one request.
+        """
         try:
             answer = self.api.call_api("GET", f"{self.configuration.host}/readyz", _request_timeout=seconds)
             answer.read()
@@ -121,11 +128,11 @@ class Kube:
     def fetch(
         self, path: str, query: Mapping[str, str] | None = None, *, seconds: float | None = None
     ) -> HTTPResponse:
-        """Return the response to GET, which the caller reads. With `seconds`, the request has this time limit
-        and is not repeated.
+        """Send a GET request, and return the response with an unread body.
 
-        The client's CoreV1Api is not used, because importing its models takes 0.4 s of CPU time. Raises
-        ApiException for a status other than 2xx, and urllib3's HTTPError if there is no response.
+        `seconds` is the timeout of the request, which is then not retried. The client's CoreV1Api is not
+        used, because importing its models takes 0.4 s of CPU time. Raises ApiException for a status other
+        than 2xx, and urllib3's HTTPError if there is no response.
         """
         asked = self.api.param_serialize(
             "GET", path, query_params=list((query or {}).items()), auth_settings=["BearerToken"]
@@ -154,9 +161,10 @@ class Kube:
         return body_of(applied)
 
     def dry_run(self, document: Object, *, update: bool = False, user: str | None = None) -> None:
-        """Send a dry run of a create, or of an update of the metadata. Nothing is stored.
+        """Send a dry-run create or, with `update`, a dry-run patch. Nothing is stored.
 
-        `user` is impersonated, which needs the right to do so. Raises ApiException if the server rejects it.
+        `user` is a user to impersonate, which requires the permission to do so. Raises ApiException if the
+        server rejects the request.
         """
         metadata, dynamic = document["metadata"], self.dynamic
         resource = self.resource(document["apiVersion"], document["kind"])
@@ -170,7 +178,7 @@ class Kube:
 
     def delete(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> None:
         """Delete an object and, by garbage collection, its dependents. A missing object is not an error."""
-        # By default the API keeps the pods of a deleted Job.
+        # By default, the API server keeps the pods of a deleted Job.
         options = {"apiVersion": "v1", "kind": "DeleteOptions", "propagationPolicy": "Background"}
         try:
             self.resource(api_version, kind).delete(name=name, namespace=namespace, body=options)
@@ -178,7 +186,7 @@ class Kube:
             return
 
     def resource(self, api_version: str, kind: str) -> Any:
-        """Return the dynamic client's resource. Discovery is repeated if the kind is not known yet."""
+        """Return the dynamic client's resource for a kind. If the kind is unknown, discovery is repeated."""
         try:
             return self.dynamic.resources.get(api_version=api_version, kind=kind)
         except dynamic.exceptions.ResourceNotFoundError:
@@ -187,7 +195,7 @@ class Kube:
 
     # -- read ------------------------------------------------------------------------------------------
     def get(self, api_version: str, kind: str, name: str, namespace: str | None = None) -> Object | None:
-        """Return the object, or None if it does not exist."""
+        """Return the object, or None if it does not exist or the cluster does not serve its kind."""
         try:
             return body_of(
                 self.resource(api_version, kind).get(name=name, namespace=namespace, serialize=False)
@@ -198,7 +206,7 @@ class Kube:
     def objects(
         self, api_version: str, kind: str, namespace: str | None = None, selector: str = ""
     ) -> list[Object]:
-        """Return all objects of a kind in one or all namespaces, with their apiVersion and kind."""
+        """Return all objects of a kind, in one namespace or in all, with their apiVersion and kind."""
         found = listed(self.resource(api_version, kind), namespace=namespace, label_selector=selector)
         return [{"apiVersion": api_version, "kind": kind, **item} for item in found["items"]]
 
@@ -214,9 +222,10 @@ class Kube:
         selector: str = "",
         cause: CauseId | None = None,
     ) -> dict[str, Object]:
-        """Watch objects until `done` returns None. It gets the objects by name, and returns what is missing.
+        """Watch objects until `done` returns None.
 
-        Raises WaitError with the last returned text after `seconds`.
+        `done` gets the objects by name, and returns a text that states what is missing. Raises WaitError with
+        the last such text after `seconds`.
         """
         deadline = Deadline.after(seconds)
         resource = self.resource(api_version, kind)
@@ -259,22 +268,22 @@ class Kube:
 
     # -- nodes -----------------------------------------------------------------------------------------
     def ready_nodes(self) -> list[Object]:
-        """Return the nodes whose condition Ready is True. Raises an error after 5 s without a response."""
+        """Return the nodes whose condition Ready is True. The request has a timeout of 5 s."""
         nodes = self.fetch("/api/v1/nodes", seconds=5).json()["items"]
         return [node for node in nodes if condition(node, "Ready").get("status") == "True"]
 
 
 def body_of(answer: HTTPResponse) -> Object:
-    """Return the object in a response of the dynamic client with `serialize=False`.
+    """Return the object in the dynamic client's response to a request with `serialize=False`.
 
-    With serialization, the client would convert every field to an object and back to a dictionary.
+    With serialization, the client would convert every field to a Python object and back to a dictionary.
     """
     found: Object = json.loads(answer.data)
     return found
 
 
 def listed(resource: Any, **query: Any) -> Object:
-    """Return the list of a dynamic resource's objects. It always has `items`, even if there are none."""
+    """Return the list object of a dynamic resource. Its `items` is always a list, which can be empty."""
     found = body_of(resource.get(serialize=False, **query))
     return {**found, "items": found.get("items") or []}
 
@@ -282,8 +291,7 @@ def listed(resource: Any, **query: Any) -> Object:
 def events(resource: Any, *, timeout: int, watcher: watch.Watch | None = None, **query: Any) -> Iterator[Any]:
     """Yield the watch events of a dynamic resource.
 
-    Raises ProtocolError for a line that was truncated by the end of the connection. The client itself does
-    not handle that.
+    Raises ProtocolError if the connection ends within a line, which the client itself does not handle.
     """
     stream = watcher or watch.Watch()
     for event in stream.stream(resource.get, serialize=False, timeout_seconds=timeout, **query):
@@ -299,7 +307,7 @@ def condition(item: Object, kind: str) -> Object:
 
 
 def applied_by_us(document: Object) -> bool:
-    """Return whether the harness is a field manager of the object, perhaps among others."""
+    """Return whether the harness is one of the object's field managers."""
     managers = document["metadata"].get("managedFields") or []
     return any(each.get("manager") == FIELD_MANAGER for each in managers)
 

@@ -1,7 +1,7 @@
-"""Lock files and folders, exclusively or shared. The kernel releases a lock whenever its holder ends.
+"""Lock files and folders, exclusively or shared.
 
-A program that a holder runs inherits the lock. So the lock protects the program's work even after its holder
-was killed.
+The kernel releases a lock when the process that holds it ends. Child processes inherit the lock, so it
+protects their work even after their parent was killed.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 changing = threading.Lock()
-"""Acquired while a program is started, because no descriptor that it inherits may be closed meanwhile."""
+"""Held while a program is started, so that no descriptor that it inherits is closed at the same time."""
 _held: set[int] = set()
 
 
 class Hold:
-    """A lock. It lasts until `release`, or until this process and the programs that it ran have ended."""
+    """A lock that this process holds until `release`, or until it and its child processes have ended."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
         _held.add(descriptor)
 
     def release(self) -> None:
-        """Release the lock, including that of programs that inherited it. A second release does nothing."""
+        """Release the lock, also for child processes that inherited it. A second call does nothing."""
         with changing:
             if self._descriptor in _held:
                 _held.remove(self._descriptor)
@@ -38,8 +38,8 @@ class Hold:
 def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lambda: None) -> Hold:
     """Lock `path`, which is a folder or a file. A missing file is created.
 
-    If another process holds the lock, `waiting` is called before this one waits. A holder may remove the file
-    before it releases the lock. A waiting process then locks the new file at this path.
+    If another process holds the lock, `waiting` is called before this process waits. If the holder removes
+    the file before it releases the lock, a waiting process locks a new file at the same path.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
@@ -60,7 +60,7 @@ def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lamb
 
 
 def _is(descriptor: int, path: Path) -> bool:
-    """Return whether a path refers to the file that is open as this descriptor."""
+    """Return whether a path still refers to the file that the descriptor has open."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:

@@ -14,4 +14,4 @@ def without_comments(script: str) -> str:
 
 
 OWN_PROCESSES = without_comments(_FILE.read_text())
-"""Functions own_has, own_runs and own_each, and variables own and own_cgroups (workers/own_processes.sh)."""
+"""The shell functions own_has, own_runs and own_each, and the variables own and own_cgroups."""

@@ -1,7 +1,7 @@
 """Run external programs in their own process groups, with a time limit and captured output.
 
-No program outlives its caller. A signal interrupts only the main thread, so `interrupt_all` ends the programs
-that other threads wait for.
+No program outlives its caller. A signal interrupts only the main thread, so `interrupt_all` kills the
+programs that other threads wait for.
 """
 
 from __future__ import annotations
@@ -22,12 +22,15 @@ from harness.core.causes import CauseId
 from harness.core.errors import HarnessError, ToolError
 
 _running: dict[subprocess.Popen[str], str | None] = {}
-"""Maps each running program to the name of the signal that interrupted it.
+"""Maps each running program to the name of the signal that interrupted it, or to None.
 
-It is changed by atomic operations without a lock, because a signal handler cannot wait for a lock.
+All changes are atomic operations without a lock, because a signal handler cannot wait for a lock.
 """
 _interruptions: list[str] = []
-"""The signals received so far. A program that a thread was starting at that time is ended once it runs."""
+"""The names of the signals received so far.
+
+A program that was starting at that time is killed once it runs.
+"""
 
 _INTERRUPTING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -41,9 +44,10 @@ def environment(
     only: Sequence[str] | None = None,
     without: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Return this process's environment with `changes`, for another program. None removes a variable.
+    """Return this process's environment with `changes`, for another program.
 
-    `only` limits the inherited variables to these names. `without` excludes names with these prefixes.
+    The value None removes a variable. `only` limits the inherited variables to these names. `without`
+    excludes names with these prefixes.
     """
     kept = {
         name: value
@@ -65,9 +69,9 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     """Run a program, and return its stdout and stderr as text. `stdin` is text or an open file.
 
-    A timeout or an interruption kills the whole process group. Raises ToolError on timeout and, with `check`,
-    for a non-zero exit code. Raises HarnessError if the program does not exist. Raises KeyboardInterrupt in
-    the calling thread if the harness was interrupted meanwhile.
+    A timeout or an interruption kills the whole process group. Raises ToolError on timeout and, if `check` is
+    true, for a non-zero exit code. Raises HarnessError if the program does not exist. Raises
+    KeyboardInterrupt in the calling thread if the harness is interrupted while the program runs.
     """
     text, source = (stdin, subprocess.PIPE) if isinstance(stdin, str) else (None, stdin or subprocess.DEVNULL)
     streams: dict[str, Any] = {"stdin": source, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
@@ -85,9 +89,9 @@ def communicated(
     hint: str = "",
     cause: CauseId | None = None,
 ) -> subprocess.CompletedProcess[str]:
-    """Send `text` to a program's stdin, within the block of `started`, and return the completed process.
+    """Send `text` to a program's stdin, wait for the program, and return the completed process.
 
-    Raises ToolError on timeout, and kills the whole process group.
+    Call it within the block of `started`. On timeout, it kills the whole process group and raises ToolError.
     """
     try:
         out, err = process.communicate(text, timeout=timeout)
@@ -103,9 +107,10 @@ def communicated(
 def checked(
     done: subprocess.CompletedProcess[str], *, hint: str = "", cause: CauseId | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Return `done` itself. Raises ToolError for a non-zero exit code.
+    """Return `done` unchanged. Raises ToolError for a non-zero exit code.
 
-    Call it after the block of `started`, so that an interruption, which kills the program, is raised first.
+    Call it after the block of `started`, which raises KeyboardInterrupt if an interruption killed the
+    program.
     """
     if done.returncode != 0:
         raise ToolError(done.args, done.returncode, done.stdout + done.stderr, hint=hint, cause=cause)
@@ -116,10 +121,10 @@ def checked(
 def started(
     command: Sequence[str], *, cause: CauseId | None, env: Mapping[str, str] | None = None, **options: Any
 ) -> Iterator[subprocess.Popen[str]]:
-    """Start a program in its own process group for a block, which waits for it.
+    """Start a program in its own process group, and yield its process. The block must wait for the process.
 
-    If the block ends early, the whole group is killed. `options` are those of Popen. Raises HarnessError if
-    the program does not exist, and KeyboardInterrupt if `interrupt_all` ended it.
+    If the block raises an error, the whole group is killed. `options` are passed to Popen. Raises
+    HarnessError if the program does not exist, and KeyboardInterrupt if `interrupt_all` killed it.
     """
     since, process = interruptions(), None
     try:
@@ -162,7 +167,8 @@ def _popen(command: Sequence[str], cause: CauseId | None, **options: Any) -> sub
 def _signals_wait() -> Iterator[None]:
     """Defer signals until after the block.
 
-    A handler that runs while a program starts could not end it, because its process is not known yet.
+    A signal handler that runs while a program starts could not kill the program, because it does not know the
+    process yet.
     """
     came: list[int] = []
     previous: dict[int, Any] = {}
@@ -180,12 +186,12 @@ def _signals_wait() -> Iterator[None]:
 
 
 def interruptions() -> int:
-    """Return the number of interruptions of this process."""
+    """Return how many times this process has been interrupted."""
     return len(_interruptions)
 
 
 def interrupt_all(signal_name: str) -> None:
-    """End every program that any thread waits for. Safe in a signal handler."""
+    """Kill every program that a thread waits for. Safe to call in a signal handler."""
     _interruptions.append(signal_name)
     for process in list(_running):
         _running[process] = signal_name
@@ -194,9 +200,9 @@ def interrupt_all(signal_name: str) -> None:
 
 @contextmanager
 def signals_as_interrupt() -> Iterator[None]:
-    """Make SIGTERM and SIGHUP interrupt the block like Ctrl-C, and end the programs that threads wait for.
+    """Make SIGTERM and SIGHUP interrupt the block like Ctrl-C, and kill the programs that threads wait for.
 
-    An ignored signal stays ignored. Outside the main thread this does nothing.
+    An ignored signal stays ignored. Outside the main thread, this function does nothing.
     """
 
     def interrupt(signum: int, frame: FrameType | None) -> None:
@@ -234,7 +240,7 @@ def alive(pid: int | str) -> bool:
 
 
 def started_with(text: str) -> list[psutil.Process]:
-    """Return the processes that have `text` in their environment, among those that this user can inspect."""
+    """Return the processes with `text` in an environment variable, among those that this user can inspect."""
     found = []
     for process in psutil.process_iter(["environ", "cmdline"]):
         if any(text in value for value in (process.info["environ"] or {}).values()):

@@ -1,4 +1,4 @@
-"""The type of a progress function, which a long task calls with one line of text at a time."""
+"""The type of a progress callback, which a long task calls with one line of text at a time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Set a time limit for requests to the API server, and repeat lost requests."""
+"""Set a timeout for requests to the API server, and retry requests that got no response."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.core.deadlines import Deadline
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 15.0
 RETRY_SECONDS = 20.0
-"""Seconds for which a lost request is repeated, because the API server may be restarting."""
+"""Seconds during which a request without a response is retried, in case the API server is restarting."""
 PAUSE_SECONDS = 0.5
 """Seconds to wait before the next attempt."""
 Retried = Callable[[str, str], None]
@@ -32,14 +32,15 @@ def _nobody(*told: object) -> None:
 
 
 class Requests(rest.RESTClientObject):  # type: ignore[misc]
-    """A REST client with a default timeout. It repeats requests that are safe to repeat, and calls `retried`.
+    """A REST client with a default timeout.
 
-    It does not repeat requests with their own timeout, watches and log streams: their callers handle errors.
+    It retries requests that are safe to repeat, and then calls `retried`. It does not retry watches, log
+    streams and requests with a timeout of their own, because their callers handle errors.
     """
 
     def __init__(self, configuration: client.Configuration) -> None:
         super().__init__(configuration)
-        with suppress(OSError):  # an error with the files is reported by each connection
+        with suppress(OSError):  # each connection reports errors in the files
             _share_context(self.pool_manager.connection_pool_kw)
         self.retried: Retried = _nobody
         self.answered: Answered = _nobody
@@ -80,7 +81,8 @@ def _share_context(options: dict[str, Any]) -> None:
     """Make all connections of a client with a certificate use the same SSL context.
 
     Otherwise each connection reads the certificates and checks the key again, which takes 4 ms of CPU time. A
-    client with a token is not changed, because the file of its authority may change while the process runs.
+    client with a token is not changed, because its file with the certificate authority can change while the
+    process runs.
     """
     if not options.get("cert_file"):
         return
@@ -95,7 +97,7 @@ def _share_context(options: dict[str, Any]) -> None:
 
 
 def reason_of(error: ApiException | HTTPError) -> str:
-    """Return the API server's message, or urllib3's reason without the pool and the URL before it."""
+    """Return the API server's error message, or urllib3's reason without the connection pool and the URL."""
     if isinstance(error, ApiException):
         try:
             return f"HTTP {error.status}: {json.loads(error.body or '')['message']}"
@@ -105,5 +107,8 @@ def reason_of(error: ApiException | HTTPError) -> str:
 
 
 def pause(deadline: Deadline) -> None:
-    """Wait between two attempts to reach an API server. A server that does not respond cannot be watched."""
+    """Sleep between two attempts to reach an API server, but not past the deadline.
+
+    Polling is necessary, because a server that does not respond cannot be watched.
+    """
     time.sleep(min(PAUSE_SECONDS, deadline.left))

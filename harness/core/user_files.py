@@ -1,7 +1,7 @@
 """Read users' files, with a limit on their size. user_yaml.py parses YAML.
 
-Whatever a file contains, reading it takes little time and memory. An unusable file raises a UsageError with
-the file and, if possible, the line. Pipes and devices are not read, because they might never end.
+Reading takes little time and memory, whatever the file contains. For an unusable file, a UsageError names the
+file and, if possible, the line. Pipes and devices are not read, because they might never end.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any, BinaryIO, Final
 from harness.core.errors import UsageError
 
 MAX_BYTES: Final = 1 << 20
-"""Maximum number of bytes of a file. A Kubernetes object has at most 1.5 MiB."""
+"""Default maximum size of a file in bytes. A Kubernetes object has at most 1.5 MiB."""
 MAX_RECORD_BYTES: Final = 64 << 20
-"""Maximum number of bytes of a file that the harness wrote: a ledger, a document or a line of a bundle."""
+"""Maximum bytes of data that the harness itself wrote: a ledger, or a document or line in a bundle."""
 MAX_DEPTH: Final = 64
 """Maximum depth of nested collections. A pod template with affinities has a depth of about 20."""
 _CONTROL = re.compile("[^\t\n\r\x20-\x7e\x85\xa0-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _BOMS = {
-    codecs.BOM_UTF32_LE: "UTF-32",  # comes first, because it starts with the mark of UTF-16
+    codecs.BOM_UTF32_LE: "UTF-32",  # comes first, because it starts with the byte order mark of UTF-16
     codecs.BOM_UTF32_BE: "UTF-32",
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
@@ -38,11 +38,14 @@ class NotRegularError(OSError):
 
 
 class _Wrong(Exception):
-    """An error in a file. The message, such as "line 3 has …", follows the file's name."""
+    """An error in a file. Its message, such as "line 3 has …", is appended to the file's name."""
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a regular file for reading bytes. Raises NotRegularError for anything else, and OSError."""
+    """Open a regular file for reading bytes.
+
+    Raises NotRegularError for any other kind of file, and OSError.
+    """
     # Without O_NONBLOCK, opening a pipe would wait for its writer.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     mode = os.fstat(descriptor).st_mode
@@ -54,7 +57,10 @@ def open_regular(path: Path) -> BinaryIO:
 
 
 def read_bytes(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> bytes:
-    """Return the content of a file of at most `most` bytes. `what` is its kind. Raises UsageError."""
+    """Return the content of a file of at most `most` bytes. Raises UsageError.
+
+    `what` is the kind of the file in messages, such as "job file".
+    """
     try:
         with open_regular(path) as file:
             data = file.read(most + 1)
@@ -71,9 +77,9 @@ def read_bytes(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) 
 
 
 def read_text(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> str:
-    """Return the text of a file of at most `most` bytes, decoded as UTF-8 whatever the locale.
+    """Return the text of a file of at most `most` bytes, decoded as UTF-8 in every locale.
 
-    `what` is its kind in messages, such as "job file". Raises UsageError.
+    `what` is the kind of the file in messages, such as "job file". Raises UsageError.
     """
     try:
         return _decoded(read_bytes(path, what, hint=hint, most=most))
@@ -87,7 +93,7 @@ def toml(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> dic
     if dotted := _DOTTED.search(text):
         line = text.count("\n", 0, dotted.start()) + 1
         raise UsageError(f"{what} {path}, line {line}: a key has at most {MAX_DEPTH} parts", hint=hint)
-    import tomllib  # imported here, because most folders have no settings
+    import tomllib  # imported here, because most folders have no file with settings
 
     try:
         return tomllib.loads(text)

@@ -16,12 +16,15 @@ from harness.core.errors import UsageError
 from harness.core.user_files import MAX_BYTES, MAX_DEPTH, read_text
 
 MAX_VALUES: Final = 50_000
-"""Maximum number of keys, strings, numbers and collections of a file. An alias counts its contents again."""
+"""Maximum number of keys, strings, numbers and collections in a file.
+
+Each alias counts all its values again.
+"""
 MAX_ALIASES: Final = 1_000
 MAX_KEY: Final = 1_024
-"""Maximum number of characters of a key."""
+"""Maximum length of a key in characters."""
 MAX_NUMBER: Final = 64
-"""Maximum number of characters of a number. Its value is at most 2^63 - 1, as in Kubernetes."""
+"""Maximum length of a number in characters. The value is at most 2^63 - 1, as in Kubernetes."""
 
 _TAG = "tag:yaml.org,2002:"
 _PLAIN = {_TAG + kind for kind in ("str", "int", "float", "bool", "null", "map", "seq", "merge")}
@@ -29,16 +32,19 @@ _NUMBERS = {f"{_TAG}int", f"{_TAG}float"}
 
 
 class _Wrong(Exception):
-    """An error in a text, with its line."""
+    """An error in a YAML text. Its message contains the line number."""
 
 
 class _Loader(yaml.CSafeLoader):
-    """Construct only JSON values: a date or a lone `=` is a string, and integers have a limit."""
+    """A loader that constructs only JSON values.
+
+    A date or a lone `=` becomes a string, and integers are limited.
+    """
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
         try:
             return super().construct_object(node, deep=deep)
-        except (ValueError, LookupError, TypeError, AttributeError):  # an explicit tag of the wrong type
+        except (ValueError, LookupError, TypeError, AttributeError):  # the value contradicts its tag
             raise _Wrong(f"{_line(node)}: {_tag(node)} is expected") from None
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -56,14 +62,14 @@ _Loader.add_constructor(f"{_TAG}int", _Loader.construct_yaml_int)
 
 
 def yaml_documents(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> list[Any]:
-    """Return the documents of a YAML file. An empty document is None. Raises UsageError."""
+    """Return the documents of a YAML file. Empty documents are None. Raises UsageError."""
     return yaml_texts(read_text(path, what, hint=hint, most=most), f"{what} {path}", hint=hint)
 
 
 def yaml_document(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> Any:
-    """Return the one document of a YAML file, None for an empty file.
+    """Return the only document of a YAML file, or None for an empty file.
 
-    Raises UsageError, also for a file of more than one document.
+    Raises UsageError if the file is invalid or has several documents.
     """
     documents = yaml_documents(path, what, hint=hint, most=most)
     if len(documents) > 1:
@@ -86,12 +92,12 @@ def yaml_texts(text: str, source: str, *, hint: str = "") -> list[Any]:
 
 
 def _events(text: str) -> None:
-    """Count collections, values and aliases before anything is composed. Raises _Wrong."""
+    """Check the limits on depth, values and aliases before any value is constructed. Raises _Wrong."""
     values = aliases = 0
     sizes: dict[str, int] = {}
     """Maps each anchor to its number of values."""
     open_: list[tuple[str | None, int]] = []
-    """For each open collection, its anchor and the number of values before it."""
+    """The anchor of each open collection, and the number of values before the collection."""
     for event in yaml.parse(text, Loader=_Loader):
         if isinstance(event, yaml.AliasEvent):
             aliases += 1
@@ -129,7 +135,7 @@ def _documents(text: str) -> Iterator[Any]:
 
 
 def _check(loader: _Loader, node: yaml.Node, done: set[int]) -> None:
-    """Check a node and its children, each once, even if aliases refer to it. Raises _Wrong."""
+    """Check a node and its children. A node with several aliases is checked only once. Raises _Wrong."""
     if id(node) in done:
         return
     done.add(id(node))
@@ -149,7 +155,7 @@ def _check(loader: _Loader, node: yaml.Node, done: set[int]) -> None:
                 raise _Wrong(f"{_line(key)}: a key is a text; found a list or a mapping")
             if len(key.value) > MAX_KEY:
                 raise _Wrong(f"{_line(key)}: a key has at most {MAX_KEY} characters; found {len(key.value)}")
-            # JSON has the same key for a string and a number that look alike, such as `"1"` and `1`.
+            # In JSON, a string and a number that look alike, such as `"1"` and `1`, are the same key.
             first = keys.setdefault(
                 "<<" if key.tag.endswith(":merge") else str(loader.construct_object(key)), key
             )
@@ -158,7 +164,7 @@ def _check(loader: _Loader, node: yaml.Node, done: set[int]) -> None:
 
 
 def _place(text: str, mark: Any) -> str:
-    """Return a position as text. A position after the last line becomes the end of that line."""
+    """Return a position as text. A position after the last line becomes the end of the last line."""
     lines = text.splitlines() or [""]
     if mark.line < len(lines):
         return f", line {mark.line + 1}, column {mark.column + 1}"

@@ -1,4 +1,4 @@
-"""Check that folders are writable, before anything is created that must be recorded in them."""
+"""Check that folders are writable, before the harness creates objects that it must record in them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def prove(folder: Path, setting: str) -> None:
     """Create and remove a file in `folder`, or in its closest existing parent.
 
     Raises UsageError if a path component is a file, and HarnessError if writing fails. The messages name
-    `setting`, with which the user chooses another folder.
+    `setting`, the option or variable with which the user chooses another folder.
     """
     place, hint = folder.absolute(), f"use {setting} to choose another folder"
     try:

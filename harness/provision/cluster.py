@@ -22,7 +22,10 @@ class SharedFolder:
 
 
 class Cluster(Protocol):
-    """A cluster that a run makes ready, uses and leaves. Only `provision` depends on the implementation."""
+    """The interface of a cluster that a run prepares, uses and leaves.
+
+    Only `provision` knows the implementations.
+    """
 
     name: str
     context: str
@@ -32,11 +35,11 @@ class Cluster(Protocol):
 
     @property
     def owns_namespaces(self) -> bool:
-        """Return whether all launches on the cluster, and so all its namespaces, belong to this machine."""
+        """Return whether only this machine launches on the cluster, and so owns its namespaces."""
 
     @property
     def keeps_namespaces(self) -> bool:
-        """Return whether the namespace of a launch stays after the launch."""
+        """Return whether the namespace of a launch is kept after the launch."""
 
     @property
     def ephemeral_storage(self) -> str | None:
@@ -44,44 +47,48 @@ class Cluster(Protocol):
 
     @property
     def shared_folder(self) -> SharedFolder | None:
-        """Return the folder that its nodes share with this machine, or None."""
+        """Return the folder that the cluster's nodes share with this machine, or None if there is none."""
 
     def provide_image(self, image: str, context: RunContext, *, everywhere: bool = False) -> None:
-        """Load a local image into the nodes, if the harness owns them.
+        """Load a local image into the nodes, if the harness created them.
 
         If this machine lacks the image, the nodes pull it. `everywhere` includes nodes that accept no pods.
         """
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Free the disk space of a launch on this machine: its shared folder, and ended pods with much data.
+        """Remove the data of a launch from this machine's disk: its shared folder and large ended pods.
 
         Call it only after their evidence is in the bundle.
         """
 
     def deleted(self) -> str | None:
-        """Return a message if the cluster is known to have been deleted since it was ready, or else None."""
+        """Return a message if the cluster is known to have been deleted after it was ready, or else None."""
 
     def kube(self) -> Kube:
         """Return a client for the cluster. Raises HarnessError (cause cluster.kubeconfig)."""
 
     def use(self) -> Hold:
-        """Mark the cluster as used. Until the hold is released, no other process removes it as unused."""
+        """Mark the cluster as used.
+
+        Until the returned lock is released, no other process removes the cluster.
+        """
 
     def ready(self, context: RecordedContext) -> Ready:
         """Create, reuse or attach to the cluster, and return once it is ready.
 
-        A failure is recorded in the stages of the bundle, with its cause. A cluster that this call began to
-        create is then deleted, unless it is to be kept.
+        A failure is recorded in the stages of the bundle, with its cause. If this call had begun to create
+        the cluster, the cluster is then deleted, unless it should be kept.
         """
 
     def removable(self, ready: Ready | None, owner: str) -> bool:
-        """Return whether `leave` removes the cluster once nobody uses it."""
+        """Return whether `leave` removes the cluster once no process uses it."""
 
     def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
-        """Release the cluster. The last user removes it, unless it is to be kept. Return False if it stays.
+        """Release the cluster. The last process that uses it removes it, unless it should be kept.
 
-        Without `ready`, the cluster was never used, and only the run that began it (`owner`) removes it. The
-        method may be called again after an interruption.
+        Return whether the cluster was removed. If `ready` is None, the run never used the cluster, and
+        removes it only if the run `owner` began to create it. The method can be called again after an
+        interruption.
         """
 
     def owned(self) -> OwnedCluster:
@@ -95,7 +102,7 @@ class OwnedCluster(Cluster, Protocol):
     """A cluster that the harness created. Its nodes can be inspected, stopped and loaded with images."""
 
     def exists(self) -> bool:
-        """Return whether it has nodes, running or stopped."""
+        """Return whether the cluster has nodes, running or stopped."""
 
     def nodes(self) -> list[str]:
         """Return the names of the nodes, control plane first."""
@@ -104,18 +111,18 @@ class OwnedCluster(Cluster, Protocol):
         """Mark the cluster as kept, so that only `harness down` removes it."""
 
     def paused(self) -> bool:
-        """Return whether all nodes exist and none of them runs."""
+        """Return whether the cluster has nodes and all of them are stopped."""
 
     def pause(self, progress: Progress) -> bool:
-        """Stop all nodes and keep their contents. Return False if they were stopped already."""
+        """Stop all nodes and keep their contents. Return False if all were stopped already."""
 
     def resume(self, progress: Progress) -> bool:
-        """Start the nodes and wait until the cluster is ready. Return False if it was not paused."""
+        """Start the nodes and wait until the cluster is ready. Return False if the cluster was not paused."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """A cluster that was checked to be ready, with the facts that a launch needs."""
+    """A cluster that was checked to be ready, with the information that a launch needs."""
 
     cluster: Cluster
     kube: Kube

@@ -1,4 +1,4 @@
-"""Find what uses the space of a full disk, and the commands that free it."""
+"""Find what uses most space on a full disk, and the commands that free the space."""
 
 from __future__ import annotations
 
@@ -12,27 +12,28 @@ from harness.provision.kind.cluster import KindCluster
 from harness.settings import Settings
 
 FULL = frozenset({"docker.disk_full", "run.evidence_disk_full"})
-"""The causes for a full disk of this machine."""
+"""Causes that mean that a disk of this machine is full."""
 LARGEST = 5
 _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def largest(settings: Settings) -> list[DiskUse]:
-    """Return the largest uses of the disk, largest first. Failed queries are omitted, as on a full disk many
-    fail.
+    """Return what uses most disk space, largest first.
+
+    Queries that fail are omitted, because many fail on a full disk.
     """
     found: list[DiskUse] = []
     sources: list[Callable[[Settings], Iterator[DiskUse]]] = [_pods, _folders, _docker]
     for source in sources:
         try:
             found += source(settings)
-        except Exception:  # noqa: S112 - the verdict must come, with what is known
+        except Exception:  # noqa: S112 - a failed query must not prevent the verdict
             continue
     return sorted((use for use in found if use.bytes), key=lambda use: -use.bytes)[:LARGEST]
 
 
 def _pods(settings: Settings) -> Iterator[DiskUse]:
-    """Yield the data of launches' pods, on every cluster of the harness on this machine."""
+    """Yield the disk usage of launches' pods, for every cluster that the harness created on this machine."""
     for state in (settings.state_dir / "clusters").glob("*/state.json"):
         kind = KindCluster(settings.model_copy(update={"cluster_name": state.parent.name}))
         for pod in storage.pods(kind.kube()):

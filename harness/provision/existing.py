@@ -1,7 +1,7 @@
 """A user's own cluster, given by --kubeconfig and --context. The harness never creates or deletes it.
 
 The requirements of a launch are checked first, and nothing is installed unless requested. On this machine,
-the harness keeps only its locks for the cluster, in <state>/existing/.
+the harness stores only its locks for the cluster and a discovery cache, in <state>/existing/.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ HINT = "`harness preflight` shows all requirements, and with --install it instal
 
 
 class ExistingCluster:
-    """A cluster that existed before. Missing requirements are reported, and the cluster is not changed."""
+    """A cluster that the harness did not create. Missing requirements are reported, not installed."""
 
     owns_namespaces = False
-    """Other people launch there too, so a namespace without a lock on this machine is theirs."""
+    """Others launch on the cluster too, so a namespace without a lock on this machine belongs to them."""
     ephemeral_storage = None
-    """The administrators of the cluster set the limits."""
+    """The harness sets no limit, because the cluster's administrators set the limits."""
     shared_folder = None
-    """There is no shared folder. Use --storage-class or --claims-namespace."""
+    """There is no shared folder. Users can set --storage-class or --claims-namespace."""
 
     def __init__(self, settings: Settings) -> None:
         """Read the kubeconfig. Raises UsageError if the file or its context does not exist."""
@@ -60,7 +60,7 @@ class ExistingCluster:
         return self.settings.keep_cluster
 
     def deleted(self) -> None:
-        """Return None: a missing response of the API server does not prove that the cluster was deleted."""
+        """Return None, because an API server that does not respond is no proof of a deletion."""
 
     def kube(self) -> Kube:
         """Return a client. Raises HarnessError, cause cluster.kubeconfig."""
@@ -73,16 +73,16 @@ class ExistingCluster:
         """Do nothing, because the namespace and its pods are deleted after the launch."""
 
     def use(self) -> Hold:
-        """Mark the cluster as used, as for the harness's own clusters. This one is never removed."""
+        """Mark the cluster as used, as for the harness's own clusters, although it is never removed."""
         return take(self.dir / "users", shared=True)
 
     def removable(self, ready: Ready | None, owner: str) -> bool:
-        """Return False: it is never removed."""
+        """Return False, because the cluster is never removed."""
         del ready, owner
         return False
 
     def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
-        """Release the cluster. It always stays."""
+        """Release the cluster. Return False, because it is never removed."""
         del context, owner
         if ready is not None:
             ready.use.release()
@@ -95,9 +95,9 @@ class ExistingCluster:
         )
 
     def ready(self, context: RecordedContext) -> Ready:
-        """Return the cluster without changing it.
+        """Check the requirements of a launch, and return the cluster without changing it.
 
-        Raises HarnessError with all missing requirements and the cause of the first.
+        Raises HarnessError, which lists all missing requirements and has the cause of the first one.
         """
         writer, progress = context.writer, context.progress
         with writer.stage("cluster"), reached():
@@ -146,7 +146,10 @@ class ExistingCluster:
             return _version(kube), requirements(kube, self.settings, job, pods=True)
 
     def install(self, context: RunContext) -> None:
-        """Install JobSet, Kueue, queue and tracker if they are missing. Existing ones are not changed."""
+        """Install JobSet, Kueue, the queue and the tracker if they are missing.
+
+        Existing objects are not changed.
+        """
         settings, progress = self.settings, context.progress
         with reached():
             kube = self.kube()
@@ -177,9 +180,9 @@ class ExistingCluster:
 
 
 def _refuse_foreign(kube: Kube, lacks: Collection[str], queue: bool) -> None:
-    """Raise UsageError if a part that does not serve exists and was not applied by the harness.
+    """Raise UsageError if a component in `lacks` exists on the cluster but was not applied by the harness.
 
-    With `queue`, the harness's own ClusterQueue is checked too.
+    If `queue` is true, the harness's own ResourceFlavor and ClusterQueue are checked too.
     """
     there = [
         each

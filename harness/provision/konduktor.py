@@ -1,8 +1,8 @@
 """Install konduktor in its own virtual environment, from its own lock file.
 
 konduktor-nightly pins kubernetes < 31 and other libraries to older versions than the harness uses, and a
-nightly can break silently. So the lock pins one nightly and every dependency by hash, and the harness runs
-konduktor's program and never imports it.
+nightly can break silently. So the lock file pins one nightly and every dependency by hash. The harness runs
+konduktor as a program and never imports it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ INSTALL_SECONDS = 900
 
 
 def environment_dir(settings: Settings, lock: Path = LOCK) -> Path:
-    """Return <cache>/konduktor-<hash>, where the hash depends on the lock and the Python version."""
+    """Return <cache>/konduktor-<hash>, where the hash depends on the lock file and the Python version."""
     if not lock.is_file():
         raise HarnessError(f"{lock} is missing", hint="install the harness again", cause=MISSING)
     made_of = lock.read_bytes() + sys.implementation.cache_tag.encode()
@@ -39,7 +39,7 @@ def environment_dir(settings: Settings, lock: Path = LOCK) -> Path:
 
 
 def konduktor_version(lock: Path = LOCK) -> str:
-    """Return the nightly version in the lock."""
+    """Return the version of konduktor-nightly in the lock file."""
     pinned = [line for line in lock.read_text().splitlines() if line.startswith("konduktor-nightly==")]
     return pinned[0].removeprefix("konduktor-nightly==").rstrip(" \\")
 
@@ -53,9 +53,9 @@ def installed(settings: Settings) -> Path | None:
 def konduktor_bin(context: RunContext) -> Path:
     """Return the path of the `konduktor` program. The first call creates its environment (10–60 s).
 
-    Later calls return at once. One process creates the environment, while others wait. An incomplete
-    environment is created again. Raises HarnessError (cause launch.konduktor_missing) if a package cannot be
-    installed.
+    Later calls return immediately. One process creates the environment, while other processes wait. An
+    incomplete environment is deleted and created again. Raises HarnessError (cause launch.konduktor_missing)
+    if a package cannot be installed.
     """
     if (there := installed(context.settings)) is not None:
         return there
@@ -81,7 +81,7 @@ def konduktor_bin(context: RunContext) -> Path:
 def _complete(home: Path) -> bool:
     """Return whether the environment is complete.
 
-    The marker is written last. The interpreter may be missing, if the Python that it links to was removed.
+    The marker file is written last. bin/python is a broken link if the Python installation was removed.
     """
     return (home / MARKER).is_file() and (home / "bin" / "python").exists()
 

@@ -12,7 +12,7 @@ from harness.settings import Settings
 def cluster_of(settings: Settings) -> Cluster:
     """Return the user's own cluster if a kubeconfig is set, or else the harness's kind cluster.
 
-    Raises UsageError if that kubeconfig cannot be used.
+    Raises UsageError if the kubeconfig cannot be used.
     """
     return KindCluster(settings) if settings.kubeconfig is None else ExistingCluster(settings)
 
@@ -20,7 +20,7 @@ def cluster_of(settings: Settings) -> Cluster:
 class ClusterUse:
     """A run's use of a cluster. `up` makes it ready, and `leave` or `leave_recorded` ends the use.
 
-    The last run that leaves a cluster removes it, unless it is to be kept.
+    The last run that leaves a cluster removes it, unless the cluster should be kept.
     """
 
     def __init__(self, cluster: Cluster, context: RecordedContext) -> None:
@@ -34,9 +34,9 @@ class ClusterUse:
         return self._ready
 
     def leave(self) -> None:
-        """Leave the cluster without recording it. A second Ctrl-C stops the deletion, a first one does not.
+        """Leave the cluster without recording a stage. Only a second Ctrl-C stops its deletion.
 
-        The state file of a cluster that could not be deleted stays, so that `harness down` finds it.
+        If the cluster cannot be deleted, its state file is kept, so that `harness down` finds the cluster.
         """
         try:
             self._leave()
@@ -45,7 +45,10 @@ class ClusterUse:
             self._leave()
 
     def leave_recorded(self) -> None:
-        """Leave the cluster, and record the deletion as a stage. Failures are only reported as progress."""
+        """Leave the cluster, and record its deletion as a stage.
+
+        Report errors as progress instead of raising them.
+        """
         if not self._cluster.removable(self._ready, self._context.nonce):
             self._leave()
             return

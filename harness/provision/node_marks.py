@@ -1,12 +1,12 @@
 """Mark the nodes of a cluster with their acceptance verdicts, and remove the marks.
 
     label       pluto-e2e-harness/accepted=PASS | WARN | FAIL | UNKNOWN
-    taint       pluto-e2e-harness/not-accepted=FAIL:NoSchedule, on nodes whose own fault is proved, where
-                asked for
-    annotation  pluto-e2e-harness/before-acceptance: both as they were before the first mark
+    taint       pluto-e2e-harness/not-accepted=FAIL:NoSchedule, if requested, on nodes proved to be faulty
+    annotation  pluto-e2e-harness/before-acceptance: this label and taint before the first mark
 
-Nothing else of a node is changed. Each change includes the node's resourceVersion, so that the API server
-rejects it after a concurrent write. It is then repeated on the current node.
+Other fields of a node are not changed. Each change includes the node's resourceVersion, so that the API
+server rejects the change after a concurrent write. The harness then reads the node again and repeats the
+change.
 """
 
 from __future__ import annotations
@@ -29,12 +29,14 @@ LABEL = "pluto-e2e-harness/accepted"
 TAINT = "pluto-e2e-harness/not-accepted"
 BEFORE = "pluto-e2e-harness/before-acceptance"
 PATIENCE_SECONDS = 60
-"""Seconds for which a change is repeated. Kubelets often write their nodes' status, and other clients may
-write labels in a loop; each write causes a conflict.
+"""Maximum seconds for which a change is repeated after conflicts.
+
+Every write of another client causes a conflict. Kubelets often write the status of their nodes, and other
+clients can write labels in a loop.
 """
 
 Wanted = Callable[[Object], Object | None]
-"""A function that returns the merge patch for a node, or None if nothing changes."""
+"""A function that returns the merge patch for a node, or None if the node needs no change."""
 
 
 @dataclass
@@ -49,11 +51,11 @@ class Marked:
 def mark(
     kube: Kube, verdicts: Mapping[str, Verdict], *, taint: bool = False, doubtful: Collection[str] = ()
 ) -> Marked:
-    """Label these nodes with their verdicts, and with `taint`, taint the nodes that failed.
+    """Label nodes with their verdicts. If `taint` is true, also taint the nodes that failed.
 
-    `doubtful` nodes are not proved to be the cause of their failure. Their taints are not changed. A node
-    that was marked before gets the new verdict, and its state before the first mark stays in the annotation.
-    Raises HarnessError if a node cannot be changed.
+    The taints of nodes in `doubtful` are not changed, because these nodes are not proved to have caused their
+    failure. A node that was marked before gets the new verdict, and its annotation still has the state before
+    the first mark. Raises HarnessError if a node cannot be changed.
     """
     done = Marked()
     for name, verdict in verdicts.items():
@@ -72,9 +74,9 @@ def undo(kube: Kube) -> Marked:
 
 
 def marking(node: Object, verdict: Verdict, *, taint: bool | None) -> Object | None:
-    """Return the merge patch that marks a node, or None if it has this mark.
+    """Return the merge patch that marks a node, or None if the node already has this mark.
 
-    With `taint` None, the node's taints are not changed.
+    If `taint` is None, the node's taints are not changed.
     """
     annotations = mapping(node, "metadata", "annotations")
     wanted = items(node, "spec", "taints")

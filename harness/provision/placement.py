@@ -1,7 +1,7 @@
 """Find the nodes that a workload's pods can run on, before anything of the launch is created.
 
 The checks are those of the scheduler's filters: labels, node affinity, taints, tolerations and cordons. Free
-resources are not checked, because other pods may end.
+resources are not checked, because other pods can end and free theirs.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Placed(Protocol):
 
     @property
     def name(self) -> str:
-        """Return the name in the workload's file."""
+        """Return the name of the workload in its file."""
 
     @property
     def kind(self) -> str:
@@ -34,7 +34,7 @@ class Placed(Protocol):
 
     @property
     def queue(self) -> str | None:
-        """Return the name of its LocalQueue, or None."""
+        """Return the name of the workload's LocalQueue, or None if it has none."""
 
     def placed(self, settings: Settings, /) -> Object:
         """Return a pod with the fields for the scheduler: node selector, affinity and tolerations."""
@@ -48,7 +48,7 @@ def eligible_nodes(kube: Kube, workload: Placed, settings: Settings) -> list[str
 def require_node(kube: Kube, workload: Placed, settings: Settings) -> list[str]:
     """Return `eligible_nodes`. Raises HarnessError (cause scheduling.unschedulable) if there are none.
 
-    It does not raise for a workload with a queue, because Kueue's ResourceFlavors may add tolerations.
+    Raises no error for a workload with a queue, because Kueue's ResourceFlavors can add tolerations.
     """
     found = _obstacles(kube, workload, settings)
     if workload.queue is None and found and all(found.values()):

@@ -1,7 +1,7 @@
 """Check whether the API server would admit a pod of a job, by a dry run in a temporary namespace.
 
-Policies, quotas, limits and webhooks reject the pods and not the job, so a launch would fail only after its
-creation.
+Policies, quotas, limits and webhooks reject the pods and not the job, so a launch would otherwise fail only
+after the job was created.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from harness.evidence.kubernetes import refusals
 from harness.provision.controllers.queues import MANAGED
 
 NAMESPACE = "e2e-preflight-"
-"""Prefix of the namespace's name. It starts like a launch's, because rules may select namespaces by name."""
+"""Prefix of the namespace's name. It begins like launches' namespaces, because rules can match on names."""
 SECONDS = 10.0
 """Maximum seconds until Kubernetes creates the namespace's default objects, such as the ServiceAccount."""
 
 
 def admitted(kube: Kube, spec: Object) -> str:
-    """Check that a pod with this spec would be admitted, and return a message that it would.
+    """Return a message which confirms that the cluster would admit a pod with this spec.
 
-    A temporary namespace is created. Raises HarnessError (cause launch.pods_refused) with the API server's
-    message.
+    The dry run needs a temporary namespace, which is deleted afterwards. If the pod is rejected, raises
+    HarnessError (cause launch.pods_refused) with the API server's message.
     """
     namespace = f"{NAMESPACE}{secrets.token_hex(4)}"
     kube.apply(

@@ -41,11 +41,14 @@ _RIGHTS = (
     ("kueue.x-k8s.io", "clusterqueues", "get"),
     ("apiextensions.k8s.io", "customresourcedefinitions", "get"),
 )
-"""Required cluster-wide rights as (API group, resource, verb). Every launch has its own namespace."""
+"""Required permissions as (API group, resource, verb).
+
+They are cluster-wide, because each launch has its own namespace.
+"""
 
 
 class Asking(Placed, Protocol):
-    """The requirements of a job file on a cluster."""
+    """The properties of a job file that determine its requirements on a cluster."""
 
     @property
     def image(self) -> str:
@@ -53,7 +56,7 @@ class Asking(Placed, Protocol):
 
     @property
     def takes_ours(self) -> bool:
-        """Return whether `image` stands for the worker image that the harness builds."""
+        """Return whether `image` is a placeholder for the worker image that the harness builds."""
 
     @property
     def resources(self) -> set[str]:
@@ -61,12 +64,12 @@ class Asking(Placed, Protocol):
 
     @property
     def pod_spec(self) -> Object:
-        """Return the pod spec from the file."""
+        """Return the pod spec in the job file."""
 
 
 @dataclass(frozen=True)
 class Requirement:
-    """A requirement of a launch, with the found state."""
+    """A requirement of a launch, with the state found on the cluster."""
 
     what: str
     seen: str
@@ -80,10 +83,11 @@ class Requirement:
 def requirements(
     kube: Kube, settings: Settings, job: Asking | None = None, *, pods: bool = False
 ) -> list[Requirement]:
-    """Return all requirements in the order of a launch. `job` sets the resources and the image.
+    """Check all requirements of a launch, and return them in the order in which a launch needs them.
 
-    With `pods`, a dry run of a pod in a temporary namespace checks the cluster's rules. A check that is
-    forbidden is reported as a problem, and raises no error.
+    `job` determines the resources and the image. If `pods` is true, a dry run of a pod in a temporary
+    namespace checks the cluster's admission rules. A check without permission is reported as a problem and
+    raises no error.
     """
     looks: list[tuple[str, Callable[[], str]]] = [
         ("nodes", lambda: _nodes(kube, settings, job)),
@@ -227,9 +231,9 @@ def pull_secret(kube: Kube, settings: Settings) -> Object | None:
 
 
 def image(job: Asking | None, worker: str | None) -> str:
-    """Return the job's own image, or `worker` if the job uses the image that is built here.
+    """Return the job's own image, or `worker` if the job uses the harness's worker image.
 
-    Raises HarnessError (cause image.not_found) if there is none.
+    Raises HarnessError (cause image.not_found) if `worker` is needed but is not set.
     """
     wanted = job.image if job and not job.takes_ours else worker
     if not wanted:

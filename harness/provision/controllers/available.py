@@ -12,7 +12,7 @@ from harness.provision.controllers.readiness import serves
 LOOK_SECONDS = 5.0
 """Seconds between two checks of why a Deployment is not Available.
 
-The wait ends if an image is missing in two successive checks.
+If an image cannot be pulled in two successive checks, the wait ends with an error.
 """
 
 

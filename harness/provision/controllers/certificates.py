@@ -1,8 +1,8 @@
 """Certificates for the webhooks of JobSet and Kueue, issued before their pods start.
 
-Otherwise both create their own (open-policy-agent/cert-controller), and then poll for the Secret that they
-wrote, after 1 s, 3 s, 7 s and later, until the kubelet has mounted it. A Secret that has a valid certificate
-from the start is used as it is, and the controllers renew it before it expires.
+Otherwise both controllers create certificates (with open-policy-agent/cert-controller), and then poll after 1
+s, 3 s, 7 s and later, until the kubelet has mounted the Secret that they wrote. If the Secret has a valid
+certificate from the start, they use this certificate, and renew it before it expires.
 """
 
 from __future__ import annotations
@@ -21,15 +21,18 @@ from harness.core.kubernetes import Object
 from harness.provision.controllers.trusting import SECRET
 
 AUTHORITY_DAYS = SERVER_DAYS = 3650
-"""The validity of cert-controller's own authority. On a user's cluster, the controllers renew certificates
-90 days before they expire. In a kind cluster they do not (quick.alone).
+"""Validity in days, the same as that of cert-controller's own certificate authority.
+
+On a user's cluster, the controllers renew certificates 90 days before they expire. In a kind cluster, they do
+not renew them (quick.alone).
 """
 
 
 def issued(secret: Object) -> Object:
-    """Return a copy of the Secret of <name>-webhook-server-cert with a new authority and server certificate.
+    """Return a copy of the Secret <name>-webhook-server-cert with a new authority and server certificate.
 
-    The names are those that cert-controller expects: `<name>-ca`, and the webhook Service's in the cluster.
+    cert-controller expects the name `<name>-ca` for the authority, and the DNS name of the webhook Service
+    for the server certificate.
     """
     metadata = secret["metadata"]
     name = metadata["name"].removesuffix(SECRET)
@@ -87,7 +90,7 @@ def _builder(
     days: int,
     hosts: Sequence[str],
 ) -> x509.CertificateBuilder:
-    """Return a certificate that is valid from an hour ago, because a node's clock may be behind."""
+    """Return a builder for a certificate that is valid from an hour ago, as a node's clock can be behind."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -3,7 +3,7 @@
 Ready means more than Available (Kueue issues 1649, 2073, 12008): the Deployment is Available at its latest
 generation, the EndpointSlices of every webhook Service have a ready endpoint, and a server-side dry-run
 create passes through each webhook. Kueue's webhooks block pods in every namespace until Kueue serves. So both
-controllers are applied at once, and all webhooks when their pods have been created.
+controllers are applied first, and the webhooks of both once the controllers' pods have been created.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")
 SERVED = (*WEBHOOKS, "APIService")
 """Kinds that make the API server call a controller. Until the controller serves, requests fail or wait."""
 ONCE_SECONDS = 1.0
-"""Timeout in seconds for a single check of a Deployment, without waiting for it."""
+"""Timeout in seconds for a single check of a Deployment."""
 Change = Callable[[Object], Object]
 """A function that returns an object as it should be applied."""
 
@@ -96,12 +96,12 @@ def late(manifests: Sequence[Path]) -> Iterator[Object]:
 
 
 def certify(kube: Kube, manifests: Sequence[Path]) -> None:
-    """Create the webhooks' certificates, if only the Secrets are missing."""
+    """Create the Secrets with the webhooks' certificates, in a cluster that has all other objects."""
     _authorities(kube, manifests)
 
 
 def entrust(kube: Kube, manifests: Sequence[Path], change: Change) -> None:
-    """Write the authority of this cluster's webhooks into the CRDs that come from a template."""
+    """Write the certificate authority of this cluster's webhooks into CRDs that come from a template."""
     authorities = _authorities(kube, manifests)
     for document in _documents(manifests):
         if document["kind"] == DEFINITION and document["spec"].get("conversion", {}).get("webhook"):
@@ -114,7 +114,7 @@ def _documents(manifests: Iterable[Path]) -> Iterator[Object]:
 
 @cache
 def _parsed(path: Path) -> tuple[Object, ...]:
-    """Return the objects of a file. The result is cached, because Kueue's CRDs have 1.6 MB."""
+    """Return the objects in a file. The result is cached, because Kueue's CRDs have 1.6 MB."""
     return tuple(filter(None, yaml.load_all(path.read_text(), yaml.CSafeLoader)))
 
 
@@ -123,9 +123,10 @@ def _is_certificate(document: Object) -> bool:
 
 
 def _authorities(kube: Kube, manifests: Iterable[Path]) -> dict[str, str]:
-    """Return the authority of the webhooks of each namespace. An empty Secret gets certificates.
+    """Return the webhooks' certificate authorities by namespace.
 
-    A Secret with certificates stays, because a controller created or renewed them.
+    Create certificates in missing or empty Secrets. A Secret with certificates is not changed, because a
+    controller created or renewed them.
     """
     found = {}
     for document in filter(_is_certificate, _documents(manifests)):
@@ -172,9 +173,9 @@ def renew(kube: Kube, started: datetime) -> None:
 
 
 def prove_again(kube: Kube, seconds: float = 60) -> None:
-    """Check that controllers which served before still do.
+    """Check that controllers which served before still serve.
 
-    Raises HarnessError (cause controllers.*), at once for a failure that cannot recover by itself.
+    Raises HarnessError (cause controllers.*), without waiting if a failure cannot recover by itself.
     """
     if _serve_now(kube):
         return
@@ -185,12 +186,12 @@ def prove_again(kube: Kube, seconds: float = 60) -> None:
 
 
 def _serve_now(kube: Kube) -> bool:
-    """Return whether everything serves, from one concurrent check of all parts."""
+    """Return whether both controllers serve, after checking all their parts once and concurrently."""
     asked: list[Callable[[], object]] = [*looks(kube), *probes(kube)]
     for name, namespace in CONTROLLERS.items():
         asked.append(partial(wait_available, kube, namespace, ONCE_SECONDS, NOT_READY[name], endpoints=False))
     try:
         together(asked)
     except (HarnessError, ApiException, NOT_SERVED):
-        return False  # the caller then waits for the parts one by one, or reports which one fails
+        return False  # the caller then waits for each part, or reports which part fails
     return True

@@ -38,19 +38,22 @@ def prove(kube: Kube, seconds: float = 60) -> None:
 
 
 def probes(kube: Kube) -> list[Callable[[], Object]]:
-    """Return a function for each webhook, which sends a dry-run create and raises if it does not pass."""
+    """Return a function for each webhook, which sends a dry-run create and raises an error if that fails."""
     return [partial(kube.apply, probe, dry_run=True) for probe in _probes()]
 
 
 def _webhook_not_serving(error: BaseException) -> bool:
-    """Return whether a webhook does not serve yet: 500 if unreachable, 404 if the kind is not discovered."""
+    """Return whether the error means that a webhook does not serve yet.
+
+    The status is 500 if the webhook is unreachable, and 404 if the kind is not discovered.
+    """
     if isinstance(error, NOT_SERVED):
         return True
     return isinstance(error, ApiException) and error.status in (404, 500, 503)
 
 
 def _probes() -> list[Object]:
-    """Return one object per webhook. They are never created."""
+    """Return one object per webhook, for dry runs. The objects are never created."""
     pod = {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe:none"}]}
     job = {"backoffLimit": 0, "template": {"spec": pod}}
     jobset = {"replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}]}

@@ -1,6 +1,6 @@
 """Kueue's queues: one ResourceFlavor and ClusterQueue for the cluster, one LocalQueue per launch.
 
-Quotas are the free resources of the schedulable nodes: allocatable resources less the requests of their pods.
+Quotas are the free resources of the schedulable nodes: allocatable resources minus their pods' requests.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MANAGED = {"app.kubernetes.io/managed-by": "pluto-e2e-harness"}
 
 
 def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
-    """Return the quotas of all schedulable nodes: CPU in cores, memory in bytes, and extended resources."""
+    """Return the sum of all schedulable nodes' free CPU (cores), memory (bytes) and extended resources."""
     names = {node["metadata"]["name"] for node in nodes if _schedulable(node)}
     total: dict[str, Decimal] = {"cpu": Decimal(0), "memory": Decimal(0)}
     for node in nodes:
@@ -45,7 +45,7 @@ def fitting_request(asked: Decimal, pods: int, quota: Decimal, node: Decimal) ->
     """Return a CPU request with which all `pods` fit into `quota` on one node, in steps of 10m.
 
     Returns None if the pods fit with their own request. Also returns None if a single pod requests more than
-    the node has: such a job is too big, and must fail for that reason.
+    the node has, because such a job is too big and must fail for that reason.
     """
     share = (quota / pods).quantize(Decimal("0.01"), rounding=ROUND_DOWN)
     return share if asked > share > 0 and asked <= node else None
@@ -54,8 +54,8 @@ def fitting_request(asked: Decimal, pods: int, quota: Decimal, node: Decimal) ->
 def single_node_request(kube: Kube, asked: Decimal, pods: int) -> str | None:
     """Return `fitting_request` for this cluster as a quantity, or None if several nodes accept pods.
 
-    On one node, the pods of a job share a machine with the control plane. Their requests do not fit, but
-    their actual load does.
+    On a single node, the pods of a job share the machine with the control plane. Their requests exceed the
+    quota, but their actual load fits.
     """
     nodes = [node for node in kube.objects("v1", "Node") if _schedulable(node)]
     queue = kube.get(API, "ClusterQueue", CLUSTER_QUEUE)
@@ -78,7 +78,7 @@ def schedulable_nodes(kube: Kube) -> int:
 
 
 def install(kube: Kube, seconds: float = 60) -> dict[str, str]:
-    """Create the ResourceFlavor and ClusterQueue, wait until Active, and return the quotas as quantities."""
+    """Create the ResourceFlavor and the ClusterQueue, wait until it is Active, and return its quotas."""
     amounts = quotas(kube.objects("v1", "Node"), kube.objects("v1", "Pod"))
     texts = {resource: _quantity(resource, amount) for resource, amount in amounts.items()}
     resources = [{"name": resource, "nominalQuota": text} for resource, text in texts.items()]
@@ -115,7 +115,7 @@ def local_queue(
 ) -> None:
     """Create a LocalQueue in the launch's namespace and wait until it is Active.
 
-    Raises HarnessError, at once (cause queue.*) if its ClusterQueue does not exist or admits nothing.
+    Raises HarnessError (cause queue.*), without waiting if the ClusterQueue does not exist or admits nothing.
     """
     admits(kube, cluster_queue)
     metadata = {"name": name, "namespace": namespace, "labels": MANAGED}
@@ -167,8 +167,8 @@ def admits(kube: Kube, name: str) -> None:
 def manages(kube: Kube, kind: str) -> None:
     """Raise HarnessError (cause queue.kind_not_managed) if Kueue's configuration omits this kind.
 
-    If the configuration cannot be read or is in another place, nothing is raised. The judges then find
-    whether Kueue created a Workload.
+    No error is raised if the configuration cannot be read or does not exist under the usual name. The judges
+    then check whether Kueue created a Workload.
     """
     try:
         found = kube.get("v1", "ConfigMap", "kueue-manager-config", "kueue-system")

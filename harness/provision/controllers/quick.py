@@ -1,7 +1,7 @@
 """Change the controllers' manifests so that they start faster in a new cluster of the harness.
 
-A user's cluster gets the published manifests (harness/provision/existing.py): its control plane may accept no
-pods, and its users read the descriptions.
+A user's cluster gets the published manifests (harness/provision/existing.py): its control plane possibly
+accepts no pods, and its users read the descriptions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 DEPLOYMENT, DEFINITION, CONFIGURATION = "Deployment", "CustomResourceDefinition", "ConfigMap"
 _FILE = "controller_manager_config.yaml"
 _CERTIFICATES, _VISIBILITY = "cert", "visibility"
-"""Volumes of the published Deployments. Kueue writes a certificate into the second one, if it creates any."""
+"""Volumes of the published Deployments. Kueue writes certificates into the second one if it creates any."""
 _METRICS = "/etc/kueue/metrics/certs"
 """The path at which Kueue expects the certificates for its metrics if it creates none."""
 _API_SERVER = (
@@ -42,9 +42,9 @@ def quick(document: Object) -> Object:
 def at_once(deployment: Object) -> Object:
     """Return the Deployment with its pods on the control plane and a readiness probe every second.
 
-    That node is Ready before the others, and its taint is tolerated. The pods reach the API server by the
-    node's own address, because the Service does not work until kube-proxy has written its rules, seconds
-    later. Kueue's published probe runs every 10 s, from 5 s after the start.
+    The control plane is Ready before the other nodes, and its taint is tolerated. The pods use the node's own
+    address to reach the API server, because the Service works only seconds later, after kube-proxy has
+    written its rules. Kueue's published probe runs every 10 s, from 5 s after the start.
     """
     changed = copy.deepcopy(deployment)
     spec = changed["spec"]["template"]["spec"]
@@ -60,7 +60,7 @@ def at_once(deployment: Object) -> Object:
 
 
 def _mount_certificates(spec: Object) -> None:
-    """Mount the webhooks' certificates wherever Kueue needs some, because it creates none (`alone`)."""
+    """Mount the webhooks' certificates at all paths where Kueue needs some, as it creates none (`alone`)."""
     volumes = {each["name"]: each for each in spec.get("volumes", [])}
     if _VISIBILITY in volumes:
         volumes[_VISIBILITY] = {**volumes[_CERTIFICATES], "name": _VISIBILITY}
@@ -73,9 +73,10 @@ def _mount_certificates(spec: Object) -> None:
 def alone(configuration: Object) -> Object:
     """Return the configuration of a controller with a single replica and given certificates.
 
-    Without a leader election it continues at once after a pause, instead of after 15 s, when the old lease
-    has expired. If Kueue manages certificates, it starts twice: first for the certificates, and 2 s later to
-    serve. The given certificates are valid for longer than any cluster lives (certificates.SERVER_DAYS).
+    Without a leader election, the controller continues immediately after a pause. Otherwise it waits 15 s
+    until the old lease has expired. If Kueue manages certificates, it starts twice: first for the
+    certificates, and 2 s later to serve. The given certificates are valid for longer than any cluster lives
+    (certificates.SERVER_DAYS).
     """
     if _FILE not in configuration.get("data", {}):
         return configuration
@@ -88,8 +89,8 @@ def alone(configuration: Object) -> Object:
 def undescribed(definition: Object) -> Object:
     """Return the CRD without the descriptions of its fields.
 
-    They are three quarters of the 1.2 MB of JobSet's and Kueue's CRDs. The API server decodes, compares and
-    stores each CRD several times until it serves it, which took 10 s of CPU time with descriptions.
+    Descriptions are three quarters of the 1.2 MB of JobSet's and Kueue's CRDs. Before the API server serves a
+    CRD, it decodes, compares and stores the CRD several times. With descriptions, that took 10 s of CPU time.
     """
     versions = definition["spec"]["versions"]
     bare = [{**each, "schema": _bare(each["schema"])} if "schema" in each else each for each in versions]

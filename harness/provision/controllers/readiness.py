@@ -1,6 +1,6 @@
 """Check once whether JobSet and Kueue can serve: APIs, Deployments, and endpoints of webhooks.
 
-Only `is_transient` waits, because a part that is missing here does not come back by itself.
+Only `is_transient` waits, because a missing part does not come back by itself.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.core.retries import pause
 
 CONTROLLERS: dict[Controller, str] = {"jobset": "jobset-system", "kueue": "kueue-system"}
-"""Name → namespace."""
+"""Maps a controller to its namespace."""
 APIS = {
     "jobsets.jobset.x-k8s.io": "v1alpha2",
     "workloads.kueue.x-k8s.io": "v1beta2",
@@ -45,7 +45,7 @@ def standing(kube: Kube) -> None:
 
 
 def looks(kube: Kube) -> list[Callable[[], None]]:
-    """Return the checks of `standing` as functions, which raise as `standing`."""
+    """Return the checks of `standing` as functions, which raise the same errors."""
     return [
         *(partial(_apis, kube, name) for name in CONTROLLERS),
         *(partial(_controller, kube, name) for name in CONTROLLERS),
@@ -64,7 +64,7 @@ def _controller(kube: Kube, name: Controller) -> None:
 
 
 def explain(kube: Kube, error: Exception) -> HarnessError | None:
-    """Return why an object could not be created, if a controller or its API is the reason.
+    """Return why an object could not be created, or None if neither a controller nor its API is the reason.
 
     `error` is the exception of the failed call.
     """
@@ -86,10 +86,10 @@ def explain(kube: Kube, error: Exception) -> HarnessError | None:
 
 
 def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECONDS) -> bool:
-    """Return whether a webhook failed only for a moment: all controllers serve again within `seconds`.
+    """Return whether a webhook failed only briefly, so that all controllers serve again within `seconds`.
 
-    A single check does not show that. A controller that lost its lease ends, and its endpoint is removed a
-    moment later. So during a restart the endpoint exists, is missing, and exists again.
+    A single check is not enough. A controller that lost its lease exits, and its endpoint is removed a moment
+    later. So during a restart, the endpoint exists, is then missing, and then exists again.
     """
     if error.cause != "controllers.webhook_not_serving":
         return False
@@ -110,10 +110,10 @@ def is_transient(kube: Kube, error: HarnessError, seconds: float = SERVING_SECON
 
 
 def _apis(kube: Kube, name: Controller) -> None:
-    """Check the APIs of a controller by the server's list of resources.
+    """Check a controller's APIs in the API server's list of resources.
 
-    A CustomResourceDefinition contains the schema of a pod, which the server needs 50 ms to write. So it is
-    fetched only if something is wrong.
+    The CustomResourceDefinition is fetched only if an API is missing. It contains the schema of a pod, which
+    the server needs 50 ms to send.
     """
     served: dict[str, set[str]] = {}
     for kind, version in APIS.items():
@@ -128,7 +128,10 @@ def _apis(kube: Kube, name: Controller) -> None:
 
 
 def _creatable(kube: Kube, path: str) -> set[str]:
-    """Return the plural names of the kinds that can be created. A kind whose CRD is being deleted cannot."""
+    """Return the plural names of the kinds that can be created.
+
+    Kinds whose CRD is being deleted are excluded.
+    """
     try:
         resources = kube.fetch(path).json()["resources"]
     except ApiException as error:
@@ -184,7 +187,8 @@ def _deployments(kube: Kube, name: Controller) -> None:
 def _endpoints(kube: Kube, name: Controller) -> None:
     """Check that the Service of each webhook selects a pod, if a pod is Ready.
 
-    A Service that selects a pod but has no endpoint is fine: its EndpointSlice is written after the pod.
+    A Service that selects a pod but has no endpoint passes, because its EndpointSlice is written after the
+    pod.
     """
     namespace = CONTROLLERS[name]
     pods = kube.objects("v1", "Pod", namespace)

@@ -12,7 +12,7 @@ _API = "apiextensions.k8s.io/v1"
 
 
 def install(kube: Kube, image: str) -> None:
-    """Install or update CRDs and controller, and wait until the controller serves. Raises WaitError."""
+    """Install or update the CRDs and the controller, and wait until it serves. Raises WaitError."""
     for definition in crd.definitions():
         kube.apply(definition)
     kube.wait("the CRDs of TorchrunJobs", _API, "CustomResourceDefinition", _established, seconds=SECONDS)

@@ -1,7 +1,7 @@
 """The embedded tracker: a Deployment in the cluster that serves before any rank starts.
 
-Its key is created once per cluster and kept in a Secret. Ranks get a reference to it, so the key is in no job
-file, process list or JobSet.
+The tracker's key is created once per cluster and kept in a Secret. Ranks get a reference to the Secret, so
+the key is in no job file, process list or JobSet.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NAMESPACE = "harness-system"
 NAME = "tracker"
 PORT = 8080
 MEMORY = "2Gi"
-"""Its memory limit. Eight concurrent requests of 43 MB with 900 000 rows each took 786 MiB."""
+"""The tracker's memory limit. Eight concurrent requests of 43 MB with 900 000 rows each took 786 MiB."""
 URL = f"http://{NAME}.{NAMESPACE}.svc.cluster.local:{PORT}"
 LABELS = {"app.kubernetes.io/name": NAME, "app.kubernetes.io/managed-by": "pluto-e2e-harness"}
 
@@ -34,12 +34,12 @@ class EmbeddedTracker:
     key: str
 
     def client(self, kube: Kube) -> httpx.Client:
-        """Return the harness's client, which uses the API server's proxy."""
+        """Return an HTTP client for the harness, which uses the API server's proxy."""
         return _through_api_server(kube, {"X-Api-Key": self.key})
 
 
 def gone(kube: Kube) -> str | None:
-    """Return why the tracker can never respond, or None if waiting may help."""
+    """Return why the tracker cannot respond even after a wait, or None if a wait can help."""
     deployment = kube.get("apps/v1", "Deployment", NAME, NAMESPACE)
     if deployment is None:
         return f"there is no Deployment {NAME} in {NAMESPACE}"
@@ -70,7 +70,7 @@ def wait(kube: Kube, seconds: float = 120) -> None:
 
 
 def begin(kube: Kube, image: str) -> None:
-    """Apply the tracker. An existing key stays."""
+    """Apply the tracker's objects without waiting. An existing key is kept."""
     kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": LABELS}})
     if kube.get("v1", "Secret", NAME, NAMESPACE) is None:
         kube.apply(_object("v1", "Secret", stringData={"api-key": f"mlpi_{secrets.token_urlsafe(24)}"}))
@@ -97,7 +97,7 @@ def _object(api_version: str, kind: str, **fields: object) -> Object:
 
 
 def _deployment(image: str, selector: dict[str, str]) -> Object:
-    """Return the Deployment. Its database is in an emptyDir, which outlives the container but not the pod."""
+    """Return the Deployment. The database is in an emptyDir, which outlives the container but not the pod."""
     key = {"secretKeyRef": {"name": NAME, "key": "api-key"}}
     container = {
         "name": NAME,
@@ -129,7 +129,7 @@ def _through_api_server(kube: Kube, headers: dict[str, str]) -> httpx.Client:
     """Return an HTTP client to the tracker's Service through the API server's proxy.
 
     It works wherever the kubeconfig works. The proxy strips the header Authorization, so the key is sent in
-    another one.
+    another header.
     """
     c = kube.configuration
     context = ssl.create_default_context(cafile=c.ssl_ca_cert)

@@ -1,4 +1,4 @@
-"""Set the authority that the API server trusts when it calls the webhooks of JobSet and Kueue."""
+"""Set the certificate authority that the API server trusts when it calls JobSet's and Kueue's webhooks."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ SECRET = "-webhook-server-cert"  # noqa: S105 - the end of the Secret's name
 
 
 def trusting(document: Object, authorities: Mapping[str, str]) -> Object:
-    """Return the object with the authority of each of its webhooks. `authorities` are by namespace.
+    """Return the object with the certificate authority of its webhooks.
 
-    Otherwise Kueue writes the authority into each CRD before it starts, which takes 2 s.
+    `authorities` maps a namespace to the certificate authority of its webhooks. Otherwise Kueue writes the
+    authority into each CRD before it starts, which takes 2 s.
     """
     changed = copy.deepcopy(document)
     conversion = changed.get("spec", {}).get("conversion", {}).get("webhook")

@@ -23,7 +23,7 @@ AGENT = "vlagent"
 ROLE = f"{NAMESPACE}-{AGENT}"
 """Name of the ClusterRole and the ClusterRoleBinding that let vlagent list the pods of its node."""
 SECONDS = 120.0
-"""Maximum seconds until both run, including the time to pull their images."""
+"""Maximum seconds until VictoriaLogs and vlagent run, including the time to pull their images."""
 _FILES = Path(__file__).parent / "files"
 _APPLIED = "pluto-e2e-harness/applied"
 """Annotation of the namespace with the hash of the applied objects. It is written last."""
@@ -31,10 +31,10 @@ _CAUSE: Final = "controllers.logs_not_ready"
 
 
 def install(kube: Kube, images: LogImages, tracker_image: str, seconds: float = SECONDS) -> bool:
-    """Apply both unless this version is installed, and wait until they serve. Return False if it was.
+    """Install VictoriaLogs and vlagent, and wait until they serve.
 
-    Raises UsageError if somebody else created the namespace, and WaitError (cause
-    controllers.logs_not_ready).
+    Return False if this version was installed. Raises UsageError if the harness did not create the existing
+    namespace, and WaitError (cause controllers.logs_not_ready).
     """
     documents = manifest(images, tracker_image)
     version = hashlib.sha256(yaml.safe_dump(documents).encode()).hexdigest()
@@ -65,7 +65,7 @@ def install(kube: Kube, images: LogImages, tracker_image: str, seconds: float = 
 
 
 def manifest(images: LogImages, tracker_image: str) -> list[Object]:
-    """Return all objects of both, the namespace first."""
+    """Return all objects of VictoriaLogs and vlagent, the namespace first."""
     text = (_FILES / "victoria-logs.yaml").read_text()
     references = {"SERVER_IMAGE": images.server, "AGENT_IMAGE": images.agent, "TRACKER_IMAGE": tracker_image}
     for word, reference in references.items():

@@ -1,8 +1,8 @@
-"""Check what a machine needs for a run, and repair it.
+"""Check whether a machine meets the requirements of the harness, and repair it.
 
-checks.checks(settings)   every check, in the order a person would repair them
+checks.checks(settings)   runs all checks, in the order in which to repair failures
 repair.fix(context)       repairs what it can, then checks again
-check.render(checks)      for a terminal
-check.as_json(checks)     for a program
-check.exit_code(checks)   0, or 2 when a required check fails
+check.render(checks)      formats the results for a terminal
+check.as_json(checks)     returns the results as JSON
+check.exit_code(checks)   returns 0, or 2 if a required check failed
 """

@@ -1,8 +1,8 @@
 """Provide newer packages on an older Debian: read apt's sources, and add a source of the harness.
 
-Debian 12's dockerd cannot grant privileges on machines that withhold capabilities, and only sid has kind
-0.33. So trixie and sid are added with pins below 100: apt installs a package from them only if it is
-requested by name, and upgrades nothing from them.
+Debian 12's dockerd cannot run privileged containers on machines that withhold capabilities, and only sid has
+kind 0.33. So trixie and sid are added with pin priorities below 100. With these, apt installs a package from
+them only if it is requested by name, and upgrades no package from them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ NAME = "pluto-e2e-harness"
 PINS = {"trixie": 50, "sid": 40}
 ALIASES = {"sid": {"sid", "unstable"}}
 
-# The release each package must come from if the machine's own is older. Other packages come from its own.
+# If the machine's Debian release is older than this, the package comes from this release.
 _NEWER = dict.fromkeys(["docker.io", "containerd", "docker-cli", "docker-buildx"], "trixie") | dict.fromkeys(
     ["kind", "kubectl", "golang-1.26-go", "golang-1.26-src"], "sid"
 )
@@ -27,7 +27,7 @@ _RELEASES = ["bookworm", "trixie", "forky", "sid"]
 
 @dataclass(frozen=True)
 class Source:
-    """A stanza of a .sources file. `options` are deb822 fields with values, including continuation lines."""
+    """An apt source. `options` maps deb822 fields to their values, including continuation lines."""
 
     uris: tuple[str, ...]
     suites: tuple[str, ...]
@@ -42,8 +42,8 @@ class Source:
 
 
 def parse_deb822(text: str) -> list[Source]:
-    """Return the enabled binary stanzas of a .sources file."""
-    from debian.deb822 import Deb822  # takes 30 ms, which a launch that imports this module can save
+    """Return the sources of binary packages that are enabled in the text of a .sources file."""
+    from debian.deb822 import Deb822  # imported here, because it takes 30 ms and launches do not need it
 
     found = []
     for stanza in Deb822.iter_paragraphs(text.splitlines(keepends=True), use_apt_pkg=False):
@@ -58,7 +58,10 @@ def parse_deb822(text: str) -> list[Source]:
 
 
 def parse_one_line(text: str) -> list[Source]:
-    """Return the binary lines of a .list file: `deb [option=value …] uri suite component …`."""
+    """Return the sources of binary packages in the text of a .list file.
+
+    Their lines are `deb [option=value …] uri suite component …`.
+    """
     found = []
     for line in text.splitlines():
         match = re.match(r"\s*deb\s+(?:\[([^\]]*)\]\s*)?(\S+)\s+(\S+)([^#]*)", line)
@@ -90,7 +93,7 @@ def text_of(path: Path) -> str:
 
 
 def codename(os_release: str) -> str | None:
-    """Return Debian's codename from /etc/os-release, or None on another system."""
+    """Return Debian's codename from the text of /etc/os-release, or None on another system."""
     fields = dict(line.split("=", 1) for line in os_release.splitlines() if "=" in line)
     if fields.get("ID", "").strip('"') != "debian":
         return None
@@ -110,14 +113,14 @@ def specs(packages: Iterable[str], release: str) -> list[str]:
 
 
 def missing_suites(wanted: Sequence[str], sources: Iterable[Source]) -> list[str]:
-    """Return the suites of the package specs that no enabled source of Debian's archive has."""
+    """Return the suites in the package specs `wanted` that no enabled source of Debian's archive has."""
     suites = dict.fromkeys(spec.partition("/")[2] for spec in wanted if "/" in spec)
     known = {suite for source in sources if source.is_archive for suite in source.suites}
     return [suite for suite in suites if not ALIASES.get(suite, {suite}) & known]
 
 
 def our_source(suites: Sequence[str], sources: Iterable[Source], release: str) -> str:
-    """Return a .sources file for `suites`, with the mirror and keyring of the machine's own release."""
+    """Return the text of a .sources file for `suites`, with the mirror and keyring of `release`."""
     base = next((s for s in sources if s.is_archive and release in s.suites), None)
     if base is None:
         raise HarnessError(
@@ -134,9 +137,9 @@ def our_pins(suites: Sequence[str]) -> str:
 
 
 def write_sources(suites: Sequence[str], release: str, root: Path = Path("/")) -> list[Path]:
-    """Add `suites` in files with the harness's own names.
+    """Add `suites` to apt's sources, in files with the harness's own names. Return the paths of the files.
 
-    The pins are written first, so that the source never exists without them.
+    The pins are written first, so that the source never exists without pins.
     """
     source = root / f"etc/apt/sources.list.d/{NAME}.sources"
     pins = root / f"etc/apt/preferences.d/{NAME}"

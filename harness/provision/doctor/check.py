@@ -1,4 +1,4 @@
-"""The result of a check of the machine, and output of a list of checks."""
+"""The result of a check of the machine, and functions that format a list of results."""
 
 from __future__ import annotations
 
@@ -43,9 +43,9 @@ def version_of(text: str) -> Version | None:
 
 
 def at_least(seen: Version | None, wanted: Version) -> bool:
-    """Return whether a version is at least `wanted`, by the parts of `wanted`.
+    """Return whether a version is at least `wanted`, comparing as many parts as `wanted` has.
 
-    A missing part counts as 0, and an unknown version as too old.
+    A missing part counts as 0, and an unknown version (None) counts as too old.
     """
     if seen is None:
         return False

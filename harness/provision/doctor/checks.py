@@ -1,4 +1,7 @@
-"""Checks of the machine for a run. Each result has the found state, the expectation and a fix."""
+"""Check whether the machine can run the harness.
+
+Each result has the found and the expected state, and a fix.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,8 @@ from harness.provision.doctor import probe
 from harness.provision.doctor.check import GIB, Check, at_least, version_of
 from harness.settings import Settings
 
-# Since this version, dockerd grants a privileged container its own capabilities; 20.10 requires all of them.
+# From this version on, a privileged container gets only the capabilities that dockerd has. dockerd 20.10
+# requires all capabilities.
 DOCKER_BOUNDED = (23, 0)
 KIND = (0, 33)
 GO = (1, 26)
@@ -29,7 +33,10 @@ REPAIR = "`harness doctor --fix` as root on Debian"
 
 
 def checks(settings: Settings) -> list[Check]:
-    """Run all checks, in the order of their repair. This takes about a second and changes nothing."""
+    """Run all checks, in the order in which to repair failures.
+
+    This takes about a second and changes nothing.
+    """
     registries = probe.registries()
     source = settings.images == "source" or (settings.images == "auto" and any(registries.values()))
     info, problem = probe.docker_info()
@@ -72,7 +79,10 @@ def _daemon(info: dict[str, Any], problem: str) -> Check:
 
 
 def _privileged(info: dict[str, Any]) -> Check:
-    """Check privileged containers, which kind's nodes are. If a local image exists, one is really run."""
+    """Check that privileged containers work, because kind's nodes are privileged containers.
+
+    If a local image exists, a privileged container is run from it.
+    """
     worked, seen = probe.privileged_run()
     if worked is None:
         withheld = probe.capabilities_withheld()
@@ -147,7 +157,7 @@ def _disk(settings: Settings, info: dict[str, Any], source: bool) -> list[Check]
     needed = DISK_SOURCE if source else DISK_REGISTRY
     places = {"disk, cache": probe.existing(settings.cache_dir)}
     root = Path(info.get("DockerRootDir") or "/var/lib/docker")
-    if root.is_dir():  # Docker Desktop has its own in a virtual machine
+    if root.is_dir():  # Docker Desktop has this folder in a virtual machine
         places["disk, Docker"] = root
     found = []
     for name, place in places.items():
@@ -174,8 +184,8 @@ def _cores(info: dict[str, Any]) -> Check:
 def _inotify() -> list[Check]:
     """Check inotify limits.
 
-    Each node runs systemd, a kubelet and containerd. If the limits are too low, one of them ends with 'too
-    many open files'.
+    Each node runs systemd, a kubelet and containerd. If the limits are too low, one of these programs fails
+    with 'too many open files'.
     """
     found = []
     for name, wanted in INOTIFY.items():

@@ -29,7 +29,7 @@ IMAGES_TRIED = 3
 
 @dataclass(frozen=True)
 class Answer:
-    """The result of a program: exit code (127: not found, 124: timeout), and stdout and stderr together."""
+    """The result of a program: exit code (127 if not found, 124 on timeout), and stdout with stderr."""
 
     code: int
     text: str
@@ -89,7 +89,7 @@ def docker_info() -> tuple[dict[str, Any], str]:
 
 
 def lacking_capabilities(status: str, last: int) -> list[int]:
-    """Return the numbers of the capabilities that CapBnd in a /proc/<pid>/status lacks, up to `last`."""
+    """Return the numbers of the capabilities, up to `last`, that CapBnd in a /proc/<pid>/status lacks."""
     for line in status.splitlines():
         if line.startswith("CapBnd:"):
             bound = int(line.split()[1], 16)
@@ -98,7 +98,10 @@ def lacking_capabilities(status: str, last: int) -> list[int]:
 
 
 def capabilities_withheld() -> list[int]:
-    """Return the capabilities that no process of this machine can get, so that an old dockerd fails."""
+    """Return the capabilities that no process of this machine can get.
+
+    If there are any, an old dockerd fails.
+    """
     try:
         last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
         return lacking_capabilities(Path("/proc/self/status").read_text(), last)
@@ -107,7 +110,10 @@ def capabilities_withheld() -> list[int]:
 
 
 def privileged_run() -> tuple[bool | None, str]:
-    """Run a privileged container of a local image. Return whether it worked, or None, and a description."""
+    """Run a privileged container from a local image. Return whether it worked, and a description.
+
+    None instead of a boolean means that no container could be tried.
+    """
     images = ask("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=false")
     if not images.ok:
         return None, images.last_line
@@ -128,7 +134,10 @@ def privileged_run() -> tuple[bool | None, str]:
 
 
 def reached(url: str, seconds: float = 4) -> str:
-    """Return "" if a registry responds at this URL, with 200 or a login request (401), or else the reason."""
+    """Return "" if a registry responds at this URL, or else the reason.
+
+    Success, a redirect and a login request (401) count as a response.
+    """
     try:
         status = httpx.get(url, timeout=seconds).status_code
     except httpx.HTTPError as error:

@@ -1,4 +1,4 @@
-"""`harness doctor --fix`: install and start what is missing, and leave the rest alone."""
+"""`harness doctor --fix`: install missing packages and start Docker, without changing what already works."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ def fix(context: RunContext) -> list[Check]:
 
 
 def needed_packages(failed: Sequence[Check], settings: Settings, dockerd: str | None) -> list[str]:
-    """Return the Debian packages for failed checks.
+    """Return the Debian packages that repair the failed checks.
 
-    `dockerd` is the output of `dockerd --version` or None.
+    `dockerd` is the output of `dockerd --version`, or None if dockerd is not installed.
     """
     names = {check.name for check in failed}
     names -= {"kind"} if settings.kind_bin != "kind" else set()
@@ -97,13 +97,13 @@ def needed_packages(failed: Sequence[Check], settings: Settings, dockerd: str | 
 
 
 def _go_modules(before: Sequence[Check], context: RunContext) -> AbstractContextManager[object]:
-    """Download Go modules during the block, if images will be built from source and Go is installed."""
+    """Return a context that downloads Go modules, if images are built from source and Go is installed."""
     from_source = any(check.name == "Go" and check.ok and check.required for check in before)
     return beside(lambda: download_modules(context)) if from_source else nullcontext()
 
 
 def install(packages: Sequence[str], release: str, progress: Progress) -> None:
-    """Install Debian packages. Adds the sources they need when no source has them yet."""
+    """Install Debian packages. Suites that no apt source provides are added to apt's sources first."""
     wanted = apt.specs(packages, release)
     suites = apt.missing_suites(wanted, apt.read_sources())
     if suites:
@@ -125,7 +125,10 @@ def _apt(*arguments: str) -> None:
 
 
 def start_daemon(context: RunContext) -> None:
-    """Start dockerd, with systemd if it runs or else detached with a log, and wait until it responds."""
+    """Start dockerd, and wait until it responds.
+
+    If systemd runs, it starts dockerd. Otherwise dockerd is started as a detached process with a log file.
+    """
     settings, progress = context.settings, context.progress
     if Path("/run/systemd/system").is_dir():
         progress("systemctl start docker")
@@ -164,9 +167,9 @@ def start_daemon(context: RunContext) -> None:
 
 
 def _remove_stale_pid_files(progress: Progress) -> None:
-    """Remove pid files of a killed dockerd.
+    """Remove the pid files of a killed dockerd.
 
-    Other processes may have these pids now, and dockerd would take them for its own.
+    If another process has the same pid by now, dockerd would mistake it for a running dockerd.
     """
     for path, program in PID_FILES.items():
         pid = probe.kernel_number(path)
@@ -188,7 +191,7 @@ def _wait_for_daemon(still_running: Callable[[], None]) -> None:
 
 
 def _link_go(packages: Sequence[str], progress: Progress) -> None:
-    """Put `go` on PATH; Debian's golang-1.26-go does not."""
+    """Link `go` into a folder on PATH, which Debian's package golang-1.26-go does not do."""
     if "golang-1.26-go" in packages and GO_LINK.resolve() != GO_HOME:
         if GO_LINK.exists():
             raise HarnessError(
@@ -199,7 +202,10 @@ def _link_go(packages: Sequence[str], progress: Progress) -> None:
 
 
 def _raise_inotify(before: Sequence[Check], progress: Progress) -> None:
-    """Raise the limits until the next boot. If the machine does not allow it, the check still fails."""
+    """Raise the inotify limits until the next boot.
+
+    If the machine does not allow it, the check still fails.
+    """
     low = {check.name.removeprefix("inotify ") for check in before if not check.ok}
     for name in low & INOTIFY.keys():
         try:

@@ -20,7 +20,7 @@ from harness.provision.source.store import key
 PACKAGE = Path(str(resources.files("harness")))
 """The installed package, which contains Dockerfiles and locks."""
 ROOT = PACKAGE.parent
-"""The folder with harness/, which is the checkout or site-packages. Images are built from it."""
+"""The folder that contains harness/: the checkout or site-packages. It is the build context of images."""
 FILES = PACKAGE / "provision" / "images" / "files"
 LOCKS = PACKAGE / "locks"
 
@@ -34,9 +34,12 @@ class ImageRef:
     changed: Mapping[str, bytes] = field(default_factory=dict)
     """Scripts to mount over the image, by their path in /workspace."""
     made_of: Mapping[str, str] = field(default_factory=dict)
-    """Versions by name, for the evidence. Empty if the image was not built here."""
+    """Versions by name, for the evidence. Empty if the image was not built on this machine."""
     scripts: Mapping[str, str] = field(default_factory=dict)
-    """SHA-256 of each file of the ranks, including `changed`. Empty if the image was not built here."""
+    """SHA-256 of each script of the ranks, including `changed`.
+
+    Empty if the image was not built on this machine.
+    """
 
     @property
     def local(self) -> LocalImage:
@@ -54,14 +57,17 @@ class Recipe:
     parts: tuple[Path, ...]
 
     def tag(self, arguments: Mapping[str, str], python: str) -> str:
-        """Return `repository:<12 hex digits>`, a hash of the files and the arguments."""
+        """Return `repository:<12 hex digits>`, where the digits are a hash of the files and the arguments."""
         inputs = self._making(arguments, python)
         for path in _files(self.parts):
             inputs += [str(path.relative_to(ROOT)), path.read_bytes().hex()]
         return f"{self.repository}:{key(*inputs)}"
 
     def making(self, arguments: Mapping[str, str], python: str) -> str:
-        """Return a hash of the inputs without the scripts, so that it is equal if only scripts differ."""
+        """Return a hash of all inputs except the scripts.
+
+        Images that differ only in scripts have the same hash.
+        """
         return key(*self._making(arguments, python))
 
     def _making(self, arguments: Mapping[str, str], python: str) -> list[str]:
@@ -93,8 +99,8 @@ CONTROLLER = Recipe(
 def build_worker(bases: Stack | Bases, context: RunContext, exact: bool = False) -> ImageRef:
     """Return the image of the ranks: PyTorch, Pluto's client and harness/workers/ in /workspace.
 
-    Unless `exact`, an existing image that differs only in its scripts is used, with the changed scripts.
-    Raises ToolError (cause image.build_failed) with the path of the log.
+    Unless `exact` is true, an existing image that differs only in its scripts is used, and the changed
+    scripts are mounted over it. Raises ToolError (cause image.build_failed) with the path of the log.
     """
     worker = versions.load(context.settings).worker
     arguments = {"BASE": bases.torch_base, "TORCH": worker.torch}
@@ -144,7 +150,7 @@ def _build(
             words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
             words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
             words += ["--build-arg", f"IMAGE={tag}"]
-            # In a checkout it is a link, and Docker expects .dockerignore beside the file itself.
+            # In a checkout, the Dockerfile is a link. Docker expects .dockerignore beside the link's target.
             dockerfile = recipe.dockerfile.resolve()
             words += ["--build-context", f"packages={folder}"]
             shell.run([*BUILD, *words, "-f", dockerfile, "-t", tag, ROOT])

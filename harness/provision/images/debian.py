@@ -1,7 +1,7 @@
-"""Build bases of the worker and tracker images from Debian packages, where no registry is reached.
+"""Build the base images of the worker and tracker images from Debian packages, without a registry.
 
-Each is a single layer without unneeded files, which files/*.Dockerfile remove. Bases are cached by the hash
-of these files, not of Debian's archive. Remove the image to get newer packages.
+Each base image is a single layer, from which files/*.Dockerfile remove unneeded files. Base images are cached
+by the hash of these files, not of Debian's archive. To get newer packages, remove the base image.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _INPUTS = {
 
 @dataclass(frozen=True)
 class Bases:
-    """Image references of the bases of the worker image and the tracker image."""
+    """The references of the base images of the worker image and the tracker image."""
 
     torch_base: str
     python_base: str
 
 
 def bases(suite: str, context: RunContext) -> Bases:
-    """Return both bases for a Debian suite. Missing ones are built, which needs root (mmdebstrap).
+    """Return both base images for a Debian suite, and build missing ones, which requires root privileges.
 
     Raises ToolError with the path of the log, or HarnessError if a tool or a Debian mirror is missing (cause
     image.build_failed).

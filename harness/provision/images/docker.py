@@ -1,4 +1,4 @@
-"""Inspect local Docker images, and build missing ones, with a lock so that only one process builds."""
+"""Inspect local Docker images, and build missing images. A lock lets only one process build an image."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAUSE: Final = "image.build_failed"
 BUILD = ["docker", "build", "--network", "host", "--provenance=false", "--progress", "plain"]
 """The build command, with BuildKit.
 
-Attestations would make the image an index, which containerd may reject.
+Attestations would make the image an index, which containerd can reject.
 """
 
 
@@ -32,15 +32,15 @@ def image_id(tag: str) -> str | None:
         return done.stdout.strip()
     if "no such image" in done.stderr.lower():
         return None
-    # The daemon does not respond, or rejects the request. Its own message is in the error of this command.
+    # Docker does not respond or rejects the request. The error of the next command contains Docker's message.
     processes.run(["docker", "version"], timeout=30, hint="`harness doctor` shows what to do", cause=CAUSE)
     return None
 
 
 def status_id(tag: str) -> str | None:
-    """Return the image id that a pod's status shows for a local image in its node, or None if not known.
+    """Return the image id that a pod's status shows for a local image in its node, or None if it is unknown.
 
-    It is not known with Docker's containerd store, which identifies an image by its manifest, while the
+    The id is unknown with Docker's containerd store, which identifies an image by its manifest, while the
     kubelet identifies it by its configuration.
     """
     done = processes.run(["docker", "image", "inspect", tag], timeout=30, check=False, cause=CAUSE)
@@ -54,7 +54,7 @@ def making(tag: str, context: RunContext) -> Iterator[Shell | None]:
 
     Only one process builds a tag at a time.
 
-    The output of the block's programs is in <cache>/images-logs/<tag>.log, which starts empty.
+    The output of the programs in the block goes to <cache>/images-logs/<tag>.log, which is empty at first.
     """
     name = re.sub(r"[^\w.-]", "_", tag)
     logs = context.settings.cache_dir / "images-logs"
@@ -78,5 +78,5 @@ def files_of(folder: Path) -> list[Path]:
 
 
 def walked(folder: Path) -> Iterator[Path]:
-    """Yield the same files unsorted, while the folder is read."""
+    """Yield the files that `files_of` returns, unsorted and while the folder is still being read."""
     return (path for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)

@@ -1,8 +1,8 @@
 """Load local Docker images into kind nodes: unpack them once, and link them on all nodes concurrently.
 
 The harness's clusters mount the volume of unpacked images (unpacked.py). If a node lacks that mount, or an
-image cannot be linked, it is imported from a tar. `kind load` would save the image again for each node, and
-it fails on images with attestations (kind issue 3795).
+image cannot be linked, the image is imported from a tar. `kind load` would save the image again for each
+node, and it fails on images with attestations (kind issue 3795).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], context: RunContext) -> None:
-    """Load every image into every node. `nodes` are container names. Ids of tags come from Docker.
+    """Load every image into every node. `nodes` are container names. Docker resolves tags to image ids.
 
     Raises ToolError or HarnessError, cause image.load_failed.
     """
@@ -69,7 +69,7 @@ class _Node:
 
 
 def _seen(node: str, images: Sequence[LocalImage]) -> _Node:
-    """Return which of these images the node's containerd has, and whether the volume is mounted."""
+    """Return which of the images the node's containerd has, and whether the volume is mounted."""
     # The listing is filtered, because ctr sums up the layers of every image that it lists.
     names = [name for image in images for name in (node_name(image.tag), image.image_id)]
     listing = " ".join([*CTR, "images", "ls", *(f"'name==\"{name}\"'" for name in names)])
@@ -91,7 +91,7 @@ def _unpack(images: Sequence[LocalImage], node: str, context: RunContext) -> Non
 
 
 def _link(node: str, images: Sequence[LocalImage], context: RunContext) -> list[LocalImage]:
-    """Link images in a node. Return those that must be imported."""
+    """Link images in a node. Return the images that could not be linked and must be imported."""
     left = []
     for image in images:
         command = ["docker", "exec", node, "sh", unpacked.script(image)]
@@ -113,6 +113,6 @@ def _import(node: str, tar: Path) -> None:
 
 
 def _each_node(nodes: Sequence[str], what: Callable[[str], T]) -> dict[str, T]:
-    """Call `what` for all nodes concurrently."""
+    """Call `what` for all nodes concurrently, and return the results by node."""
     with ThreadPoolExecutor(len(nodes)) as pool:
         return dict(zip(nodes, pool.map(what, nodes), strict=True))

@@ -20,8 +20,11 @@ CAUSE: Final = "image.load_failed"
 SECONDS = 300
 CTR = ["ctr", "-n", "k8s.io"]
 IMPORT = [*CTR, "images", "import", "--local", "--snapshotter=overlayfs"]
-"""With `--local`, ctr itself unpacks the image. Importing 780 MB into two nodes at once on 2 busy cores took
-6–9 s, and 15–18 s with containerd's transfer service, the default."""
+"""With `--local`, ctr itself unpacks the image.
+
+Importing 780 MB into two nodes at once on 2 busy cores took 6–9 s, and 15–18 s with containerd's transfer
+service, the default.
+"""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class LocalImage:
 
     @property
     def file(self) -> str:
-        """Return a file name without suffix, which is unique to the id and tag."""
+        """Return a file name without suffix, which is unique to the image's id and tag."""
         return f"{re.sub(r'[^A-Za-z0-9.-]', '_', self.tag)}-{self.image_id.removeprefix('sha256:')[:12]}"
 
     @classmethod
@@ -67,8 +70,8 @@ def saved(image: LocalImage, context: RunContext) -> Iterator[Path]:
 def pipe(image: LocalImage, command: Sequence[str]) -> None:
     """Pipe the image as a tar to the stdin of a command.
 
-    1 GB took 19 s this way, and 23 s through a file. Raises ToolError with the output of both if either
-    fails.
+    1 GB took 19 s this way, and 23 s through a file. If `docker save` or the command fails, raises ToolError
+    with the output of both.
     """
     save = ["docker", "save", image.tag]
     with processes.started(save, cause=CAUSE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as saving:

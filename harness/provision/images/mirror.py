@@ -3,7 +3,7 @@
 The host pulls `localhost:5001/…`, but on a node, localhost is the node itself. For each registry host,
 containerd reads /etc/containerd/certs.d/<host>/hosts.toml at each pull, if its configuration contains that
 folder at its start (kind's "local registry" guide does the same). So the configuration is patched before the
-cluster exists, and a file is written on each node afterwards.
+cluster is created, and the file is written on each node afterwards.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CERTS = "/etc/containerd/certs.d"
 GATEWAY = "{gateway}"
 _CAUSE: Final = "image.pull_failed"
 _PATCH = f'[plugins."io.containerd.grpc.v1.cri".registry]\n  config_path = "{CERTS}"\n'
-"""A version 2 configuration, like that of kind's nodes. containerd 2 converts it."""
+"""A configuration in version 2, as in kind's nodes. containerd 2 converts this version."""
 
 
 def patches(mirrors: Mapping[str, str]) -> tuple[str, ...]:
@@ -30,10 +30,10 @@ def patches(mirrors: Mapping[str, str]) -> tuple[str, ...]:
 
 
 def hosts_file(host: str, url: str, gateway: str) -> tuple[str, str]:
-    """Return path and content of the file for `host` on a node.
+    """Return the path and content of hosts.toml for `host` on a node.
 
-    `url` is the registry's URL, in which {gateway} stands for this machine's address. There is no fallback,
-    because the host of the reference would be the node itself.
+    `url` is the registry's URL, in which {gateway} stands for this machine's address. The file has no
+    fallback, because the host of the image reference would be the node itself.
     """
     base = url.replace(GATEWAY, gateway).rstrip("/")
     content = f'server = "{base}"\n\n[host."{base}"]\n  capabilities = ["pull", "resolve"]\n'
@@ -41,7 +41,10 @@ def hosts_file(host: str, url: str, gateway: str) -> tuple[str, str]:
 
 
 def teach(nodes: Sequence[str], mirrors: Mapping[str, str], progress: Progress) -> None:
-    """Write the files of the mirrors to running kind nodes. Raises ToolError (cause image.pull_failed)."""
+    """Write the hosts.toml files of the mirrors to running kind nodes.
+
+    Raises ToolError (cause image.pull_failed).
+    """
     if not mirrors or not nodes:
         return
 

@@ -1,6 +1,6 @@
 """Install the packages of a lock file into a folder on the host, from which an image copies them.
 
-They are not installed in the build container, which may lack the proxy and the certificates of its host.
+The packages are not installed in the build container, because it can lack the host's proxy and certificates.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from harness.provision.images.docker import CAUSE
 from harness.provision.uv import uv
 
 SOURCES = ("python-etcd",)
-"""Packages without a published wheel. Their wheels are built here from the locked source."""
+"""Packages without a published wheel. Their wheels are built on this machine from the locked source."""
 GLIBC = (28, 27, 17, 5)
 """Minor versions of glibc 2 for pip's platform tags.
 
-Images have glibc 2.28 or newer; uv also accepts older.
+The images have glibc 2.28 or newer. uv also accepts wheels for older versions.
 """
 _SECONDS = 600
 _INDEX = "this needs a package index; uv reads UV_DEFAULT_INDEX, and pip, where there is no uv, PIP_INDEX_URL"
@@ -35,7 +35,7 @@ _OPTIONS = (
 
 
 def lock_key(lock: str, python: str) -> str:
-    """Return 12 hex digits that change with a package, a hash or the Python version, not with a comment."""
+    """Return 12 hex digits that depend on packages, their hashes and the Python version, not on comments."""
     lines = [line for line in lock.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     return hashlib.sha256("\n".join([python, *lines]).encode()).hexdigest()[:12]
 
@@ -49,8 +49,8 @@ def pinned(lock: str, package: str) -> str:
 def packages(lock: Path, python: str, context: RunContext) -> Path:
     """Return a folder with the packages of `lock` for `python` (such as "3.13") on x86-64 Linux.
 
-    It contains no bytecode and no scripts. Raises ToolError (cause image.build_failed) if a package cannot be
-    downloaded or has another hash.
+    The folder contains no bytecode and no scripts. Raises ToolError (cause image.build_failed) if a package
+    cannot be downloaded or has another hash.
     """
     root = context.settings.cache_dir / "packages"
     target = root / f"{lock.stem}-{lock_key(lock.read_text(), python)}"

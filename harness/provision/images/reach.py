@@ -15,8 +15,10 @@ from harness.provision.images.versions import Registry
 
 SECONDS = 3.0
 ADDRESS_SECONDS = 7.0
-"""Time limit for getaddrinfo, which has none itself: if DNS queries are dropped, it takes 10 s per server. A
-lost query is sent again after 5 s."""
+"""Time limit for getaddrinfo, which has no time limit of its own.
+
+If DNS queries are dropped, getaddrinfo takes 10 s per server. A lost query is sent again after 5 s.
+"""
 _LOCAL = {"localhost", "127.0.0.1", "[::1]"}
 _DOCKER_HUB = "registry-1.docker.io"
 
@@ -39,12 +41,12 @@ def api_url(host: str) -> str:
 def unreached(registry: Registry) -> list[str]:
     """Return a message for each registry or host that does not respond.
 
-    If some host names cannot be resolved, only these are returned, and no request is sent.
+    If some host names cannot be resolved, only their messages are returned, and no request is sent.
     """
     hosts = {registry_host(reference) for reference in registry.images()}
     checks = [(api_url(host), {200, 401}) for host in sorted(hosts)]
     checks += [(controller.manifest, {200}) for controller in (registry.jobset, registry.kueue)]
-    # Before a client is created, which reads the machine's certificates and takes 0.1 s of CPU time.
+    # No client is created before this check: a client reads all certificates, which takes 0.1 s of CPU time.
     urls = [url for url, _ in checks]
     found = within(ADDRESS_SECONDS, _nameless, urls)
     late = f"no address within {ADDRESS_SECONDS:g} s"

@@ -1,8 +1,8 @@
-"""Mount scripts of the ranks that changed since the worker image was built.
+"""Mount those scripts of the ranks that have changed since the worker image was built.
 
 The labels of an image contain a hash of its inputs without scripts, and the hash of each script. If an image
-with the same inputs exists, only the changed scripts are sent, in a ConfigMap of the launch. Then nothing is
-built, saved or loaded, and the ranks run the scripts of the checkout.
+with the same inputs exists, only the changed scripts are sent to the cluster, in a ConfigMap of the launch.
+So no image is built or loaded, and the ranks run the scripts of the checkout.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MOST_BYTES = 900_000
 
 @dataclass(frozen=True)
 class Near:
-    """An image with the same inputs, and the scripts that it lacks or has in another version."""
+    """An image with the same inputs, and the scripts that are missing from the image or differ in it."""
 
     tag: str
     image_id: str
@@ -46,7 +46,7 @@ def read(folder: Path) -> dict[str, bytes]:
 
 
 def labels(making: str, scripts: Mapping[str, bytes]) -> dict[str, str]:
-    """Return the labels for an image."""
+    """Return the labels for an image with these scripts."""
     return {MAKING: making, SCRIPTS: json.dumps(digests(scripts))}
 
 
@@ -60,7 +60,7 @@ def near(repository: str, making: str, scripts: Mapping[str, bytes]) -> Near | N
 
     None means that an image must be built.
     """
-    # Only of this repository, because an image that a user built on the worker image inherits its labels.
+    # Only images of this repository, because an image based on the worker image inherits its labels.
     form = ["--filter", f"label={MAKING}={making}", "--filter", f"reference={repository}"]
     form += ["--format", "{{.Repository}}:{{.Tag}}"]
     listed = processes.run(["docker", "images", *form], timeout=30, cause=CAUSE)
@@ -72,9 +72,9 @@ def near(repository: str, making: str, scripts: Mapping[str, bytes]) -> Near | N
 
 
 def changed_since(said: Mapping[str, str], scripts: Mapping[str, bytes]) -> dict[str, bytes] | None:
-    """Return the files to mount over an image with these hashes.
+    """Return the scripts to mount over an image, whose own scripts have the hashes `said`.
 
-    None means that files were deleted since, or that the changes are too large.
+    None means that scripts were deleted after the image was built, or that the changes are too large.
     """
     if not set(said) <= set(scripts):
         return None
@@ -108,7 +108,7 @@ def users(settings: Settings) -> dict[str, bytes]:
 
 
 def said(tag: str, changed: Mapping[str, bytes]) -> str:
-    """Return a line with the image and its changed scripts, for the evidence."""
+    """Return the image's tag and its changed scripts as one line of text, for the evidence."""
     return " + ".join([tag, *(f"{name}@{_hash(text)[:12]}" for name, text in sorted(changed.items()))])
 
 

@@ -1,6 +1,6 @@
-"""Resolve the images and manifests of a cluster, which are published or built here.
+"""Resolve the images and manifests of a cluster, which are published or built on this machine.
 
-No other module depends on where they come from.
+Other modules do not depend on where the images and manifests come from.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _DOWNLOAD_SECONDS = 60.0
 
 
 Own = Callable[[Bases], Sequence[LocalImage]]
-"""A function that builds images on the bases, and returns those that every cluster runs."""
+"""A function that builds images on the base images, and returns the images that every cluster runs."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Stack:
     containerd_patches: tuple[str, ...] = ()
     """kind's containerdConfigPatches."""
     mirrors: dict[str, str] = field(default_factory=dict)
-    """Arguments of `mirror.teach`, which is called once the nodes run and before they pull images."""
+    """The mirrors for `mirror.teach`, which is called once the nodes run and before they pull images."""
 
     @property
     def controllers(self) -> tuple[Path, Path]:
@@ -63,9 +63,9 @@ class Stack:
 def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
     """Return the stack for HARNESS_IMAGES. Missing parts are downloaded or built.
 
-    `then` is called once the bases exist, so that images on them can be built before the cluster's images are
-    complete. The images that it returns are unpacked, if a node image is built now, while the controllers are
-    compiled.
+    `then` is called once the base images exist, so that it can build images on them before the cluster's
+    images are complete. If a node image is built, the images that `then` returns are unpacked while the
+    controllers are compiled.
 
     Raises HarnessError if a manifest cannot be downloaded or does not match its hash (controllers.manifest),
     or if a build fails (cluster.node_image, controllers.image_failed, image.build_failed). Raises UsageError
@@ -151,7 +151,10 @@ def _published(registry: Registry, context: RunContext, then: Own) -> Stack:
 
 
 def _manifest(name: str, controller: Controller, context: RunContext) -> Path:
-    """Return the adapted pinned manifest. It is cached by its hash, so a second run downloads nothing."""
+    """Return the path of a controller's pinned and adapted manifest.
+
+    The published manifest is cached by its hash, so a second run downloads nothing.
+    """
     folder = context.settings.cache_dir / "manifests"
     published = folder / f"{controller.sha256}.yaml"
     if not published.is_file():
@@ -180,9 +183,9 @@ def download(url: str) -> bytes:
 
 
 def verified(content: bytes, controller: Controller) -> bytes:
-    """Return `content` itself.
+    """Return `content` unchanged.
 
-    Raises HarnessError (controllers.manifest) if its hash is not the pinned one.
+    Raises HarnessError (cause controllers.manifest) if its hash is not the pinned hash.
     """
     seen = hashlib.sha256(content).hexdigest()
     if seen != controller.sha256:

@@ -1,13 +1,14 @@
-"""Unpack images once for all nodes of all clusters, into a Docker volume, from which nodes link them.
+"""Unpack images once for all nodes of all clusters, into a Docker volume. Nodes link to its layers.
 
-    containerd/         the root of a containerd that runs only while an image is added
+    containerd/         the root folder of a containerd that runs only while an image is added
     images/<name>.tar   an image without its layers: manifest and configuration
-    images/<name>.sh    run in a node, makes its containerd's snapshots links to the layers here, and
-                        imports the tar
+    images/<name>.sh    a script for a node, which links the node's snapshots to the layers in the
+                        volume, and imports the tar
 
-An import would write every file of an image into every node: 1 GB twice took 30 s of the 57 s that a cluster
-of three nodes needed. A link takes no space and no time, and the page cache has the layers' files only once
-(docs/decisions/025). An image stays until the whole volume is removed, because pods may run on it.
+An import would write every file of an image into every node. Writing 1 GB twice took 30 s of the 57 s that a
+cluster of three nodes needed. A link takes no space and no time, and the page cache has the layers' files
+only once (docs/decisions/025). An image stays until the whole volume is removed, because pods can still use
+the image.
 """
 
 from __future__ import annotations
@@ -66,14 +67,14 @@ def volume(context: RunContext) -> str:
 
 
 def folder(context: RunContext) -> Path:
-    """Return the folder of the volume, for kind. The volume is created if necessary."""
+    """Return the path of the volume on the host, for kind. The volume is created if necessary."""
     name = volume(context)
     _docker("volume", "create", name)
     return Path(_docker("volume", "inspect", "--format", "{{.Mountpoint}}", name).strip())
 
 
 def made(context: RunContext) -> str:
-    """Return when the volume was created, because a new volume may have the same layer in another folder."""
+    """Return the creation time of the volume. A new volume can have the same layer in another folder."""
     folder(context)
     return _docker("volume", "inspect", "--format", "{{.CreatedAt}}", volume(context)).strip()
 
@@ -84,7 +85,10 @@ def script(image: LocalImage) -> str:
 
 
 def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
-    """Add images. A failure is only reported as progress, and nodes import these images."""
+    """Add images to the volume.
+
+    A failure is only reported as progress, and the nodes then import the images.
+    """
     try:
         add(images, node_image, context)
     except HarnessError as error:
@@ -92,7 +96,9 @@ def attempt(images: Sequence[LocalImage], node_image: str, context: RunContext) 
 
 
 def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> None:
-    """Unpack the images that the volume lacks, with the containerd of a node image, in one process at a time.
+    """Unpack the images that the volume lacks, with the containerd of a node image.
+
+    Only one process at a time changes the volume.
 
     Raises ToolError or HarnessError, cause image.load_failed.
     """
@@ -114,7 +120,7 @@ def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> N
 
 
 def _used(container: str) -> bool:
-    """Return whether another container, which is a node, mounts the volume."""
+    """Return whether a node, which is any container except `container`, mounts the volume."""
     listed = _docker("ps", "--all", "--filter", f"volume={MOUNT}", "--format", "{{.Names}}")
     return bool(set(listed.split()) - {container})
 
@@ -123,7 +129,7 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     context.progress(f"{image.tag}: unpacking, once for all clusters")
     name = node_name(image.tag)
     pipe(image, ["docker", "exec", "-i", container, *IMPORT, "--discard-unpacked-layers", "-"])
-    # If another image gets this name, containerd would delete the layers of this one, which pods may use.
+    # If another image gets this name, containerd would delete this image's layers, which pods can be using.
     _inside(container, *CTR, "images", "tag", "--force", name, f"kept.invalid/{image.file.lower()}")
     rows = [row.split() for row in _inside(container, *CTR, "images", "ls").splitlines()]
     digest = next(row[2] for row in rows if row[0] == name)
@@ -138,13 +144,13 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     for (
         ending,
         content_of,
-    ) in files.items():  # the script comes last, so that everything exists once the script does
+    ) in files.items():  # the script is written last, so that it never exists without the tar
         path = f"{MOUNT}/images/{image.file}.{ending}"
         _write(container, path, content_of)
 
 
 def chain_ids(diff_ids: Sequence[str]) -> list[str]:
-    """Return containerd's name of each layer on top of the lower ones, which is OCI's ChainID."""
+    """Return the OCI ChainID of each layer, which containerd uses as the name of its snapshot."""
     chains: list[str] = []
     for diff_id in diff_ids:
         below = f"{chains[-1]} " if chains else ""
@@ -153,7 +159,10 @@ def chain_ids(diff_ids: Sequence[str]) -> list[str]:
 
 
 def linking(links: Sequence[tuple[str, str]], image: LocalImage) -> str:
-    """Return the script for a node. `links` has each layer's ChainID, lowest first, and its folder."""
+    """Return the script that links an image in a node.
+
+    `links` is (ChainID, folder) per layer, lowest first.
+    """
     lines, below = [], ""
     for chain, path in links:
         lines.append(f"  link {chain} {path} {below} || return 1\n")
@@ -163,7 +172,7 @@ def linking(links: Sequence[tuple[str, str]], image: LocalImage) -> str:
 
 
 def small(name: str, digest: str, manifest: str, configuration: str) -> bytes:
-    """Return an OCI layout of an image without its layers, as a tar."""
+    """Return a tar with the OCI layout of an image, without its layers."""
     body = manifest.encode()
     index = {
         "schemaVersion": 2,
@@ -222,7 +231,7 @@ def _write(container: str, path: str, content: bytes) -> None:
 @contextmanager
 def _containerd(name: str, node_image: str) -> Iterator[str]:
     """Run a containerd on the volume, and yield its container's name. The caller must hold the lock."""
-    _docker("rm", "--force", "--volumes", name)  # a killed process may have left it behind
+    _docker("rm", "--force", "--volumes", name)  # a killed process can have left this container behind
     # The stop signal of a node image is for systemd. containerd ignores it, and is killed ten seconds later.
     mounted = ["--volume", f"{name}:{MOUNT}", "--entrypoint", "sh", "--stop-signal", "TERM"]
     _docker("run", "--detach", "--privileged", "--name", name, *mounted, node_image, "-c", _CONTAINERD)
@@ -239,7 +248,7 @@ def _containerd(name: str, node_image: str) -> Iterator[str]:
                 )
             time.sleep(0.1)
         yield name
-        _docker("stop", "--time", "10", name)  # it writes its database
+        _docker("stop", "--time", "10", name)  # containerd then writes its database
     finally:
         _docker("rm", "--force", "--volumes", name)
 

@@ -45,9 +45,10 @@ class Registry(_Table):
     mirrors: dict[str, str] = {}
 
     def node_of(self, wanted: str | None) -> tuple[str, str]:
-        """Return Kubernetes version and node image for `1.35` or `1.35.8`, or the stack's for None.
+        """Return the Kubernetes version and node image for `wanted`, such as `1.35` or `1.35.8`.
 
-        Raises UsageError with the available versions.
+        None means the default version. If there is no image, raises UsageError, which lists the available
+        versions.
         """
         known = {self.kubernetes: self.node, **self.nodes}
         for version, image in known.items():
@@ -59,15 +60,12 @@ class Registry(_Table):
         )
 
     def images(self) -> list[str]:
-        """Return all references, by their use."""
+        """Return all image references except `nodes`."""
         return [self.node, self.torch_base, self.python_base, self.jobset.image, self.kueue.image]
 
 
 class Worker(_Table):
-    """Versions of the worker image:
-
-    Python (major.minor), PyTorch if the base lacks it, and Debian's suite.
-    """
+    """The worker image's versions: Python (major.minor), PyTorch if the base lacks it, and Debian's suite."""
 
     python: str = Field(pattern=r"^3\.\d+$")
     torch: str
@@ -75,7 +73,7 @@ class Worker(_Table):
 
 
 class Versions(BaseModel):
-    """Both tables. Other modules read the other tables of the file."""
+    """The tables `[registry]` and `[worker]`. Other modules read the remaining tables of the file."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 

@@ -11,7 +11,7 @@ from harness.provision.source.programs import pinned, programs
 
 PATH = "github.com/VictoriaMetrics/VictoriaLogs"
 DOCKERFILE = 'FROM scratch\nCOPY {0} /{0}\nENTRYPOINT ["/{0}"]\n'
-"""The published images also have an entrypoint, with another path."""
+"""The published images have an entrypoint too, but with another path."""
 
 
 @dataclass(frozen=True)

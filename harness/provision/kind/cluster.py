@@ -35,7 +35,7 @@ class KindCluster(KindNodes):
         return self
 
     def provide_image(self, image: str, context: RunContext, *, everywhere: bool = False) -> None:
-        """Load an image of the local Docker into the nodes that take pods, or all, as `kind load` does."""
+        """Load a local image into the nodes that accept pods, or into all nodes if `everywhere` is true."""
         if image_id(image) is not None:
             load_images([image], self.nodes() if everywhere else self.pools(), context)
 
@@ -67,7 +67,7 @@ class KindCluster(KindNodes):
         return lacking(self, Images.make(context), context)
 
     def ready(self, context: RecordedContext) -> Ready:
-        """Provide images, nodes, JobSet, Kueue, queues and tracker. Parts that serve already are not changed.
+        """Provide images, nodes, JobSet, Kueue, queues and tracker. Parts that already serve are not changed.
 
         Raises UsageError for a cluster that the harness did not create.
         """
@@ -97,7 +97,7 @@ class KindCluster(KindNodes):
     def _filled(self, images: Images, context: RecordedContext) -> Kube:
         """Create or reuse the cluster, and install everything.
 
-        On failure, a cluster created here is deleted.
+        On failure, a newly created cluster is deleted.
         """
         writer = context.writer
         with ExitStack() as last:
@@ -119,20 +119,23 @@ class KindCluster(KindNodes):
 
     # -- leave, remove ---------------------------------------------------------------------------------
     def removable(self, ready: Ready | None, owner: str) -> bool:
-        """Return whether the cluster is not to be kept, and this run used it or began to create it."""
+        """Return whether the cluster should not be kept, and this run used it or began to create it."""
         state = self.state()
         if state is None or state.kept or self.settings.keep_cluster:
             return False
         return ready is not None or state.owner == owner
 
     def leave(self, context: RunContext, ready: Ready | None = None, owner: str = "") -> bool:
-        """Release the cluster. Remove it if it is removable and nobody else uses it."""
+        """Release the cluster.
+
+        Remove it if it is removable and no other process uses it. Return whether it was removed.
+        """
         if ready is not None:
             ready.use.release()
         if not self.removable(ready, owner):
             return False
         with self._alone(context.progress):
-            if not self.removable(ready, owner):  # another process may have kept or removed it meanwhile
+            if not self.removable(ready, owner):  # another process has marked it as kept or removed it
                 return False
             if self.used():
                 context.progress(f"cluster {self.name} stays: another harness uses it")
@@ -143,7 +146,7 @@ class KindCluster(KindNodes):
     def down(self, progress: Progress) -> bool:
         """Remove the cluster, even if it is used or kept.
 
-        Return False if the harness created none with this name.
+        Return False if the harness created no cluster with this name.
         """
         with self._alone(progress):
             if self.state() is None:
@@ -153,7 +156,7 @@ class KindCluster(KindNodes):
             return self._delete_all()
 
     def _delete_all(self) -> bool:
-        """Delete the cluster, and finally its lock files. The caller does nothing else under the lock."""
+        """Delete the cluster and then its lock files. The caller must not do anything else under the lock."""
         deleted = self.delete()
         if deleted:
             for path in (self.users, self.lock):
@@ -162,16 +165,16 @@ class KindCluster(KindNodes):
 
     # -- stop, start -----------------------------------------------------------------------------------
     def paused(self) -> bool:
-        """Return whether all nodes exist and none of them runs."""
+        """Return whether the cluster has nodes and all of them are stopped."""
         return power.paused(self)
 
     def pause(self, progress: Progress) -> bool:
-        """Stop all nodes and keep their contents. Return False if they were stopped already."""
+        """Stop all nodes and keep their contents. Return False if all were stopped already."""
         with self._alone(progress):
             return power.pause(self)
 
     def resume(self, progress: Progress) -> bool:
-        """Start the nodes and wait until the cluster is ready. Return False if it was not paused."""
+        """Start the nodes and wait until the cluster is ready. Return False if the cluster was not paused."""
         with self._alone(progress), reached():
             power.owned(self)
             return start(self, progress)

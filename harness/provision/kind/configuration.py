@@ -11,28 +11,32 @@ from harness.provision.images import unpacked
 from harness.settings import Settings
 
 VOLUMES_MOUNT = "/harness-volumes"
-"""A folder that all nodes share, in place of a ReadWriteMany volume of a real cluster."""
+"""Mount path of a folder that all nodes share. It replaces a ReadWriteMany volume of a real cluster."""
 
 _ALONE = {"leader-elect": "false"}
-"""With a single control plane, leader election is not needed. It takes seconds at the first start, because
-the roles do not exist yet, and 15 s after a pause, until the old lease has expired. Renewing the leases also
-needs two writes every two seconds.
+"""With a single control plane, leader election is not needed.
+
+An election takes seconds at the first start, because the roles do not exist yet, and 15 s after a pause,
+until the old lease has expired. Renewing the leases also needs two writes every two seconds.
 """
 _UNTHROTTLED = {"kube-api-qps": "200", "kube-api-burst": "400"}
-"""The controller manager first creates an account for each of its controllers. With the default limit of 20
-requests a second, that takes 5 s, in which no pod is created.
+"""The controller manager first creates an account for each of its controllers.
+
+With the default limit of 20 requests per second, that takes 5 s, during which no pod is created.
 """
 
 _ELECTED_SOON = {"heartbeat-interval": "20", "election-timeout": "200"}
-"""In milliseconds. The only member of etcd elects itself after up to one election timeout, a second by
-default, and the API server waits for that at each start. Heartbeats go only to other members.
+"""Shorter intervals, in milliseconds.
+
+At each start, the API server waits until the only member of etcd has elected itself, which takes up to one
+election timeout (a second by default). Heartbeats go only to other members.
 """
 
 
 def configuration(
     settings: Settings, node_image: str, containerd_patches: Sequence[str], images: Path, volumes: Path
 ) -> dict[str, object]:
-    """Return kind.yaml. The nodes mount the unpacked `images` and the writable folder `volumes`.
+    """Return the content of kind.yaml. Nodes mount the unpacked `images` and the writable folder `volumes`.
 
     Three settings of the kubelet matter: a longer syncFrequency delays Kueue's certificate by a minute, a
     smaller containerLogMaxSize rotates logs before they are read, and cgroup v1 must be allowed explicitly.

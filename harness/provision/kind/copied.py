@@ -1,4 +1,4 @@
-"""Start a cluster from a template: node containers like kind's, with new keys from kubeadm.
+"""Start a cluster from a template, with node containers like kind's and new keys from kubeadm.
 
 If the attempt fails, kind creates the cluster.
 """
@@ -57,7 +57,7 @@ _WRONG = (HarnessError, ApiException, HTTPError, OSError, ValueError, KeyError, 
 
 
 def refused(kind: KindNodes, stack: Stack) -> str | None:
-    """Return the reason why kind creates such a cluster, or None if it can be started from a template.
+    """Return the reason why kind must create the cluster, or None if it can be started from a template.
 
     The reason is empty in the usual cases, which are not reported to the user.
     """
@@ -90,7 +90,7 @@ def attempt(
     own: tuple[LocalImage, LocalImage],
     context: RecordedContext,
 ) -> Begun | None:
-    """Start the cluster and return its contents. If that fails, report it as progress and return None."""
+    """Start the cluster and return what it contains. If that fails, report it as progress and return None."""
     if processes.run(["docker", "network", "inspect", _network()], timeout=30, check=False).returncode:
         return None  # kind creates its network with the first cluster
     kind.begin(stack.node_image, context)
@@ -194,7 +194,7 @@ class _Copy:
     def _identify(self, addresses: dict[str, str]) -> str:
         """Create the cluster's keys on the control plane, and start its kubelet.
 
-        Returns the files for each worker as a tar in base64.
+        Return the files for the workers as a tar in base64.
         """
         files = {}
         for node, address in addresses.items():
@@ -212,9 +212,9 @@ class _Copy:
         """Create or update Nodes with their pod CIDRs, before a worker registers itself.
 
         A node becomes Ready once it has a pod CIDR. The controller manager would assign one, but it starts
-        two seconds later, and it keeps an existing CIDR. Pods are not scheduled on the `closed` nodes, so
-        that CoreDNS runs on the control plane, as in a cluster whose workers join later, and uses no
-        resources of the workers.
+        two seconds later, and it keeps an existing CIDR. Pods are not scheduled on the `closed` nodes. So
+        CoreDNS runs on the control plane, as in a cluster whose workers join later, and uses no resources of
+        the workers.
         """
         for number, node in enumerate([self._head, *self._workers]):
             if node not in nodes:
@@ -249,14 +249,17 @@ class _Copy:
 
 
 def _placed(pods: dict[str, Object]) -> str | None:
-    """Return a message until both pods of CoreDNS are scheduled, and then None."""
+    """Return None if both pods of CoreDNS are scheduled, or else a message."""
     dns = [pod for name, pod in pods.items() if name.startswith("coredns-")]
     placed = [pod for pod in dns if pod["spec"].get("nodeName")]
     return None if len(placed) >= DNS_PODS else f"{len(placed)} of {DNS_PODS} pods have a node"
 
 
 def wait_dns(kube: Kube, seconds: float = 60) -> None:
-    """Wait until CoreDNS serves, because an earlier rank cannot resolve the others. Raises WaitError."""
+    """Wait until CoreDNS serves, because a rank that starts earlier cannot resolve others.
+
+    Raises WaitError.
+    """
 
     def serving(slices: dict[str, Object]) -> str | None:
         dns = [
@@ -294,7 +297,7 @@ def configured(text: str, cluster: str, node: str, head: str, address: str) -> s
 
 
 def packed(files: dict[str, tuple[int, str]]) -> str:
-    """Return a tar of files in base64. `files` has mode and text by path."""
+    """Return a tar of files in base64. `files` maps a path to its mode and text."""
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w") as archive:
         for path, (mode, text) in files.items():

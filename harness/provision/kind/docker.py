@@ -14,7 +14,7 @@ from harness.settings import Settings
 
 GIB = 1024**3
 CONTROL_PLANE_GIB, WORKER_GIB, SPARE_GIB = 1.2, 3.0, 1.0
-"""Disk space in GiB for each node, each of which has its own copy of the images, measured after a run."""
+"""Disk space in GiB for each node, measured after a run. Each node has its own copy of the images."""
 _CAUSES: tuple[tuple[str, CauseId], ...] = (
     ("permission denied", "docker.permission"),
     ("is too new. Maximum supported API version", "docker.unsupported"),
@@ -60,7 +60,7 @@ def room(settings: Settings) -> None:
     """
     done = processes.run(["docker", "info", "--format", "{{.DockerRootDir}}"], timeout=20, check=False)
     root = Path(done.stdout.strip() or "/var/lib/docker")
-    if not root.is_dir():  # in a virtual machine, as with Docker Desktop
+    if not root.is_dir():  # the folder is in a virtual machine, as with Docker Desktop
         return
     needed = CONTROL_PLANE_GIB + WORKER_GIB * (settings.workers or 1) + SPARE_GIB
     free = shutil.disk_usage(root).free / GIB
@@ -74,7 +74,10 @@ def room(settings: Settings) -> None:
 
 
 def port(settings: Settings) -> None:
-    """Check that the API server's port, if set, is free. Raises HarnessError (cause docker.port_taken)."""
+    """Check that the API server's port is free, if one is set.
+
+    Raises HarnessError (cause docker.port_taken).
+    """
     if not settings.api_port:
         return
     with socket.socket() as probe:

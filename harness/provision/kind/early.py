@@ -1,8 +1,8 @@
 """Load images and objects into a cluster while kind still creates it.
 
-Images are loaded once containerd responds, and objects are applied once the API server does. Meanwhile kind
-mostly waits, for the control plane and then for each node. Failures are ignored here: `install` repeats the
-missing steps and reports their errors.
+Images are loaded once containerd responds, and objects are applied once the API server does. During this
+time, kind mostly waits for the control plane and then for each node. Failures are ignored here, because
+`install` repeats the missing steps and reports their errors.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from harness.provision.kind.nodes import KindNodes
 
 LOOK_SECONDS = 0.3
 ASKED_SECONDS, PAUSE_SECONDS = 4.0, 0.2
-"""Duration of the checks in a single call to a node, and the pause between two checks."""
+"""Seconds for which a single call to a node repeats a check, and the pause between two checks."""
 _AUTHORITY = "/etc/kubernetes/pki/ca.crt"
 _CONFIGURED = "test -e /kind/kubeadm.conf && ctr version >/dev/null"
-"""kind writes this file after it has configured a node's containerd, just before kubeadm starts."""
+"""A check that containerd is configured: kind writes kubeadm.conf afterwards, just before kubeadm starts."""
 _ANSWERS = (
     "test -e /etc/kubernetes/admin.conf && "
     f"curl --silent --fail --cacert {_AUTHORITY} https://localhost:6443/livez >/dev/null"
@@ -42,14 +42,14 @@ _ANSWERS = (
 
 @dataclass
 class Begun:
-    """The images and objects that a new cluster has already."""
+    """The images and objects that a new cluster already has."""
 
     images: bool = False
     prepared: bool = False
     deployed: bool = False
     tracker: bool = False
     copied: bool = False
-    """Whether it was started from a template."""
+    """Whether the cluster was started from a template."""
 
 
 class _Stopped(Exception):
@@ -60,13 +60,13 @@ class _Stopped(Exception):
 def filling(
     kind: KindNodes, stack: Stack, own: tuple[LocalImage, LocalImage], context: RecordedContext
 ) -> Iterator[Begun]:
-    """Load the cluster that the block creates. `own` has the images of worker and tracker.
+    """Load images and objects into the cluster that the block creates. `own` is the worker and tracker image.
 
     The end of the block waits for steps that have begun. An exception in the block stops them.
     """
     begun, created, stop = Begun(), threading.Event(), threading.Event()
     if stack.mirrors or stack.containerd_patches:
-        yield begun  # kind or `install` first changes containerd's configuration, and restarts it
+        yield begun  # kind or `install` first changes containerd's configuration and restarts containerd
         return
     with ThreadPoolExecutor(2) as background:
         filling = _Filling(kind, stack, own, context, begun, created, stop)
@@ -98,11 +98,11 @@ class _Filling:
         self._loaded = threading.Event()
         """Set once the nodes have the images of controllers and tracker.
 
-        A pod without its image waits 10 s.
+        A pod whose image is missing would wait 10 s.
         """
 
     def images(self) -> None:
-        """Load all images into the nodes that need them, first the images for which pods wait."""
+        """Load all images into the nodes that need them, beginning with the images that pods wait for."""
         kind, attempt = self._kind, self._context.writer.attempt
         try:
             with attempt("nodes to have containerd"):
@@ -121,7 +121,10 @@ class _Filling:
             self._loaded.set()
 
     def objects(self) -> None:
-        """Apply controllers and tracker. Webhooks come later, because they would block kind's own pods."""
+        """Apply controllers and tracker.
+
+        `install` applies webhooks later, because they would block kind's pods.
+        """
         attempt = self._context.writer.attempt
         try:
             with attempt("API server to answer"):
@@ -145,7 +148,10 @@ class _Filling:
             return
 
     def _until(self, done: Callable[[], bool]) -> None:
-        """Wait until `done` or until kind ends. `install` does what is missing then."""
+        """Wait until `done` returns true.
+
+        Raises _Stopped if kind ends first; `install` then does the missing steps.
+        """
         while not done():
             if self._created.wait(LOOK_SECONDS):
                 if not self._stop.is_set() and done():

@@ -1,6 +1,6 @@
 """Install images, JobSet, Kueue, queues and tracker in a kind cluster.
 
-Parts that serve already are not changed, so a warm cluster needs no installation and no build.
+Parts that already serve are not changed, so a running cluster needs no installation and no build.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ class Images:
 
     @property
     def fingerprint(self) -> str:
-        """Return the fingerprint of everything that `install` installs once."""
+        """Return the fingerprint of everything that `install` installs only once per cluster."""
         parts = [*(path.read_bytes() for path in self.stack.controllers), self.tracker.tag.encode()]
         return hashlib.sha256(b"\0".join(parts)).hexdigest()
 
@@ -87,7 +87,7 @@ class Images:
 
 
 def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -> Begun | None:
-    """Return the contents of the created cluster, or None if an existing cluster serves."""
+    """Create the cluster and return what it already contains, or reuse a serving cluster and return None."""
     progress, stack = context.progress, images.stack
     state = kind.state()
     if state is not None and state.phase != "creating" and (nodes := kind.running()):
@@ -194,7 +194,7 @@ def install(
 
 
 def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:
-    """Check that an earlier installation still serves. Only the images may be newer."""
+    """Check that an earlier installation still serves. Newer images are loaded into the nodes."""
     writer = context.writer
     with _travelling(kind, images, context):
         with writer.stage("controllers"), reached():
@@ -206,7 +206,10 @@ def _prove(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext
 
 @contextmanager
 def _travelling(kind: KindNodes, images: Images, context: RecordedContext) -> Iterator[None]:
-    """Load the images of ranks and tracker during the block. Its end waits for them."""
+    """Load the images of ranks and tracker during the block.
+
+    The end of the block waits until they are loaded.
+    """
 
     def travel() -> None:
         with context.writer.stage("images to nodes"):
@@ -260,7 +263,7 @@ def _mark_ready(kind: KindNodes, state: State, fingerprint: str) -> None:
 
 
 def start(kind: KindNodes, progress: Progress) -> bool:
-    """Start a paused cluster and wait until it is ready. Return False if it was not paused."""
+    """Start a paused cluster and wait until it is ready. Return False if the cluster was not paused."""
     if not power.paused(kind):
         return False
     progress(f"cluster {kind.name}: was paused; starting its nodes")

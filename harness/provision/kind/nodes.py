@@ -1,8 +1,8 @@
 """The nodes of a kind cluster that belongs to the harness: create, check, reuse and delete them.
 
-A state file, <state>/clusters/<name>/state.json, records the created cluster. It is written before the
-creation and removed after the deletion. The kubeconfig is beside it. A cluster without a state file belongs
-to somebody else, and is neither used nor deleted. The user's own kubeconfig is never written.
+A state file, <state>/clusters/<name>/state.json, records the created cluster. The file is written before the
+creation and removed after the deletion. The kubeconfig is in the same folder. A cluster without a state file
+was not created by the harness, and is neither used nor deleted. The user's own kubeconfig is never written.
 """
 
 from __future__ import annotations
@@ -72,7 +72,10 @@ class KindNodes:
         return list(self.running())
 
     def running(self) -> dict[str, bool]:
-        """Return whether each node container is not stopped, by name, control plane first."""
+        """Return the node containers by name, control plane first.
+
+        The value is False for a stopped container.
+        """
         listed = processes.run(
             [
                 "docker",
@@ -92,12 +95,12 @@ class KindNodes:
         return {node: states[node] not in _STOPPED for node in ordered}
 
     def used_from_now_on(self) -> None:
-        """Remember which cluster with this name is used, so that `deleted` can recognise another one."""
+        """Remember the cluster's creation time, so that `deleted` can detect a new one with the same name."""
         state = self.state()
         self._made = state.created_at if state else ""
 
     def deleted(self) -> str | None:
-        """Return a message if the cluster with this name is not the one in use, or else None."""
+        """Return a message if the cluster in use was deleted or replaced by a new one, or else None."""
         try:
             nodes = self.nodes()
         except HarnessError:
@@ -121,9 +124,9 @@ class KindNodes:
         return Kube(self.kubeconfig, self.context)
 
     def trouble(self, nodes: Sequence[str] | None = None) -> HarnessError | None:
-        """Return why the harness's cluster cannot be used, with the cause, or None.
+        """Return an error that states why the cluster cannot be used, or None if it can be used.
 
-        The default for `nodes` comes from Docker.
+        By default, `nodes` are the nodes in Docker.
         """
         from harness.provision.kind import health
 
@@ -152,7 +155,7 @@ class KindNodes:
         containerd_patches: tuple[str, ...],
         context: RecordedContext,
     ) -> None:
-        """Create the nodes and wait until all are Ready. On failure, only kind's logs are kept."""
+        """Create the nodes and wait until all are Ready. On failure, kind's logs are kept."""
         import yaml
 
         from harness.provision.images import unpacked
@@ -186,7 +189,7 @@ class KindNodes:
         self.created()
 
     def begin(self, node_image: str, context: RecordedContext) -> None:
-        """Check the requirements of a cluster, remove an old one's leftovers, and write the state file."""
+        """Check a new cluster's requirements, remove leftovers of an old one, and write the state file."""
         self.refuse_foreign()
         docker.tools(self.settings)
         docker.room(self.settings)
@@ -221,7 +224,7 @@ class KindNodes:
         )
 
     def delete(self) -> bool:
-        """Remove the harness's cluster and its state. Return False if there was none."""
+        """Remove the harness's cluster and its state. Return False if the harness had created no cluster."""
         if self.state() is None:
             return False
         self.remove_volumes()
@@ -240,14 +243,17 @@ class KindNodes:
                 check=attempt == 2,
                 cause="cluster.delete_failed",
             )
-            # An interrupted creation may still add a container.
+            # An interrupted creation can still add a container.
             if done.returncode == 0 and not self.exists():
                 break
         shutil.rmtree(self.dir, ignore_errors=True)
         return True
 
     def remove_volumes(self, name: str = "") -> None:
-        """Remove the pods' files in one shared folder or in all, as root in a node."""
+        """Remove the shared folder `name` with the pods' files, or all shared folders.
+
+        A node does this as root.
+        """
         from harness.provision.kind.configuration import VOLUMES_MOUNT
 
         left = sorted(self.volumes.glob("*")) if not name else [self.volumes / name]
@@ -262,7 +268,8 @@ class KindNodes:
     def use(self) -> Hold:
         """Mark the cluster as used.
 
-        Until the hold is released, no other process removes it as unused. The caller must hold `lock`.
+        Until the returned lock is released, no other process removes the cluster as unused. The caller must
+        hold `lock`.
         """
         return take(self.users, shared=True)
 
@@ -271,9 +278,9 @@ class KindNodes:
         return in_use(self.users)
 
     def abandoned(self) -> bool:
-        """Return whether all users ended without removing it, and it is not to be kept.
+        """Return whether no process uses the cluster any more, although it exists and should not be kept.
 
-        The caller holds `lock`.
+        The caller must hold `lock`.
         """
         state = self.state()
         return state is not None and not state.kept and not self.used()
@@ -285,7 +292,7 @@ class KindNodes:
             self.save(replace(state, kept=True))
 
     def export_logs(self, folder: Path) -> None:
-        """Export node logs for the evidence. Never raises. On failure, the reason is written instead."""
+        """Export node logs for the evidence. If kind fails, write the reason to a file instead of raising."""
         folder.mkdir(parents=True, exist_ok=True)
         try:
             self._kind(["export", "logs", "--name", self.name, str(folder)], timeout=120)

@@ -16,28 +16,31 @@ if TYPE_CHECKING:
     from harness.core.kubernetes import Object
 
 STOP_SECONDS = 2
-"""Timeout of `docker stop`. A shutdown by systemd takes longer than any tested limit (30 s). Killing loses
-nothing, because etcd has written what it acknowledged, and files of pods stay."""
+"""Timeout of `docker stop`.
+
+A longer timeout has no use: a shutdown by systemd takes longer than any tested limit (30 s). Killing the
+nodes loses no data, because etcd has stored every write that it acknowledged, and files of pods are kept.
+"""
 SERVE_SECONDS = 120
 STARTING_SECONDS = 180
 """Maximum seconds until a cluster serves, after Docker or the machine restarted its nodes."""
 FIRST_START = timedelta(seconds=30)
-"""A container whose last start is later than this after its creation was started before."""
+"""A container that was last started more than this time after its creation has been restarted."""
 CAUSE: Final = "cluster.unhealthy"
 
 
 def paused(kind: KindNodes) -> bool:
-    """Return whether all nodes exist and none of them runs."""
+    """Return whether the cluster has nodes and all of them are stopped."""
     return stopped(kind.running())
 
 
 def stopped(running: Mapping[str, bool]) -> bool:
-    """Return whether nodes exist and none of them runs."""
+    """Return whether there are nodes and none of them runs. `running` maps a node to whether it runs."""
     return bool(running) and not any(running.values())
 
 
 def pause(kind: KindNodes) -> bool:
-    """Stop all nodes. Return False if they are stopped already.
+    """Stop all nodes. Return False if all are stopped already.
 
     Raises UsageError for a cluster that the harness did not create, or that is in use.
     """
@@ -53,7 +56,7 @@ def pause(kind: KindNodes) -> bool:
 
 
 def restarted(kind: KindNodes) -> datetime | None:
-    """Return the time of the nodes' restart, or None unless all of them were restarted recently."""
+    """Return the time of the first node's restart, or None if not all nodes were restarted recently."""
     command = ["docker", "inspect", "--format", "{{.Created}} {{.State.StartedAt}}", *kind.nodes()]
     said = processes.run(command, timeout=30, cause="docker.daemon_down").stdout.splitlines()
     times = [[datetime.fromisoformat(f"{each[:19]}+00:00") for each in line.split()] for line in said]
@@ -94,9 +97,9 @@ def _stop(node: str) -> None:
 
 
 def _said_ready_since(node: Object, started: datetime) -> bool:
-    """Return whether a node reported Ready since the start.
+    """Return whether a node has reported Ready since it was started.
 
-    A report from before the stop does not count. API times are whole seconds.
+    Reports from before the stop do not count. Times in the API are whole seconds.
     """
     from harness.core.kubernetes import condition
 

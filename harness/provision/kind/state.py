@@ -14,20 +14,20 @@ class State:
 
     name: str
     phase: str
-    """creating, created, ready"""
+    """The phase: creating, created or ready."""
     node_image: str
     workers: int
     created_at: str
     fingerprint: str = ""
-    """Fingerprint of everything installed in the cluster, set once all of it is ready."""
+    """Fingerprint of everything that is installed in the cluster, set once all parts are ready."""
     owner: str = ""
-    """Nonce of the run that created it. That run removes it if it is never used."""
+    """Nonce of the run that created the cluster. That run removes the cluster if no run used it."""
     kept: bool = False
-    """Whether it is to be kept (KEEP_CLUSTER, `harness up`). Then only `harness down` removes it."""
+    """Whether the cluster is kept (KEEP_CLUSTER, `harness up`). Then only `harness down` removes it."""
 
 
 def read(folder: Path) -> State | None:
-    """Return the state in a cluster's folder, or None if there is no readable one."""
+    """Return the state in a cluster's folder, or None if there is no readable state file."""
     try:
         document = json.loads((folder / "state.json").read_text())
         known = [field.name for field in fields(State) if field.name in document]

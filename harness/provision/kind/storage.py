@@ -59,7 +59,10 @@ def remove_large(kube: Kube, namespace: str, progress: Progress) -> None:
 
 
 def _written(node: str) -> dict[str, int]:
-    """Return bytes by container id, and by pod UID for logs and emptyDirs, or {} without a response."""
+    """Return bytes by container id, and by pod UID for logs and emptyDirs.
+
+    The result is empty if the node does not respond.
+    """
     try:
         return sizes(
             processes.run(["docker", "exec", node, "bash", "-c", _LOOK], timeout=SECONDS).stdout.splitlines()
@@ -69,7 +72,7 @@ def _written(node: str) -> dict[str, int]:
 
 
 def sizes(lines: Iterable[str]) -> dict[str, int]:
-    """Return the sums of a node's output, by container id and pod UID.
+    """Return the bytes in a node's output, summed by container id and by pod UID.
 
     Lines are "<container id> <bytes> <inodes>" from containerd and "<bytes> <path>" from `du`. The path is
     "<uid>/volumes/…" for emptyDirs and "<namespace>_<name>_<uid>" for logs.

@@ -1,8 +1,8 @@
-"""Templates of clusters: a node image with the etcd data and containerd images of a new cluster, but no keys.
+"""Templates of clusters: node images with the etcd data and containerd images of a new cluster, but no keys.
 
 A template is a Docker image. It is created from a newly installed cluster, and later clusters are started
-from it (`copied`). It contains no nodes, pods and Secrets of that cluster, and nothing with the cluster's
-name. Each copy creates its own certificates, tokens and kubeconfigs.
+from it (see copied.py). It contains no Nodes, Pods or Secrets of that cluster, and no object with the
+cluster's name. Each copy creates its own certificates, tokens and kubeconfigs.
 """
 
 from __future__ import annotations
@@ -89,20 +89,20 @@ _NAMING = (
     "configmaps/kube-system/kube-proxy",
     "configmaps/kube-system/kubeadm-config",
 )
-"""Objects that contain the name, the address or the authority of the cluster."""
+"""Etcd keys of objects that contain the cluster's name, address or certificate authority."""
 _AUTHORITY = "kube-root-ca.crt"
 _REGISTRY = "/registry/"
 
 
 @dataclass(frozen=True)
 class Template:
-    """A template in the local Docker."""
+    """A template that exists as an image in the local Docker."""
 
     image: str
     made: str
     """Creation time in ISO 8601."""
     configurations: dict[str, str]
-    """kind's kubeadm.conf for a node of each role."""
+    """kind's kubeadm.conf for a node, by the node's role."""
     dns: Object
     """The Deployment of CoreDNS."""
 
@@ -113,7 +113,11 @@ class Template:
 
 
 def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: RunContext) -> str:
-    """Return the image's name, a digest of its contents, the code that creates it, and its links' targets."""
+    """Return the template's image reference.
+
+    Its tag is a digest of the template's contents, the code that creates clusters, and the targets of the
+    links.
+    """
     from harness.provision.kind.configuration import configuration
 
     of = configuration(settings, stack.node_image, (), Path("/images"), Path("/volumes"))
@@ -133,7 +137,7 @@ def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: Ru
 
 
 def find(image: str) -> Template | None:
-    """Return the template with this name, or None if there is no readable one."""
+    """Return the template with this name, or None if there is no readable template."""
     command = ["docker", "image", "inspect", "--format", f'{{{{index .Config.Labels "{LABEL}"}}}}', image]
     done = processes.run(command, timeout=30, check=False)
     try:
@@ -197,7 +201,7 @@ def keys(found: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[str,
     """Return the etcd keys for a template, each with `key` and `value` in base64, as in etcd's response.
 
     `late` has the names of objects that are applied once their controllers serve. Raises HarnessError for an
-    unknown kind, because a copy without it might differ from the cluster.
+    unknown kind, because a copy without its objects might differ from the cluster.
     """
     kept = []
     for each in found:
@@ -255,7 +259,7 @@ def puts(kept: Sequence[dict[str, str]], limit: int = 1_000_000) -> Iterator[str
 
 @cache
 def _program() -> str:
-    """Return a digest of the code that creates clusters. Other code may create a different cluster."""
+    """Return a digest of the code that creates clusters. Other code can create a different cluster."""
     digest = hashlib.sha256()
     for path in sorted(FILES.parents[1].glob("*/*.py")) + sorted(FILES.iterdir()):
         digest.update(path.read_bytes())

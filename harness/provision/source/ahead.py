@@ -1,4 +1,4 @@
-"""Download Go modules before the build needs them, during half a minute in which the CPUs are idle."""
+"""Download Go modules before the build needs them, during half a minute in which the CPUs would be idle."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.provision.source.store import Store
 
 
 def download_modules(context: RunContext) -> None:
-    """Download the modules that `build` will compile into Go's module cache. Needs Go on PATH.
+    """Download the modules that `build` will compile. They go into Go's module cache. Requires Go on PATH.
 
     A failure is only reported as progress, because the build tries again and raises the error.
     """
@@ -26,7 +26,7 @@ def download_modules(context: RunContext) -> None:
     go = Go(Shell(plan.store.logs() / "modules.log"), plan.versions.go, plan.store.go_cache)
     progress("Go modules: downloading meanwhile …")
     try:
-        # Uses its own folder, because another process may be building, and it removes unknown files.
+        # A separate folder, because a concurrent build would remove unknown files from the store.
         with tempfile.TemporaryDirectory() as folder:
             go.require(plan.modules.values(), Path(folder))
             go.packages(plan.modules.values(), Path(folder))

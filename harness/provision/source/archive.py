@@ -1,7 +1,7 @@
-"""Write images as files in the format of `docker save`, for programs that need no other files.
+"""Write images that contain a program to an archive in the format of `docker save`.
 
-They are not built with Docker for two reasons: no registry.k8s.io/… tag appears in the user's Docker, and no
-layer contains a whiteout (containerd cannot unpack one if its own folder is on an overlay).
+The images are not built with Docker, for two reasons. No registry.k8s.io/… tag appears in the user's Docker,
+and no layer contains a whiteout, which containerd cannot unpack if its own folder is on an overlay.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 @dataclass(frozen=True)
 class ProgramImage:
-    """A program as the entrypoint of an image, with or without a root file system."""
+    """An image whose entrypoint is a program, with or without a root file system."""
 
     tag: str
     program: Path
     at: str
-    """The program's absolute path in the image."""
+    """The absolute path of the program in the image."""
     user: str = "0:0"
     root: Path | None = None
     """A tar file with a complete root file system."""

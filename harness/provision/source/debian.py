@@ -1,4 +1,4 @@
-"""Build a Debian root from the mirror that this machine's own apt uses."""
+"""Build a Debian root file system from the mirror that this machine's own apt uses."""
 
 from __future__ import annotations
 
@@ -15,21 +15,22 @@ _APT = (
     'Acquire::Languages "none"',
 )
 _DPKG = (
-    "force-unsafe-io",  # an incomplete image is discarded, so nothing has to be synced to disk
+    "force-unsafe-io",  # an incomplete image is discarded, so syncing files to disk has no use
     *(f"path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "locale", "info", "lintian")),
 )
 _CLOSED = 'for fd in /proc/$$/fd/*; do fd=${fd##*/}; [ $fd -le 2 ] || eval "exec $fd>&-"; done; exec "$@"'
 ALONE = ("bash", "-c", _CLOSED, "bash")
-"""Closes the inherited descriptors of lock files. mmdebstrap's pipes would otherwise get higher numbers, and
-dash, with which it writes to these pipes, supports no number above 9.
+"""A command prefix that closes the inherited descriptors of lock files.
+
+Otherwise mmdebstrap's pipes would get descriptor numbers above 9, which dash, its shell, does not support.
 """
 SUITES = {"bookworm", "trixie", "forky", "sid", "stable", "oldstable", "testing", "unstable"}
 
 
 def mirror(etc: Path = Path("/etc/apt")) -> str:
-    """Return the URL of Debian's archive in apt's sources, with the machine's own sources first.
+    """Return the first URL of Debian's archive in apt's sources. The machine's original sources come first.
 
-    Raises HarnessError if there is none, as on a machine without Debian.
+    Raises HarnessError if there is none, as on a machine that does not run Debian.
     """
     folder = etc / "sources.list.d"
     files = [etc / "sources.list", folder / "debian.sources"]
@@ -47,7 +48,7 @@ def mirror(etc: Path = Path("/etc/apt")) -> str:
 
 
 def mirrors(text: str) -> list[str]:
-    """Return the URLs of Debian's archive in a file, in either of apt's formats, in order."""
+    """Return the URLs of Debian's archive in the text of an apt source file (.list or .sources), in order."""
     return [
         uri
         for source in (*apt.parse_one_line(text), *apt.parse_deb822(text))
@@ -58,10 +59,11 @@ def mirrors(text: str) -> list[str]:
 
 
 def import_root(shell: Shell, suite: str, tag: str, work: Path) -> None:
-    """Import a minimal root of `suite` as Docker image `tag`. Needs root.
+    """Import a minimal root file system of `suite` as Docker image `tag`. Requires root privileges.
 
-    Its apt also has sid as a source, pinned so that packages come from there only by name. dpkg's excluded
-    paths and unsafe I/O apply to every package that is installed on this root later.
+    The image's apt also has sid as a source, pinned so that a package comes from sid only if it is requested
+    by name. dpkg's excluded paths and unsafe I/O also apply to packages that are installed in the image
+    later.
     """
     address = mirror()
     sources, archive = work / "sid.sources", work / "root.tar"

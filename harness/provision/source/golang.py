@@ -1,8 +1,8 @@
-"""Build programs from Go modules, with a single generated module in the cache.
+"""Build programs from Go modules, through a single generated Go module in the cache.
 
-That module requires all the others, so every dependency has one version, and shared packages are compiled
-once: Kueue and JobSet use the same Kubernetes packages as the API server (docs/decisions/026). The user's own
-module is never changed.
+The generated module requires all other modules. So every dependency has one version, and shared packages are
+compiled once: Kueue and JobSet use the same Kubernetes packages as the API server (docs/decisions/026). A Go
+module of the user is never changed.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from harness.provision.source.versions import Versions
 ENVIRONMENT = {
     "CGO_ENABLED": "0",
     "GOFLAGS": "-mod=mod -buildvcs=false",
-    "GOGC": "off",  # of the compiler itself: building etcd took a quarter less CPU time
+    "GOGC": "off",  # applies to the compiler: building etcd took a quarter less CPU time
     "GOMEMLIMIT": "2GiB",
     "GOOS": "linux",
     "GOTOOLCHAIN": "local",
     "GOWORK": "off",
 }
 NO_DEBUG_DATA = "-gcflags=all=-dwarf=false"
-"""Omits debug data, which the linker strips anyway (-s -w).
+"""An option that omits debug data, which the linker strips anyway (-s -w).
 
-For etcd it saved 12 % CPU time and 22 % cache.
+For etcd, it saved 12 % of the CPU time and 22 % of the cache.
 """
 KUBERNETES = [
     "kubeadm",
@@ -53,13 +53,16 @@ class Module:
     path: str
     version: str
     packages: Mapping[str, str]
-    """Maps a program to its import path. If there are several, each path must end with the program's name."""
+    """Maps a program to its import path. If there are several programs, each path must end with its name."""
     main: str = ""
-    """A file of the harness that is built instead of packages."""
+    """A Go file of the harness that is built instead of `packages`."""
     stamps: tuple[str, ...] = ()
     """Variables that the linker sets, as `package.Variable=value`."""
     staging: bool = False
-    """Whether it requires its own parts at v0.0.0, as Kubernetes does: they are v0.N.P for version v1.N.P."""
+    """Whether the module requires its own submodules at v0.0.0, as Kubernetes does.
+
+    For version v1.N.P, their real version is v0.N.P.
+    """
     programs: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -67,15 +70,15 @@ class Module:
 
     @property
     def mains(self) -> tuple[str, ...]:
-        """Return what Go builds in the module that requires this one."""
+        """Return the packages to build with Go in the generated module."""
         return (f"./{self.name}",) if self.main else tuple(self.packages.values())
 
 
 def modules(versions: Versions) -> dict[str, Module]:
-    """Return all modules that are built, by name."""
+    """Return all modules to build, by name."""
     _, minor, _ = versions.kubernetes.split(".")
     stamp = {
-        "gitVersion": versions.kubernetes,  # kubeadm refuses to work without one
+        "gitVersion": versions.kubernetes,  # kubeadm refuses to run without a version
         "gitMajor": "1",
         "gitMinor": minor,
         "gitTreeState": "clean",
@@ -115,9 +118,9 @@ def modules(versions: Versions) -> dict[str, Module]:
 
 @dataclass(frozen=True)
 class Go:
-    """The Go on PATH, not older than `oldest`, with its own proxy and module cache.
+    """The Go toolchain on PATH, with its configured proxy and module cache. `oldest` is the minimum version.
 
-    Compiled packages are cached in `cache`, not in the user's cache, because a full build leaves 7 GB.
+    Compiled packages are cached in `cache` and not in the user's cache, because a full build leaves 7 GB.
     """
 
     shell: Shell
@@ -143,7 +146,10 @@ class Go:
             )
 
     def download(self, path: str, version: str, work: Path) -> Path:
-        """Return a module's folder in Go's own cache: read-only, checked against the checksum database."""
+        """Download a module, and return its folder in Go's module cache.
+
+        The folder is read-only, and its content was verified with the checksum database.
+        """
         (work / "go.mod").write_text(f"module download\n\ngo {self.oldest}\n")
         out = self.shell.run(
             ["go", "mod", "download", "-json", f"{path}@{version}"], cwd=work, env=self._environment
@@ -151,9 +157,9 @@ class Go:
         return Path(json.loads(out)["Dir"])
 
     def require(self, modules: Iterable[Module], work: Path) -> None:
-        """Create a Go module in the empty folder `work` that requires all of these, for `build`.
+        """Create the generated Go module, which requires all `modules`, in the empty folder `work`.
 
-        If two need different versions of a dependency, Go chooses the newer one for both.
+        If two modules need different versions of a dependency, Go chooses the newer version for both.
         """
         required: dict[str, str] = {}
         sums: set[str] = set()
@@ -167,21 +173,21 @@ class Go:
             required[module.path] = module.version
             if module.staging:
                 required |= dict.fromkeys(self._parts(folder), re.sub(r"^v1\.", "v0.", module.version))
-            # A module's own sums list every dependency, even those that no checksum database has.
+            # A module's go.sum lists every dependency, even those that are in no checksum database.
             sums |= set((folder / "go.sum").read_text().splitlines())
         lines = [f"module build\n\ngo {self.oldest}\n", *(f"require {p} {v}" for p, v in required.items())]
         (work / "go.mod").write_text("\n".join(lines) + "\n")
         (work / "go.sum").write_text("".join(f"{line}\n" for line in sorted(sums)))
 
     def _parts(self, folder: Path) -> list[str]:
-        """Return the paths of a module's own parts, which it requires at v0.0.0."""
+        """Return the paths of a module's own submodules, which it requires at v0.0.0."""
         listed = self.shell.run(["go", "mod", "edit", "-json", folder / "go.mod"], env=self._environment)
         return [part["Path"] for part in json.loads(listed)["Require"] if part["Version"] == "v0.0.0"]
 
     def packages(self, modules: Iterable[Module], work: Path) -> int:
-        """Return the number of packages of these modules' programs.
+        """Return the number of Go packages that the programs of these modules import, including their own.
 
-        Downloads missing modules concurrently.
+        Missing modules are downloaded concurrently.
         """
         mains = [main for module in modules for main in module.mains]
         listed = self.shell.run(["go", "list", "-deps", *mains], cwd=work, env=self._environment)
@@ -190,14 +196,14 @@ class Go:
     def build(
         self, module: Module, work: Path, target: Path, compiled: Callable[[], None] = lambda: None
     ) -> None:
-        """Build the programs of a module that `work` requires into `target`.
+        """Build the programs of a module, and write them to `target`.
 
-        `compiled` is called for each package that is compiled.
+        `work` is the folder passed to `require`. `compiled` is called for each package that is compiled.
         """
         linked = " ".join(["-s -w", *(f"-X {stamp}" for stamp in module.stamps)])
         several = len(module.mains) > 1
         output = f"{target}/" if several else str(target / module.programs[0])
-        # One compiler per CPU, each of which may use half of the CPUs: on 2, etcd took 8 % less CPU time.
+        # One compiler per CPU, each limited to half of the CPUs. On 2 CPUs, etcd took 8 % less CPU time.
         command = ["go", "build", "-v", "-p", str(_processors()), NO_DEBUG_DATA, "-ldflags", linked]
         command += ["-o", output, *module.mains]
         self.shell.run(command, cwd=work, env=self._environment, each_line=lambda _line: compiled())

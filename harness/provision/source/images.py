@@ -32,18 +32,23 @@ for folder in /var/lib/containerd/io.containerd.snapshotter.v1.overlayfs/snapsho
   mv "$folder" "$own" && ln -s "$own" "$folder" || exit 1
 done
 """
-"""Moves the files of the node's images out of /var. kind creates a volume for /var of each node, into which
-Docker copies the image's files: 0.5 GB per node, and 8 s of CPU time for three nodes.
+"""A script that moves the files of the images on the node out of /var.
+
+For /var of each node, kind creates a volume, into which Docker copies the node image's files: 0.5 GB per
+node, and 8 s of CPU time for three nodes.
 """
 
 
 @dataclass(frozen=True)
 class NodeParts:
-    """The parts of a node image. `programs` are by name; `kind_files` is kind's images/base/files."""
+    """The parts of a node image.
+
+    `programs` maps a name to a path. `kind_files` is kind's images/base/files.
+    """
 
     kubernetes: str
     expected: Mapping[str, str]
-    """Versions of the etcd and coredns that were built. kubeadm must require the same versions."""
+    """The versions of etcd and CoreDNS that were built. kubeadm must require the same versions."""
     programs: Mapping[str, Path]
     kind_files: Path
     root: str
@@ -88,14 +93,14 @@ def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
 
 
 def build_controller(shell: Shell, program: Path, tag: str, work: Path) -> None:
-    """Build a controller's image as `tag`: /manager, run by a non-root user, as in published images."""
+    """Build a controller's image as `tag`. As in published images, a non-root user runs /manager."""
     archive = work / "image.tar"
     write([ProgramImage(tag, program, "/manager", user="65532:65532")], archive)
     shell.run(["docker", "load"], stdin=archive)
 
 
 def tags(shell: Shell) -> set[str]:
-    """Return the harness's image tags in Docker, in one call."""
+    """Return the tags of all harness/* images in Docker."""
     listed = [
         "docker",
         "image",
@@ -109,7 +114,7 @@ def tags(shell: Shell) -> set[str]:
 
 
 def _wanted_images(shell: Shell, parts: NodeParts) -> dict[str, str]:
-    """Return kubeadm's image for each program."""
+    """Return the image that kubeadm requires for each program, by the name of the program."""
     kubeadm = parts.programs["kubeadm"]
     listed = shell.run([kubeadm, "config", "images", "list", "--kubernetes-version", parts.kubernetes])
     wanted = {image.rpartition("/")[2].partition(":")[0]: image for image in listed.split()}
@@ -192,10 +197,10 @@ def _container(shell: Shell, *arguments: str) -> Iterator[str]:
 
 
 def _name(shell: Shell) -> str:
-    """Return the name of the build container, of which there is only one per cache.
+    """Return the name of the build container. There is only one per cache.
 
-    A name is used instead of a label, because a commit copies labels to the image, and so to every node that
-    starts from it.
+    Leftovers are found by name and not by a label, because a commit would copy the label to the image and so
+    to every node that starts from it.
     """
     return f"harness-build-{key(str(shell.log.parent))}"
 

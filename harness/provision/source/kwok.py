@@ -34,7 +34,7 @@ def kwok(context: RunContext) -> Kwok:
     """Return KWOK, built from its Go module if the cache lacks it.
 
     Raises ToolError or HarnessError (cause cluster.node_image), and UsageError if the versions file has no
-    version of it.
+    version of KWOK.
     """
     version = pinned("simulation", "kwok")
     controller = program(Module("kwok", PATH, version, {"kwok": f"{PATH}/cmd/kwok"}), context)

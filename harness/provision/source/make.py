@@ -1,4 +1,7 @@
-"""Build all missing artefacts. Debian's steps mostly wait for disk and network, so they run beside Go's."""
+"""Build all missing artefacts.
+
+The Debian steps mostly wait for disk and network, so they run concurrently with the Go steps.
+"""
 
 from __future__ import annotations
 
@@ -21,12 +24,12 @@ from harness.provision.source.shell import CAUSE, Shell
 from harness.provision.source.store import Store
 
 TOLD_SECONDS = 20.0
-"""Seconds between two lines of progress while Go compiles."""
+"""Seconds between two progress messages while Go compiles."""
 
 
 @dataclass(frozen=True)
 class SourceStack:
-    """Images by their local Docker tags, and manifests that refer to them."""
+    """The local Docker tags of images, and the paths of manifests that refer to these images."""
 
     node_image: str
     kubernetes: str
@@ -40,8 +43,8 @@ def build(context: RunContext, node_made: Callable[[str], object]) -> SourceStac
     """Build all images of a cluster from Go modules and Debian packages, without a registry.
 
     Existing artefacts are not built again. `node_made` is called with a newly built node image, while the
-    controllers are compiled. One process builds at a time, and others wait. Needs root (mmdebstrap), Docker
-    and Go.
+    controllers are compiled. One process builds at a time, and others wait. Requires root privileges (for
+    mmdebstrap), Docker and Go.
 
     Raises ToolError or HarnessError (cause cluster.node_image or controllers.image_failed). A ToolError
     contains the path of the log.
@@ -76,7 +79,7 @@ def _stack(plan: Plan) -> SourceStack:
 
 
 def _missing(plan: Plan, shell: Shell) -> set[str]:
-    """Return the missing tags of Docker and the missing files."""
+    """Return the tags of missing Docker images and the paths of missing files."""
     present = images.tags(shell)
     controllers = {plan.controller_image(name) for name in CONTROLLERS}
     files = {plan.manifest(name) for name in CONTROLLERS}
@@ -85,7 +88,7 @@ def _missing(plan: Plan, shell: Shell) -> set[str]:
 
 @dataclass
 class _Compiling:
-    """Reports every TOLD_SECONDS how many packages are left, and an estimate of the time."""
+    """Reports the number of compiled packages and the estimated remaining time, every TOLD_SECONDS."""
 
     packages: int
     progress: Progress
@@ -113,7 +116,7 @@ class _Making:
     node_made: Callable[[str], object]
 
     def everything(self) -> None:
-        """Run the missing steps, except those whose results no other missing step needs."""
+        """Run the steps whose results are missing, unless no remaining step needs the result."""
         images.remove_leftovers(self.shell)
         go = Go(self.shell, self.plan.versions.go, self.plan.store.go_cache)
         go.check()
@@ -195,7 +198,7 @@ class _Programs:
     compiling: _Compiling | None = None
 
     def make(self, names: Iterable[str], shell: Shell | None = None) -> None:
-        """Build the missing programs of these modules. `shell` may set another cause."""
+        """Build the missing programs of these modules. `shell` can set another cause for errors."""
         plan = self.making.plan
         missing = [plan.modules[name] for name in names if not plan.programs(name).is_dir()]
         for module in missing:
@@ -207,7 +210,7 @@ class _Programs:
                 replace(self.go, shell=shell or self.go.shell).build(module, self.module, made, compiled)
 
     def _prepared(self) -> _Compiling:
-        """Require every module once, and count the packages of the missing programs."""
+        """Download all modules on the first call. Return the progress reporter for the missing programs."""
         if self.compiling is None:
             plan = self.making.plan
             with self.making._step("Go modules: downloading"):

@@ -15,7 +15,7 @@ CONTAINER = "manager"
 
 
 class _Loader(yaml.CSafeLoader):
-    """Parses YAML as Kubernetes does: a date or a lone `=` is a string."""
+    """A YAML loader that parses as Kubernetes does: a date or a lone `=` is a string."""
 
 
 _Loader.yaml_implicit_resolvers = {
@@ -37,12 +37,13 @@ def render(documents: Iterable[Document]) -> str:
 def adapt(
     documents: Iterable[Document], images: Mapping[str, str | None], *, cpu_request: str = "50m"
 ) -> list[Document]:
-    """Return copies in which each Deployment of `images` can start soon on 2 cores.
+    """Return copies of the documents, in which each Deployment in `images` starts quickly on 2 cores.
 
     `images` maps the names of the expected Deployments to the image of their container `manager`. None keeps
-    the published image. An image that the node has is not pulled. The CPU request is `cpu_request`
-    (published: 500m, more than 2 cores have left). The readiness probe runs at once and every second
-    (published: after 5 s, every 10 s). Everything else stays, including the command and CRDs.
+    the published image. An image that exists on the node is not pulled. The CPU request is `cpu_request`
+    (published: 500m, which is more than 2 cores have left). The readiness probe runs immediately and then
+    every second (published: after 5 s, every 10 s). Everything else is unchanged, including the command and
+    CRDs.
 
     Raises HarnessError if an expected Deployment or its container is missing.
     """

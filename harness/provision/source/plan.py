@@ -1,4 +1,4 @@
-"""Derive the names of all artefacts from the versions and the harness's files, without building anything."""
+"""Derive the names of all artefacts from the versions and the harness's files, without building them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ CONTROLLERS = ("jobset", "kueue")
 
 @dataclass(frozen=True)
 class Plan:
-    """The places of all steps' results. The key of a step includes the keys of the steps that it uses."""
+    """The locations of all steps' results.
+
+    A step's key includes the keys of the steps whose results it uses.
+    """
 
     store: Store
     versions: Versions
@@ -25,7 +28,7 @@ class Plan:
         return golang.modules(self.versions)
 
     def programs(self, name: str) -> Path:
-        """Return the folder with a Go module's programs."""
+        """Return the folder for a Go module's compiled binaries."""
         module = self.modules[name]
         return self.store.path(name, module.version, self._go_key())
 
@@ -58,7 +61,10 @@ class Plan:
         return key("root", self.versions.debian, file_input("sid.pref"), code_input(debian.__file__))
 
     def _go_key(self) -> str:
-        """Return the key of all programs, which share the requirements of all modules."""
+        """Return the key of all compiled binaries.
+
+        They share one key, because one Go module requires all modules.
+        """
         modules = self.modules.values()
         mains = [file_input(module.main) for module in modules if module.main]
         return key("go", *map(repr, modules), *mains, self.versions.go, code_input(golang.__file__))

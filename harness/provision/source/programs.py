@@ -1,6 +1,6 @@
 """Build the programs of a Go module that is not part of the cluster.
 
-It has its own lock and key, so that a change of it causes no other build.
+The module has its own lock and key, so that a change of its version causes no other build.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def program(module: Module, context: RunContext) -> Path:
 
 
 def programs(module: Module, context: RunContext) -> Path:
-    """Return the folder with a module's programs, which are built if the cache lacks them.
+    """Return the folder with a module's compiled programs. They are built if the cache lacks them.
 
     Raises ToolError or HarnessError (cause cluster.node_image).
     """
@@ -57,6 +57,6 @@ def programs(module: Module, context: RunContext) -> Path:
 
 @contextmanager
 def building(name: str, store: Store, context: RunContext) -> Iterator[Shell]:
-    """Yield a shell whose output goes to a log of this name. Only one process builds it at a time."""
+    """Yield a shell that writes to a new log file. Only one process at a time builds `name`."""
     with locked(store.root / f"{name}-lock", lambda: context.progress(f"{name}: waiting for another build")):
         yield Shell(store.logs() / time.strftime(f"{name}-%Y%m%d-%H%M%S.log", time.gmtime()))

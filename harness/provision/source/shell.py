@@ -1,4 +1,4 @@
-"""Run the programs of a build. Their output goes to one log, and an interruption ends them."""
+"""Run the programs of a build. Their output goes to one log, and an interruption kills them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAUSE: Final = "cluster.node_image"
 """The cause of a failed build (docs/causes.md)."""
 
 _LOGGED = 20_000
-"""Characters of a program's stdout that are logged, from its end. A rendered manifest has megabytes."""
+"""Maximum number of characters of stdout that are logged, from its end. A rendered manifest has megabytes."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,9 @@ class Shell:
     ) -> str:
         """Run a program and return its stdout. Its stderr goes only to the log.
 
-        `env` is added to the environment. `each_line` gets each line of stderr at once; use it only with
-        programs that print little on stdout. Raises ToolError with the end of both streams and the log's
-        path, and HarnessError if the program does not exist.
+        `env` is added to the environment. `each_line` is called with each line of stderr as soon as it is
+        printed. Use it only with programs that print little on stdout. Raises ToolError with the end of both
+        streams and the log's path, and HarnessError if the program does not exist.
         """
         words = [str(word) for word in command]
         with self.log.open("ab", buffering=0) as log, (stdin or Path(os.devnull)).open("rb") as source:

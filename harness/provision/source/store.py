@@ -1,9 +1,9 @@
 """Store artefacts by the hash of all their inputs. An artefact is either complete or missing.
 
 <cache>/source/<name>-<version>-<key>/    one step's files
-<cache>/source/unfinished/                what a build works in; emptied by the next one
-<cache>/source/go-build/                  what Go compiled, until the build is done
-<cache>/source/logs/                      what the tools printed, one file a build
+<cache>/source/unfinished/                work folders of a build, removed by the next build
+<cache>/source/go-build/                  Go's compiled packages, removed after the build
+<cache>/source/logs/                      the output of the tools, one file per build
 """
 
 from __future__ import annotations
@@ -40,14 +40,17 @@ def file_input(name: str) -> str:
 def code_input(module_file: str) -> str:
     """Return a module's code without comments and docstrings, as an input for `key`.
 
-    So a changed command causes a new artefact, and a changed comment does not.
+    So a new artefact is built after a change to a command, but not after a change to a comment.
     """
     return _code(Path(module_file).read_text())
 
 
 @cache
 def _code(text: str) -> str:
-    """Return the code of a module. It is cached, because every launch calls it 47 times for few modules."""
+    """Return a module's code without comments and docstrings.
+
+    Results are cached, because every launch calls this function 47 times for a few modules.
+    """
     tree = ast.parse(text)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
@@ -66,7 +69,7 @@ def _is_text(node: ast.AST) -> bool:
 
 @dataclass(frozen=True)
 class Store:
-    """The artefacts in a folder. A writer holds the lock beside it (harness.core.locks)."""
+    """A folder of artefacts. A process must hold the folder's lock to write (harness.core.locks)."""
 
     root: Path
 
@@ -87,7 +90,10 @@ class Store:
         return logs
 
     def path(self, name: str, version: str, step_key: str) -> Path:
-        """Return the folder of a step's files. It exists only if the step succeeded, so it is complete."""
+        """Return the folder for a step's files.
+
+        It exists only if the step succeeded, so it is always complete.
+        """
         return self.root / "-".join(part for part in (name, version, step_key) if part)
 
     @contextmanager
@@ -108,7 +114,7 @@ class Store:
             made.rename(target)
 
     def discard(self, folder: Path) -> None:
-        """Move a folder out of use at once. The caller must hold the lock.
+        """Take a folder out of use immediately, by moving it. The caller must hold the lock.
 
         Its files are deleted when this process ends, or by the next build. An immediate deletion of 7 GB
         would make ext4 slow for minutes, while images are being unpacked.

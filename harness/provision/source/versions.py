@@ -1,4 +1,4 @@
-"""The table `[source]` of the versions file: the versions of everything that is built."""
+"""The table `[source]` of the versions file: the versions of everything that is built from source."""
 
 from __future__ import annotations
 
