@@ -59,7 +59,7 @@ _LAUNCH = inspect.signature(Launch).parameters
 
 
 def launching(command: Callable[..., int]) -> Callable[..., int]:
-    """Return the command with the options of Launch in place of its last parameter, `launch`."""
+    """Return the command with the options of Launch instead of its last parameter, `launch`."""
 
     @wraps(command)
     def wrapper(**arguments: Any) -> int:

@@ -17,7 +17,7 @@ SHADES = 4
 
 @dataclass(frozen=True)
 class Square:
-    """The square of a pair that did not pass. It has its own title."""
+    """The square of a pair that did not pass. `title` is its tooltip."""
 
     x: int
     y: int
@@ -82,6 +82,6 @@ def _worst(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def told(pair: Pair) -> str:
-    """Return a line of text for a pair."""
+    """Return a description of a pair in one line."""
     rate = "no figure" if pair.busbw is None else f"{pair.busbw:.4g} GB/s"
     return f"{pair.a} ↔ {pair.b}: {rate}" + (f": {pair.text}" if pair.text else "")
