@@ -115,8 +115,7 @@ def drawn(seed: int, number: int, generated: bool = False) -> Fault:
 
 
 def with_program(fault: Fault, does: Worker) -> Fault:
-    """Return the fault for ranks that run a generated program. The verdict can also name the program's
-    defects."""
+    """Return the fault, with ranks that run a generated program, whose defects a verdict can also name."""
     assert fault.expect is not None
     own = ["unification\\."] + ([rf"rank {does.victim}\b", "rank\\."] if does.end != "return" else [])
     own += [r"os\.exec"] if does.second == "exec" else []

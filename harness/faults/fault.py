@@ -50,8 +50,10 @@ class Strict(BaseModel):
 
 
 class Step(Strict):
-    """A step. Exactly one of docker, kubectl, sh, signal and sleep is set. A command can also have
-    `stdin`."""
+    """A step of an injection or of its undo.
+
+    Exactly one of docker, kubectl, sh, signal and sleep is set. A command can also have `stdin`.
+    """
 
     docker: str | None = None
     kubectl: str | None = None

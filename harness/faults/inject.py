@@ -115,7 +115,7 @@ class Injector:
         return code, run.stderr, known
 
     def _environment(self, fault: Fault, folder: Path) -> dict[str, str]:
-        """Return the user's environment with the fault's variables, and without variables that choose a
+        """Return the user's environment, with the fault's variables and no variables that select a
         cluster."""
         settings = self.settings
         own = fault.scope == "own"

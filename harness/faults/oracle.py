@@ -41,10 +41,10 @@ for names, count, packed in rows:
     for of, step, value in zip(which, steps, values):
         print(json.dumps([names[of], step, value if value == value else None]))
 """
-"""Python code that prints the name, step and value of each point of a run as JSON. Its arguments are the
-database, the project and the run id.
+"""Python code that prints name, step and value of each point of a run as JSON.
 
-It decodes the blocks (harness/tracker/shared/blocks.py) itself, without the tracker's queries.
+Its arguments are the database, the project and the run id. It decodes the blocks
+(harness/tracker/shared/blocks.py) itself, without the tracker's queries.
 """
 Point = tuple[str, int, float | None]
 """Metric, step and value. A value of None stands for NaN."""
@@ -107,8 +107,7 @@ def _lost(ready: Ready, manifest: Manifest) -> str:
 
 
 def lacks(meant: dict[int, set[Point]], there: set[Point]) -> str:
-    """Return a text about the logged points (`meant`) that the tracker lacks (`there`), or "" if it has
-    all."""
+    """Return a text about the logged points (`meant`) that are not in `there`, or "" if all are."""
     lost = {rank: sorted(points - there, key=str) for rank, points in sorted(meant.items())}
     return "; ".join(
         f"the tracker lacks {len(points)} of {len(meant[rank])} points of rank {rank}, such as {points[0]}"

@@ -40,9 +40,9 @@ class Journal:
 
 
 def read(lines: Iterable[str]) -> list[Journal]:
-    """Return the journals of several processes, whose lines follow each other.
+    """Return the journals of several processes, whose lines are in one sequence, process by process.
 
-    Truncated lines and lines of other kinds of files are skipped.
+    Truncated lines, and lines that do not belong to a journal, are skipped.
     """
     found: list[Journal] = []
     for line in lines:
