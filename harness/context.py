@@ -29,6 +29,5 @@ class RecordedContext(RunContext):
 
     @property
     def nonce(self) -> str:
-        """The run's identifier, which is also used for its bundle, its namespace and as owner of a new
-        cluster."""
+        """The identifier of the run, and also of its bundle, its namespace and the owner of a new cluster."""
         return self.writer.current.nonce

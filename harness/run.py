@@ -272,8 +272,10 @@ def _submit(launching: Launching, writer: BundleWriter) -> str:
 
 
 def _look_at_run(launching: Launching, ended: bool) -> None:
-    """Audit the files of a training. If --upload is set, upload them. `ended`: whether all ranks have
-    ended."""
+    """Audit the files of a training. If --upload is set, upload them.
+
+    `ended` means that all ranks have ended.
+    """
     writer = launching.writer
     with writer.stage("audit"):
         launching.audit(launching.surroundings.context.progress)

@@ -92,8 +92,8 @@ def accept(
 
     --nodes runs one pod, once, on each node that has GPUs, or on each node with the
     labels of --selector. --ddp runs torchrun in the pods of a StatefulSet and tests
-    every collective. --screen tests groups of such pods until the bad ones are
-    found.
+    every collective. --screen tests different groups of such pods until the bad
+    nodes or links are found.
 
     Each measurement is compared with a limit, whose source is shown. A measurement
     without a limit is UNKNOWN. The exit code, bundle and report are like those of

@@ -73,14 +73,14 @@ class Exec:
     def ready(self) -> dict[str, Any]:
         """Send the package, and return the pod's report of its ports.
 
-        Raises ValueError if the pod does not respond.
+        Raises ValueError with the reason if netcheck fails or does not respond.
         """
         return self._response(self._sent, START_SECONDS)
 
     def diagnosis(self, parameters: Mapping[str, Any]) -> Diagnosis:
         """Send the parameters of the check, and return the diagnosis.
 
-        Raises ValueError if the pod does not respond.
+        Raises ValueError with the reason if netcheck fails or does not respond.
         """
         return Diagnosis.of(self._response(json.dumps(parameters), parameters["deadline"] + SLACK_SECONDS))
 

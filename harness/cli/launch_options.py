@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launch:
-    """The options of every command that launches a workload (`launching` adds them)."""
+    """The options of every command that launches a workload. The function `launching` adds them."""
 
     cluster_name: options.ClusterName = None
     workers: options.Workers = None

@@ -115,7 +115,10 @@ def drawn(seed: int, number: int, generated: bool = False) -> Fault:
 
 
 def with_program(fault: Fault, does: Worker) -> Fault:
-    """Return the fault, with ranks that run a generated program, whose defects a verdict can also name."""
+    """Return the fault, changed so that its ranks run a generated program.
+
+    A verdict can then also name a defect of the program.
+    """
     assert fault.expect is not None
     own = ["unification\\."] + ([rf"rank {does.victim}\b", "rank\\."] if does.end != "return" else [])
     own += [r"os\.exec"] if does.second == "exec" else []

@@ -48,13 +48,12 @@ class Injector:
     settings: Settings
     out: Path
     started: Callable[[Command], None] = lambda _: None
-    """Called with every harness process that is started, so that an interruption can end the process."""
+    """A callback for every harness process that is started, so that an interruption can end the process."""
 
     def row(self, fault: Fault) -> Row:
         """Inject a fault and return its result.
 
-        If the injection fails, the error is not raised. The result records the error and is not right.
-        UsageError is raised.
+        A HarnessError is not raised, but recorded in the result, which is then not right. Raises UsageError.
         """
         folder = self.out / fault.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,8 +114,10 @@ class Injector:
         return code, run.stderr, known
 
     def _environment(self, fault: Fault, folder: Path) -> dict[str, str]:
-        """Return the user's environment, with the fault's variables and no variables that select a
-        cluster."""
+        """Return the user's environment, changed for a launch with the fault.
+
+        It contains the fault's variables, but no other variables that select a cluster.
+        """
         settings = self.settings
         own = fault.scope == "own"
         changes: dict[str, str | None] = {

@@ -31,7 +31,7 @@ CONTROL = Fault(
 
 
 CONTROL_EVERY = 6
-"""Number of concurrent faults between two controls."""
+"""Number of faults between two controls, for faults that run at the same time."""
 
 
 class Matrix:

@@ -32,7 +32,7 @@ class Launch(Strict):
     weight: float
     nodes: int
     ranks: int = 1
-    """The number of ranks per pod."""
+    """The number of ranks in each pod."""
     torch: bool = False
     alone: bool = False
 
@@ -88,7 +88,7 @@ class Worker(Strict):
     early: bool
     """Whether the victim ends after half of its calls."""
     pause: float = 0.0
-    """Seconds after each call."""
+    """Seconds that a rank sleeps after each call."""
 
     @property
     def about(self) -> list[str]:

@@ -70,7 +70,7 @@ class Place:
     database: Path
     runs: Path
     torch: str
-    """The file in the image that `import torch` reads."""
+    """The path of the file in the image that `import torch` reads."""
 
     def launch(self, program: Program, nonce: str) -> Launched:
         """Run a program, collect its evidence and judge it.

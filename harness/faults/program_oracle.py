@@ -175,7 +175,7 @@ class Account:
             self.doubts.append("another process logged, too")
 
     def judge(self, verdict: Verdict) -> Saying:
-        """Decide whether the verdict is right."""
+        """Decide whether a verdict about the program is right."""
         right = "; ".join(reason.text for reason in self.reasons) or "PASS"
         errors = [check for check in verdict.checks if check.cause == "run.judge_error"]
         if errors:

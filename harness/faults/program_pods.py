@@ -48,7 +48,7 @@ class Container:
     exit_code: int = -1
     out_of_memory: bool = False
     ended_at: str | None = None
-    """Time of SIGTERM, after the failure of another pod or at the deadline."""
+    """Time at which the pod got SIGTERM, because another pod failed or the deadline passed."""
     timed_out: bool = False
     """Whether the Job's deadline passed before the pod ended."""
     log: list[str] = field(default_factory=list)
@@ -88,7 +88,7 @@ class Pods:
     """The Job as it would be applied to a cluster."""
     config_maps: Sequence[Object]
     secrets: Mapping[str, str]
-    """The data of the launch's Secret."""
+    """Maps the keys of the launch's Secret to their values."""
     nonce: str
     folder: Path
     journals: Path

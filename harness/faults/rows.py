@@ -38,7 +38,7 @@ class Row(BaseModel):
     lost: str = ""
     """A text about the logged points that the tracker lacks."""
     control: str | None = None
-    """The verdict of the control after the fault."""
+    """The verdict of the first control after the fault."""
     control_bundle: str | None = None
 
 
@@ -62,7 +62,7 @@ def _words(verdict: str, cause: str | None, ranks: list[int]) -> str:
 def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, said: str) -> Row:
     """Compare the actual result with the expected one. `said` is the harness's stderr.
 
-    If an oracle decides about the fault, only the actual result is recorded.
+    If an oracle decides about the fault, the actual result is recorded but not compared.
     """
     expect = fault.expect
     assert expect is not None

@@ -26,13 +26,13 @@ STEP_SECONDS = 180
 
 @dataclass(frozen=True)
 class Command:
-    """A program with its arguments, and text for its standard input."""
+    """A command line, and the text for its standard input."""
 
     argv: list[str]
     stdin: str | None = None
 
     def run(self) -> str:
-        """Run the program and return its output. Raises ToolError."""
+        """Run the command and return its output. Raises ToolError."""
         done = processes.run(self.argv, timeout=STEP_SECONDS, stdin=self.stdin)
         return done.stdout + done.stderr
 

@@ -15,7 +15,7 @@ CHANGES = ("worker", "replace", "before", "set", "text")
 
 
 def moment(fault: Fault) -> str:
-    """Return when the fault is injected, in the terms of docs/tests.md."""
+    """Return the moment of the injection, in the terms of docs/tests.md."""
     if not isinstance(fault.at, When):
         return "before the run"
     when = "at a stage" if fault.at.stage is not None else "at a log line"
@@ -25,7 +25,7 @@ def moment(fault: Fault) -> str:
 def ways(fault: Fault) -> set[str]:
     """Return the ways in which a fault is injected.
 
-    A change of the job is such a way only if the fault has no step that injects it.
+    If the fault has steps that inject it, changes of its job are not counted as ways.
     """
     found = {f"scope {fault.scope}", f"{fault.target}: {'injected' if fault.inject else 'changed'}"}
     for step in fault.inject:

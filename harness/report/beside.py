@@ -27,7 +27,7 @@ report.html exists."""
 def write(bundle: Bundle, verdict: Verdict) -> dict[str, Exception]:
     """Write all FILES into the bundle, and fleet.json if there were acceptance tests.
 
-    If one file cannot be written, the others still are. Returns the errors by file name.
+    If one file cannot be written, the other files are still written. Returns the errors by file name.
     """
     failed: dict[str, Exception] = {}
     files = FILES | ({acceptance.FLEET: acceptance.as_json} if bundle.has(FILE) else {})

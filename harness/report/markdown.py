@@ -35,5 +35,5 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _cell(markdown: str) -> str:
-    """Return a cell with escaped pipes. Backslashes before a pipe are doubled, because parsers differ on `\\\\|`."""
+    """Return a cell with escaped pipes. Backslashes before them are doubled, as parsers differ on `\\\\|`."""
     return re.sub(r"(\\*)\|", r"\1\1\\|", " ".join(markdown.split()))

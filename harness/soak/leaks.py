@@ -1,4 +1,4 @@
-"""Find leaks: growth between the first launch and the last one that the launches do not explain."""
+"""Find leaks: growth between the first and the last launch that the number of launches does not explain."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ MIB = 2**20
 
 
 class Snapshot(BaseModel):
-    """`things` maps a kind of object to the names of its objects. `sizes` maps a user of memory or disk space
-    to bytes."""
+    """Measurements before or after the launches.
+
+    `things` maps a kind of object to the names of its objects. `sizes` maps a user of memory or disk space to
+    bytes.
+    """
 
     things: dict[str, list[str]]
     sizes: dict[str, int]
@@ -40,7 +43,7 @@ class Allowed(BaseModel):
 
 
 def explained(launches: int, parallel: int, kept_namespaces: int) -> Allowed:
-    """Return the growth that is explained by a number of launches."""
+    """Return the growth that the given number of launches explains."""
     disk = 256 * MIB + launches * 2 * MIB
     return Allowed(
         more={

@@ -1,5 +1,4 @@
-"""Record everything that a launch can leave behind: objects in the cluster and in Docker, files,
-processes."""
+"""Record all objects in the cluster and in Docker, files and processes that a launch can leave behind."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ class Soak:
         self._stopped = threading.Event()
 
     def run(self, launches: int, progress: Progress) -> Result:
-        """Run a number of launches, then check for leaks.
+        """Run the given number of launches, then check for leaks.
 
         After an error or an interruption, the running launches are ended.
         """

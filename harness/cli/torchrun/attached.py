@@ -27,7 +27,7 @@ from harness.torchrun_sync.tree import Stamp, Walker
 
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0
-"""Seconds for which a failed command waits for new code after the last renewal by `--watch`."""
+"""Seconds that a failed command waits for new code after the last renewal by `--watch`."""
 RENEW_SECONDS = 15.0
 RETRY_SECONDS = 2.0
 CUT_SECONDS = 600.0
@@ -35,7 +35,7 @@ CUT_SECONDS = 600.0
 STATUS_SECONDS = 5.0
 """Seconds after which a job without a status is assumed to have no controller."""
 LOG_SECONDS = 10.0
-"""Maximum seconds to wait for the end of each log, once the job has ended."""
+"""Maximum seconds to wait for the rest of each log after the job has ended."""
 DETACHED = 130
 """The exit code after Ctrl-C, as in a shell. It is not the exit code of the job."""
 
@@ -55,7 +55,7 @@ class Attached:
     _stamps: dict[str, Stamp | str] | None = None
     _renewed: float = 0.0
     _kept: int = 0
-    """The latest generation that this process stored in the cluster; 0 if it stored none."""
+    """The latest generation of the code that this process stored in the cluster, or 0."""
     _shown: dict[str, threading.Thread] = field(default_factory=dict)
     _phase: str = ""
     _began: float = field(default_factory=time.monotonic)
@@ -262,7 +262,7 @@ class Attached:
 
 
 def show(jobs: Jobs, pod: Object, follow: bool) -> None:
-    """Print the log of a trainer, each line with the pod's node rank."""
+    """Print the log of a trainer container, each line with the node rank of its pod."""
     query = {"container": names.TRAINER, **({"follow": "true"} if follow else {})}
     path = f"/api/v1/namespaces/{jobs.namespace}/pods/{pod['metadata']['name']}/log"
     try:

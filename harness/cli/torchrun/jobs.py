@@ -30,7 +30,7 @@ from harness.torchrun_controller.objects.template import resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 PROGRAM = "kubectl torchrun" if Path(sys.argv[0]).stem == names.PLUGIN else "harness torchrun"
-"""The command with which this process was started. Messages use it in the commands they suggest."""
+"""The command with which this process was started. Messages that suggest a command begin with it."""
 LATER = (429, 503, 504)
 _Answer = TypeVar("_Answer")
 FAILED = 1
@@ -151,7 +151,7 @@ class Jobs:
         return sorted(pods, key=lambda pod: (rank(pod), str(pod["metadata"]["creationTimestamp"])))
 
     def exit_code(self, job: Object) -> int:
-        """Return 0 if the job succeeded, else the exit code of the trainer that failed first."""
+        """Return 0 if the job succeeded, or else the exit code of the trainer that failed first."""
         if phase(job) == "Succeeded":
             return 0
         ended = [
@@ -165,7 +165,7 @@ class Jobs:
         return int(first["exitCode"]) if first else FAILED
 
     def _written(self, write: Any) -> Object:
-        """Return the result of a write. Raises UsageError if the API server rejects the object."""
+        """Return the result of a write request. Raises UsageError if the API server rejects the object."""
         try:
             return dict(_repeated(write))
         except ApiException as error:

@@ -28,7 +28,7 @@ HOLDER_MADE_SECONDS = 20.0
 HOLDER_SECONDS = 300.0
 """Maximum seconds until that pod runs. Before that, its image is pulled and its volume claim is bound."""
 PART_BYTES = 1_000_000
-"""Size of a part of the code in a Secret, whose total size is limited to 1 MiB."""
+"""Bytes of the code that are stored in one Secret. Kubernetes limits the size of a Secret to 1 MiB."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ def take(walker: Walker, generation: int) -> Packed:
 
 @dataclass(frozen=True)
 class Keeper:
-    """Writes the Secrets with the code of jobs in one namespace."""
+    """Creates, replaces and deletes the Secrets with the code of jobs in one namespace."""
 
     jobs: Jobs
     tell: Progress

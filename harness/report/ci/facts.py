@@ -16,7 +16,7 @@ from harness.report.html.page import REPORT
 
 PREFIX = "harness."
 _LINES = ("retries", "matrix", "acceptance")
-"""Fields with one item per line. The items of `ranks` are separated by commas."""
+"""Fields whose items are separated by line breaks. The items of `ranks` are separated by commas."""
 
 
 class Launched(BaseModel):

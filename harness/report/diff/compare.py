@@ -208,13 +208,13 @@ def _values(a: Facts, b: Facts) -> Iterator[ValueChange]:
 
 
 def _same_steps(one: Series, other: Series) -> bool:
-    """Return True if both are known to have the same steps, without a comparison of each step."""
+    """Return True if both series are known to have the same steps, without a comparison of each step."""
     mine, theirs = one.values, other.values
     return isinstance(mine, series.Series) and isinstance(theirs, series.Series) and mine.same_steps(theirs)
 
 
 def _same_values(one: Series, other: Series) -> bool:
-    """Return True if both are known to have the same rows, without a comparison of each row."""
+    """Return True if both series are known to have the same rows, without a comparison of each row."""
     mine, theirs = one.values, other.values
     return isinstance(mine, series.Series) and isinstance(theirs, series.Series) and mine.same_as(theirs)
 

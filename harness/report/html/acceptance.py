@@ -56,7 +56,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Spread:
-    """One check over the whole fleet: the count of passes, and the worst figure with its node and GPU."""
+    """The results of one check over the whole fleet.
+
+    `count` is the number of passes, and `worst` the worst measurement, with its node and GPU in `where`.
+    """
 
     id: str
     verdict: str

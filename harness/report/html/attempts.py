@@ -20,7 +20,7 @@ class RankAttempt:
 
     rank: int
     number: int
-    """Starts at 1."""
+    """The number of the attempt, starting at 1."""
     of: int
     pod: str
     """The pod's name without the prefix of the launched object."""
@@ -71,7 +71,7 @@ def _of_rank(truth: Truth, seen: list[Restart], prefix: str) -> list[RankAttempt
     begins = [start.time_ms / 1000 for start in starts]
     reasons: dict[int, list[str]] = {}
     for restart in (each for each in seen if truth.rank in each.ranks):
-        # A restart causes the next attempt. If clocks differ, the last attempt can seem to be too early.
+        # A restart causes the next attempt. Clocks differ: if no attempt seems to follow, it is the last one.
         index = next((i for i, begin in enumerate(begins) if i and begin >= restart.at), len(begins) - 1)
         reasons.setdefault(index, []).append(restart.text)
     return [

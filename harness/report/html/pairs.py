@@ -10,9 +10,9 @@ from harness.judge.acceptance.cells import ORDER, natural
 from harness.judge.acceptance.fleet import Fleet, Pair
 
 SIDE, GAP, MARGIN = 12, 2, 4
-"""Pixels: side of a square, gap between squares, and margin."""
+"""Side of a square, gap between squares, and margin, in pixels."""
 SHADES = 4
-"""Number of shades of green: faster pairs are darker. More shades could not be distinguished."""
+"""Number of shades of green. Faster pairs are darker. More shades could not be distinguished."""
 
 
 @dataclass(frozen=True)

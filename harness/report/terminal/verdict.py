@@ -33,7 +33,7 @@ def render(
     netcheck: Matrix | None = None,
     accepted: Fleet | None = None,
 ) -> None:
-    """Print the verdict of a bundle. `attempts` has the attempts of ranks that ran more than once."""
+    """Print the verdict of a bundle. `attempts` contains the attempts of ranks that ran more than once."""
     style = STYLE[verdict.verdict]
     body = Text()
     body.append(verdict.explanation)
