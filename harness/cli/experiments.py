@@ -54,9 +54,9 @@ def faults(
 ) -> int:
     """Inject faults into real launches, undo them, and compare each verdict with the expected one.
 
-    The verdict, its cause and its ranks are compared. With --random, the faults are
-    drawn from a grammar. An oracle then decides whether a verdict is right: it
-    compares the tracker's database with files that the ranks wrote.
+    The cause and the ranks of the verdict are compared, too. With --random, the
+    faults are drawn from a grammar. An oracle then decides whether a verdict is
+    right: it compares the tracker's database with files that the ranks wrote.
     """
     from harness.faults import commands as injecting
 
