@@ -11,13 +11,13 @@ from harness.settings import Settings
 
 @dataclass(frozen=True, kw_only=True)
 class RunContext:
-    """The context that every part of a run gets."""
+    """The settings and the progress function, which are passed to every part of a run."""
 
     settings: Settings
     progress: Progress
 
     def recorded(self, writer: BundleWriter) -> RecordedContext:
-        """Return this context with a writer, for parts that write evidence."""
+        """Return this context with a writer, for the parts of a run that write evidence."""
         return RecordedContext(settings=self.settings, progress=self.progress, writer=writer)
 
 
@@ -29,5 +29,5 @@ class RecordedContext(RunContext):
 
     @property
     def nonce(self) -> str:
-        """The run's identifier. It names the bundle, the namespace and the owner of a new cluster."""
+        """The identifier of the run, and also of its bundle, its namespace and the owner of a new cluster."""
         return self.writer.current.nonce

@@ -1,4 +1,4 @@
-"""Run one launch, from the file of a workload to a verdict: provision, launch, observe, collect, judge."""
+"""Run one launch, from a workload to a verdict: provision, launch, observe, collect and judge."""
 
 from __future__ import annotations
 
@@ -40,8 +40,9 @@ from harness.tracker.shared.run_id import check_run_id
 def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener | None = None) -> Outcome:
     """Provision a cluster if needed, launch the job once and judge it.
 
-    Removes a cluster that it created, unless it is to be kept, and older bundles as set by `keep_runs`.
-    Raises UsageError if nothing was created. Every other failure or interruption results in a verdict.
+    Afterwards, delete a cluster that was created for this launch, unless it is to be kept, and remove older
+    bundles as set by `keep_runs`. Raises UsageError if the job or the settings are invalid. Every other
+    failure or interruption results in a verdict.
     """
     chosen, workload = cluster_of(context.settings), as_workload(job)
     _check(workload, context.settings)
@@ -69,7 +70,10 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
 
 
 def launch(job: Workload | JobFile, context: RunContext, ready: Ready) -> Outcome:
-    """Launch a job once on a ready cluster, and judge it. The cluster stays. Used by the pytest fixtures."""
+    """Launch a job once on a ready cluster, and judge it. The cluster is kept.
+
+    The pytest fixtures use this function.
+    """
     workload = as_workload(job)
     _check(workload, context.settings)
     recorded = _new_bundle(context, workload)
@@ -86,10 +90,11 @@ def launch(job: Workload | JobFile, context: RunContext, ready: Ready) -> Outcom
 
 @contextmanager
 def cluster(context: RunContext) -> Iterator[Ready]:
-    """Yield a ready cluster. At the end of the block, the last user removes it, unless it is to be kept.
+    """Yield a ready cluster. After the block, delete the cluster if no other process uses it.
 
-    If the cluster does not become ready, its bundle is kept, and a cluster created here is deleted. Otherwise
-    the bundle is discarded, because there was no launch. Signals interrupt the block like Ctrl-C.
+    A cluster that is to be kept is not deleted. If the cluster does not become ready, its bundle is kept, and
+    a cluster created here is deleted. Otherwise the bundle is discarded, because there was no launch. Signals
+    interrupt the block like Ctrl-C.
     """
     chosen = cluster_of(context.settings)
     with processes.signals_as_interrupt():
@@ -112,9 +117,9 @@ def cluster(context: RunContext) -> Iterator[Ready]:
 
 
 def template(context: RunContext) -> dict[str, str]:
-    """Return the image of the template for new clusters, as `template`, or {} if templates are not used.
+    """Return the image from which new clusters are started, as `template`, or {} if templates are not used.
 
-    If there is no template yet, a cluster is created to make one, and then deleted.
+    If there is no template yet, a cluster is created, saved as the template, and deleted.
     """
     own = {"cluster_name": "harness-template", "keep_cluster": False, "kubeconfig": None, "api_port": 0}
     settings = context.settings.model_copy(update=own)
@@ -128,7 +133,10 @@ def template(context: RunContext) -> dict[str, str]:
 
 
 def _finish(cluster: Cluster, context: RecordedContext) -> Outcome:
-    """Judge the launch. Meanwhile, free its disk space in the cluster: the bundle has its evidence."""
+    """Judge the launch. At the same time, free the disk space that the launch uses in the cluster.
+
+    The space can be freed, because the bundle contains the evidence.
+    """
     if context.writer.current.launch is None:
         return finish(context)
     with ThreadPoolExecutor(1) as pool:
@@ -140,7 +148,7 @@ def _finish(cluster: Cluster, context: RecordedContext) -> Outcome:
 
 
 def _stopped(error: Exception | KeyboardInterrupt, context: RecordedContext) -> None:
-    """Record in the manifest why the run ended early, even if that happened between two stages."""
+    """Record in the manifest why the run ended early, even if it ended between two stages."""
     writer, progress = context.writer, context.progress
     if isinstance(error, KeyboardInterrupt):
         name = str(error) or "SIGINT"
@@ -174,7 +182,10 @@ def _check(workload: Workload, settings: Settings) -> None:
 
 
 def _new_bundle(context: RunContext, workload: Workload | None = None) -> RecordedContext:
-    """Create a bundle that redacts the secrets of the settings. Without `workload`, it is of no launch."""
+    """Return the context with a new bundle, which redacts the secrets of the settings.
+
+    Without `workload`, the bundle is not for a launch.
+    """
     settings = context.settings
     key = settings.pluto_api_key
     redactor = Redactor([key.get_secret_value()] if key else [])
@@ -185,7 +196,7 @@ def _new_bundle(context: RunContext, workload: Workload | None = None) -> Record
 
 
 def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: object) -> None:
-    """Launch, observe to the end, and collect evidence. Then clean up the objects of this launch."""
+    """Launch a workload, observe it until it ends, and collect evidence. Then clean up its objects."""
     writer, progress, nonce = context.writer, context.progress, context.nonce
     budget = Budget(context.settings.wait_seconds)
     expected = expected_of(workload, ready, context)
@@ -239,7 +250,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
             interrupted = True
             raise
         finally:
-            # Ranks that never ran have written no checkpoint, and ranks of an interrupted launch still write.
+            # Ranks that never ran have no checkpoint, and ranks of an interrupted launch are still writing.
             if launch.training and not interrupted and observer.completion.ran() and observer.answered():
                 _look_at_run(launching, ended)
             with writer.stage("collect"), observer.blamed():
@@ -261,7 +272,10 @@ def _submit(launching: Launching, writer: BundleWriter) -> str:
 
 
 def _look_at_run(launching: Launching, ended: bool) -> None:
-    """Audit the files of a training, and upload them if --upload is set. `ended`: all ranks have ended."""
+    """Audit the files of a training. If --upload is set, upload them.
+
+    `ended` means that all ranks have ended.
+    """
     writer = launching.writer
     with writer.stage("audit"):
         launching.audit(launching.surroundings.context.progress)
@@ -271,7 +285,7 @@ def _look_at_run(launching: Launching, ended: bool) -> None:
 
 
 def _collect(launching: Launching, observer: LaunchObserver, progress: Progress) -> None:
-    """Collect logs, the ground truth in them, and the tracker's rows. A failed step stops no other step."""
+    """Collect logs, their ground truth and the tracker's rows. If one step fails, the others still run."""
     progress("collecting logs and what the tracker has")
     with ExitStack() as then:  # callbacks run in reverse order
         if observer.answered():

@@ -1,8 +1,9 @@
-"""Define and load the settings. Flags override environment variables, which override [tool.harness] in
-pyproject.toml.
+"""Define and load the settings.
 
-Environment variables are HARNESS_<NAME>, and the established names PLUTO_RUN_ID, KEEP_CLUSTER, PLUTO_API_KEY,
-PLUTO_API_TOKEN and PLUTO_PROJECT.
+Flags override environment variables, which override [tool.harness] in pyproject.toml.
+
+Environment variables are named HARNESS_<NAME>. Some settings have established names instead: PLUTO_RUN_ID,
+KEEP_CLUSTER, PLUTO_API_KEY, PLUTO_API_TOKEN and PLUTO_PROJECT.
 """
 
 from __future__ import annotations
@@ -39,7 +40,8 @@ class Expect(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     ranks: list[Annotated[int, Field(ge=0)]] | None = None
-    """The ranks that log. The others must run to their end and log nothing. None means all ranks."""
+    """The ranks that log points. All other ranks must run to their end without logging. None means that all
+    ranks log."""
 
 
 def _xdg(variable: str, default: str) -> Path:
@@ -233,7 +235,7 @@ class Settings(BaseSettings):
 
 
 class _Pyproject(PyprojectTomlConfigSettingsSource):
-    """[tool.harness] of ./pyproject.toml, read with limits on its size. Raises UsageError."""
+    """The table [tool.harness] of ./pyproject.toml. The size of the file is limited. Raises UsageError."""
 
     def _read_file(self, file_path: Any) -> dict[str, Any]:
         document = toml(Path(file_path), "settings")
@@ -257,7 +259,7 @@ def _seen(error: Any) -> str:
 def load(**flags: Any) -> Settings:
     """Return the settings from the flags that are not None, the environment and ./pyproject.toml.
 
-    Raises UsageError with every invalid value.
+    Raises UsageError, with every invalid value.
     """
     chosen = {name: value for name, value in flags.items() if value is not None}
     _spelt()
@@ -278,7 +280,10 @@ def load(**flags: Any) -> Settings:
 
 
 def _spelt() -> None:
-    """Reject a variable whose name is close to a setting's. Other HARNESS_ names may be another program's."""
+    """Raise UsageError for a HARNESS_ variable whose name is almost that of a setting.
+
+    Other unknown HARNESS_ variables are accepted, because they can belong to another program.
+    """
     names = {name.upper() for name in Settings.model_fields}
     for variable in sorted(os.environ):
         name = variable.removeprefix(PREFIX)

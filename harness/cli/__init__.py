@@ -1,7 +1,8 @@
-"""The commands of the harness. Importing this package makes Python's garbage collector run rarely."""
+"""The commands of the harness. Importing this package raises the threshold of Python's garbage collector."""
 
 import gc
 
-# The imports of a command create half a million objects that are never freed. With Python's default threshold
-# the collector scans them about a hundred times during the start, and with 100 000 still once, for 60 ms.
+# The imports of a command create half a million objects that are never freed. During startup, the collector
+# scans them about a hundred times with Python's default threshold. With a threshold of 100 000 it still scans
+# them once, which takes 60 ms.
 gc.set_threshold(400_000)

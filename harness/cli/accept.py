@@ -13,7 +13,7 @@ from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.core.errors import UsageError
 
 REPLICAS, GPUS = 64, 8
-"""The default number of pods, and of GPUs per pod (the guide's own numbers)."""
+"""The default number of pods, and the default number of GPUs per pod, as in the guide (docs/guides.md)."""
 FULL_SECONDS = 3600.0
 """Maximum seconds from launch to verdict with --full."""
 
@@ -90,11 +90,14 @@ def accept(
 ) -> int:
     """Test a cluster's nodes: their hardware, whether they compute correctly, and their speed.
 
-    --nodes runs one pod on each node that has GPUs (or the labels of --selector),
-    once. --ddp runs torchrun over a StatefulSet, and tries every collective.
-    --screen tests groups of its pods until the bad ones are found. Each figure is
-    judged by a limit with a source; without a limit it is UNKNOWN. Exit code,
-    bundle and report are those of `harness run`. See docs/acceptance.md.
+    --nodes runs one pod, once, on each node that has GPUs, or on each node with the
+    labels of --selector. --ddp runs torchrun in the pods of a StatefulSet and tests
+    every collective. --screen tests different groups of such pods until the bad
+    nodes or links are found.
+
+    Each measurement is compared with a limit, whose source is shown. A measurement
+    without a limit is UNKNOWN. The exit code, bundle and report are like those of
+    `harness run`. See docs/acceptance.md.
     """
     from harness.launch.names import LOCAL_IMAGE
     from harness.launch.workloads import acceptance
@@ -149,7 +152,7 @@ def accept(
     if (label or taint) and outcome.verdict.cause == "image.no_cuda":
         print("no node is marked, because the image cannot test a GPU", file=sys.stderr)
     elif label or taint:
-        with redirect_stdout(sys.stderr):  # stdout is for the verdict
+        with redirect_stdout(sys.stderr):  # stdout contains only the verdict
             mark_nodes(
                 outcome.bundle, taint, False, force, settings.cluster_name, launch.kubeconfig, launch.context
             )
@@ -163,7 +166,7 @@ def _device(word: str) -> Literal["auto", "cpu", "cuda"]:
 
 
 def _selector(pairs: list[str]) -> tuple[tuple[str, str], ...]:
-    """Return the labels with their values. Raises UsageError."""
+    """Return --selector as (label, value) pairs. Raises UsageError if it is not of the form LABEL=VALUE."""
     for pair in pairs:
         if not pair.partition("=")[0] or "=" not in pair:
             raise UsageError(f"--selector: LABEL=VALUE is expected, not {pair!r}")

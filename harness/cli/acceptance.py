@@ -33,10 +33,12 @@ def accepted(
 ) -> int:
     """Show which nodes of a recorded launch passed the acceptance tests, worst first.
 
-    Exit code 0: PASS or WARN. 1: FAIL. 2: UNKNOWN, something was not proved.
+    The exit code is 0 for PASS or WARN, 1 for FAIL, and 2 for UNKNOWN, which means
+    that the evidence does not decide.
 
-    With --calibrate, the figures become limits for `harness accept --limits`. The
-    fleet must be known to be good: a fleet that is FAIL or UNKNOWN is rejected.
+    With --calibrate, the measurements become limits for `harness accept --limits`.
+    The nodes must be known to be good: if the verdict is FAIL or UNKNOWN, no limits
+    are written.
     """
     evidence = opened(bundle)
     fleet = fleet_of(evidence)
@@ -70,12 +72,12 @@ def mark_nodes(
 ) -> int:
     """Label the cluster's nodes with their acceptance verdicts, or remove these marks.
 
-    Each node gets the label pluto-e2e-harness/accepted. An annotation keeps the
-    node's previous state, and --undo restores it. --taint skips a node whose
-    failure the image may have caused, and prints the reason. If more than half of
-    the nodes fail in the same way, no node is tainted without --force. With an
-    image without CUDA, no node is judged or marked. Exit code 2: a node of the
-    bundle is not in the cluster, or no node was judged.
+    Each node gets the label pluto-e2e-harness/accepted. An annotation stores the
+    node's previous labels and taints, and --undo restores them. --taint skips a
+    node whose failure could be caused by the image, and prints the reason. If more
+    than half of the nodes fail in the same way, nodes are tainted only with
+    --force. If the image has no CUDA, no node is judged or marked. The exit code is
+    2 if a node of the bundle is not in the cluster, or if no node was judged.
     """
     from harness.core.kubernetes import reached
     from harness.judge.acceptance.own_faults import doubtful, image_at_fault
@@ -113,7 +115,7 @@ def mark_nodes(
 
 
 def fleet_of(bundle: "Bundle") -> "Fleet":
-    """Return the fleet of a bundle. Raises UsageError if the launch ran no acceptance tests."""
+    """Return the acceptance results of all nodes. Raises UsageError if the launch ran no acceptance tests."""
     from harness.judge.acceptance.bundle import FILE, of_bundle
 
     fleet = of_bundle(bundle)
@@ -123,7 +125,10 @@ def fleet_of(bundle: "Bundle") -> "Fleet":
 
 
 def write_limits(found: "Fleet", bundle: "Bundle", file: Path, share: float | None = None) -> None:
-    """Write limits computed from a fleet. Raises HarnessError, and writes nothing, if it is not good."""
+    """Write limits computed from the measurements of a fleet.
+
+    Raises HarnessError, and writes nothing, if the verdict of the fleet is FAIL or UNKNOWN.
+    """
     from harness.evidence.io.files import replace_file
     from harness.judge.acceptance.calibrate import SHARE, baselines, toml
 

@@ -1,4 +1,4 @@
-"""`harness runs` and `harness diff`: commands for past bundles. They use no cluster."""
+"""`harness runs` and `harness diff`: list, prune and compare past bundles, without a cluster."""
 
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +26,7 @@ def runs(
     """List past bundles, newest last, including damaged, truncated and unfinished ones.
 
     --prune removes bundles, and prints their names and sizes. It never removes a
-    bundle that did not pass, nor the newest bundle (runs/latest).
+    bundle that did not pass, or the newest bundle (runs/latest).
     """
     runs_dir = load(runs_dir=runs_dir).runs_dir
     if to_keep is not None:
@@ -55,15 +55,17 @@ def diff(
     ] = False,
     as_json: Json = False,
 ) -> int:
-    """Judge two bundles again and show what differs.
+    """Judge two bundles again and show their differences.
 
-    Exit code 0: no difference in verdict, causes, checks, versions or points (the
-    values, how many each rank logged of each metric, and how many of them the run
-    has). 1: there is a difference. 64: bad usage.
+    The exit code is 0 if the verdict, causes, checks, versions and points are
+    equal, 1 if any of them differ, and 64 for bad usage. Points differ if the
+    logged values differ, if a rank logged a different number of points of a metric,
+    or if a different number of them is in the run.
 
-    Names, times and events are shown too, without effect on the exit code. The
-    seconds of a stage are marked if they differ by more than 1 s and a factor of
-    1.25. The nonce that the main job logs differs in each launch, and is ignored.
+    Differences in names, times and events are shown, but do not affect the exit
+    code. The duration of a stage is marked if it differs by more than 1 s and by
+    more than a factor of 1.25. The nonce that the main job logs differs in each
+    launch, so it is ignored.
     """
     from harness.report.diff.compare import compare
     from harness.report.diff.facts import facts

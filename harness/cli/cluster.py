@@ -29,7 +29,10 @@ def up(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    """Create or reuse a ready cluster, and keep it. The next run then installs and builds nothing."""
+    """Create a cluster or reuse an existing one, wait until it is ready, and keep it.
+
+    The next run then installs and builds nothing.
+    """
     from harness import run as running
     from harness.cli import status as cluster_status
 
@@ -55,7 +58,7 @@ def up(
 def down(
     cluster_name: options.ClusterName = None, quiet: options.Quiet = False, as_json: options.Json = False
 ) -> int:
-    """Delete the cluster that the harness created, and nothing else."""
+    """Delete the cluster that the harness created. Other clusters are not deleted."""
     kind = _kind(cluster_name)
     return _report(
         kind.name, kind.down(progress(quiet)), as_json, ("removed", "none that the harness created")
@@ -65,7 +68,7 @@ def down(
 def pause(
     cluster_name: options.ClusterName = None, quiet: options.Quiet = False, as_json: options.Json = False
 ) -> int:
-    """Stop the cluster's nodes and keep their contents. `harness resume` or the next run starts them."""
+    """Stop the cluster's nodes and keep their contents. `harness resume` or the next run restarts them."""
     kind = _kind(cluster_name)
     return _report(kind.name, kind.pause(progress(quiet)), as_json, ("paused", "was paused already"))
 
@@ -73,7 +76,7 @@ def pause(
 def resume(
     cluster_name: options.ClusterName = None, quiet: options.Quiet = False, as_json: options.Json = False
 ) -> int:
-    """Start a paused cluster and wait until everything in it is ready again."""
+    """Start a paused cluster and wait until all of its components are ready again."""
     kind = _kind(cluster_name)
     changed = kind.resume(progress(quiet))
     return _report(kind.name, changed, as_json, ("resumed, and ready again", "was not paused"))
@@ -86,9 +89,10 @@ def _kind(name: str | None) -> "KindCluster":
 
 
 def _report(cluster: str, changed: bool, as_json: bool, texts: tuple[str, str]) -> int:
-    """Print whether the command changed the cluster: `texts` are for yes and no.
+    """Print whether the command changed the cluster.
 
-    The field in JSON is the part of the first text before a comma.
+    `texts` contains the text for a change and the text for no change. The JSON field is named after the first
+    text, up to a comma.
     """
     if as_json:
         dump({"cluster": cluster, texts[0].partition(",")[0]: changed})
@@ -98,9 +102,10 @@ def _report(cluster: str, changed: bool, as_json: bool, texts: tuple[str, str]) 
 
 
 def status(cluster_name: options.ClusterName = None, as_json: options.Json = False) -> int:
-    """Show the cluster, nodes, controllers, queues, launches and why they wait, and disk space.
+    """Show a cluster with its nodes, controllers, queues and launches, and the disk space in use.
 
-    Exit code 0: the cluster can be used. 2: there is none, it is paused, or it is not healthy.
+    For a launch that waits, the reason is shown. The exit code is 0 if the cluster
+    can be used, and 2 if it does not exist, is paused or is not healthy.
     """
     from harness.cli import status as cluster_status
 
@@ -119,7 +124,7 @@ def logs(
     ] = False,
     runs_dir: options.RunsDir = None,
 ) -> int:
-    """Print the ranks' logs from the bundle, without the ground-truth frames."""
+    """Print the ranks' logs in a bundle, without the ground-truth frames."""
     from harness.cli import logs as reading
 
     evidence = opened(bundle, load(runs_dir=runs_dir).runs_dir)
@@ -145,8 +150,10 @@ def shell(
 ) -> int:
     """Open a shell in a rank's pod. If the rank has ended, open it in a copy of the pod.
 
-    The copy has the pod's image, environment, scripts and node, and sleeps instead of training.
-    It is deleted when the shell ends. The shell lacks RANK and WORLD_SIZE: torchrun sets them in its workers.
+    The copy has the same image, environment and scripts, runs on the same node, and
+    sleeps instead of training. It is deleted when the shell ends. RANK and
+    WORLD_SIZE are not set in the shell, because torchrun sets them only in the
+    processes that it starts.
     """
     from harness.cli import shell as pod_shell
 
@@ -173,10 +180,12 @@ def preflight(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    """Show what your own cluster lacks for a launch.
+    """Check whether your own cluster has everything that a launch needs, and show what is missing.
 
-    Without --install, nothing is changed, except for a temporary namespace: the dry run of a pod in it shows
-    what policies, limits and webhooks reject. Exit code 0: nothing is missing. 2: something is missing.
+    Without --install, the command changes nothing in the cluster, except that it
+    creates a temporary namespace. A dry run of a pod in this namespace shows what
+    policies, limits and webhooks reject. The exit code is 0 if nothing is missing,
+    and otherwise 2.
     """
     from harness.launch.workload_file import load as load_workload
     from harness.provision.existing import ExistingCluster

@@ -1,6 +1,7 @@
 """Run netcheck with `kubectl exec` in several pods at the same time.
 
-The package is sent on stdin and stays in memory in the pod. Each pod first reports the ports it uses.
+The netcheck package is sent on stdin, and the pod keeps it in memory. Each pod first reports the ports that
+it uses.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from harness.core.errors import HarnessError
 from harness.workers.netcheck import Diagnosis
 
 START_SECONDS = 30.0
-"""Seconds for an exec to start, even on a busy node."""
+"""Maximum seconds until `kubectl exec` has started netcheck, even on a busy node."""
 SLACK_SECONDS = 20.0
-"""Seconds added to netcheck's own deadline, in which rank 0 still sends the result to the other ranks."""
+"""Seconds added to netcheck's own deadline. Rank 0 needs them to send the result to the other ranks."""
 BOOT = """import base64, os, sys
 sys.version_info >= (3, 9) or sys.exit("netcheck needs Python 3.9; this is " + sys.version.split()[0])
 held = os.memfd_create("netcheck")
@@ -33,14 +34,14 @@ sys.path.insert(0, "/proc/self/fd/%d" % held)
 from netcheck.inside import main
 from own_processes import OwnProcesses
 sys.exit(main(OwnProcesses().pids()))"""
-"""The Python code that starts netcheck. It writes nothing to the container's disk, which may be read-only or
+"""The Python code that starts netcheck. It does not write to the container's disk, which can be read-only or
 full."""
 
 
 def free_port(first: int, used: Sequence[int]) -> int:
     """Return the first port, starting at `first`, that no pod uses.
 
-    Firewall rules for it are most likely those for the job's port, which is just below `first`.
+    Firewall rules probably treat this port like the job's own port, which is `first` - 1.
     """
     occupied = set(used)
     ports: Iterable[int] = (*range(first, 65536), *range(1024, first))
@@ -70,11 +71,17 @@ class Exec:
         self._sent = sent
 
     def ready(self) -> dict[str, Any]:
-        """Send the package, and return the pod's report of its ports. Raises ValueError with the reason."""
+        """Send the package, and return the pod's report of its ports.
+
+        Raises ValueError with the reason if netcheck fails or does not respond.
+        """
         return self._response(self._sent, START_SECONDS)
 
     def diagnosis(self, parameters: Mapping[str, Any]) -> Diagnosis:
-        """Send the parameters of the check, and return the diagnosis. Raises ValueError with the reason."""
+        """Send the parameters of the check, and return the diagnosis.
+
+        Raises ValueError with the reason if netcheck fails or does not respond.
+        """
         return Diagnosis.of(self._response(json.dumps(parameters), parameters["deadline"] + SLACK_SECONDS))
 
     def _response(self, line: str, seconds: float) -> dict[str, Any]:
@@ -101,7 +108,10 @@ class Exec:
 def together(
     commands: Mapping[int, Sequence[str]], parameters: Mapping[str, Any]
 ) -> tuple[dict[int, Diagnosis], dict[int, str]]:
-    """Run netcheck with these commands at the same time. Returns diagnoses and error messages by rank."""
+    """Run all commands at the same time. Each of them starts netcheck in the pod of a rank.
+
+    Return the diagnoses and the error messages, both by rank.
+    """
     sent = base64.b64encode(package()).decode()
     errors: dict[int, str] = {}
 

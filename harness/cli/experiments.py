@@ -52,10 +52,11 @@ def faults(
     quiet: options.Quiet = False,
     as_json: options.Json = False,
 ) -> int:
-    """Inject faults into real launches, undo them, and check that each gets the right verdict and cause.
+    """Inject faults into real launches, undo them, and compare each verdict with the expected one.
 
-    With --random, the faults are drawn from a grammar. An oracle decides whether a
-    verdict is right: it compares the tracker's database with files of the ranks.
+    The cause and the ranks of the verdict are compared, too. With --random, the
+    faults are drawn from a grammar. An oracle then decides whether a verdict is
+    right: it compares the tracker's database with files that the ranks wrote.
     """
     from harness.faults import commands as injecting
 
@@ -103,16 +104,17 @@ def soak(
 ) -> int:
     """Launch a job many times on one cluster, and look for leaks.
 
-    Every launch is a separate `harness run`. Exit code 0: every launch is a PASS
-    and nothing leaked.
+    Every launch is a separate `harness run` process. The exit code is 0 if every
+    launch is a PASS and nothing leaked, and otherwise 1.
 
-    RUNS_DIR/soak-…/ledger.jsonl gets a JSON line after each launch. The same folder
-    has bundles, progress and summary.json.
+    After each launch, a JSON line is appended to RUNS_DIR/soak-…/ledger.jsonl. The
+    same folder contains the bundles, the progress output and summary.json.
 
-    Namespaces, open jobs, processes, memory, disk, Docker objects and temporary
-    files are compared before the first launch and after the last. Growth without
-    an explanation is a leak. Use an otherwise idle machine, because objects that
-    other programs create meanwhile count too.
+    Namespaces, open jobs, processes, memory, disk usage, Docker objects and
+    temporary files are compared before the first launch and after the last one.
+    Growth that the launches do not explain is reported as a leak. Use an otherwise
+    idle machine, because objects that other programs create during the soak are
+    counted, too.
     """
     from harness.soak import commands as soaking
 
@@ -150,11 +152,11 @@ def programs(
 ) -> int:
     """Run generated training programs without a cluster, and check their verdicts.
 
-    Each program runs in containers of the worker image, with the real client,
-    recorder, torchrun and tracker. An oracle decides from the program's journals
-    whether the verdict is right. Exit code 0: no PASS was wrong, and no judge
-    raised an error. Bundles whose verdict is not right stay in
-    RUNS_DIR/programs-….
+    Each program runs in containers of the worker image, with the real Pluto client,
+    recorder, torchrun and tracker. The program writes a journal of its calls, and
+    an oracle uses the journals to decide whether the verdict is right. The exit
+    code is 0 if no PASS was wrong and no judge raised an error, and otherwise 1.
+    Bundles whose verdict is not right are kept in RUNS_DIR/programs-….
     """
     from harness.faults import program_run
 

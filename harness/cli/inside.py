@@ -1,7 +1,7 @@
-"""`harness netcheck RUN`: check inside the pods of a running or hung job whether its ranks reach each other.
+"""`harness netcheck RUN`: check whether the ranks of a running or hung job can reach each other.
 
-netcheck runs in each running pod (execs.py). The API server shows what no pod can see: which pods do not run,
-and what is wrong with their Service.
+netcheck runs inside each running pod (execs.py). Facts that no pod can see come from the API server: which
+pods do not run, and what is wrong with their Service.
 """
 
 from __future__ import annotations
@@ -22,26 +22,30 @@ from harness.workers.netcheck import Diagnosis
 from harness.workers.netcheck.finding import FAILED, Finding, failed, in_order, ok, unknown
 
 DEADLINE = 10.0
-"""Seconds for netcheck to reach all ranks. It is short because the pods already run."""
+"""Maximum seconds for netcheck to reach all ranks. The limit is low, because the pods are already running."""
 NOWHERE = "192.0.2.1"
-"""The address used for a pod without one. RFC 5737 reserves it, so it belongs to no host."""
+"""The address used for a pod that has no IP address. RFC 5737 reserves it, so it belongs to no host."""
 
 
 @dataclass(frozen=True)
 class Seen:
-    """The result of a check: `pods` has each rank's pod and its state, `results` each rank's diagnosis."""
+    """The result of a check: `pods` has the state of each rank's pod, and `results` the diagnoses."""
 
     nodes: int
     pods: Mapping[int, str]
     running: frozenset[int]
     results: Mapping[int, Diagnosis]
     errors: Mapping[int, str]
-    """By rank, why netcheck returned no diagnosis in a running pod."""
+    """Maps a rank to the reason why netcheck returned no diagnosis in its running pod."""
     service: services.ServiceProblem | str | None = None
-    """The problem of the Service that gives pods their names, or a text if it is healthy. None: not known."""
+    """The problem of the Service that provides the DNS names of the pods, or a text if the Service is
+    healthy. None means that its state is not known."""
 
     def diagnosis(self, rank: int) -> Diagnosis:
-        """Return a rank's diagnosis, with the findings from the API server. Raises UsageError."""
+        """Return a rank's diagnosis, with the findings from the API server.
+
+        Raises UsageError if the rank has no diagnosis.
+        """
         if rank not in self.results:
             state = self.errors.get(rank) or self.pods.get(rank, "no such rank")
             available = ", ".join(map(str, sorted(self.results))) or "none"
@@ -68,7 +72,7 @@ class Seen:
         return replace(own, verdict=FAILED, cause=cause, ranks=ranks, missing=missing, findings=findings)
 
     def findings(self) -> list[Finding]:
-        """Return the findings of the steps `pods` and `service`, from the API server and the execs."""
+        """Return the findings of the steps `pods` and `service`, from the API server and from netcheck."""
         absent = sorted(set(range(self.nodes)) - self.running)
         results = [failed("peer.never_came", f"rank {rank}: {self.pods[rank]}", [rank]) for rank in absent]
         results += [
@@ -94,7 +98,7 @@ class Seen:
 def look(bundle: Bundle, context: RunContext, deadline: float = DEADLINE) -> Seen:
     """Run netcheck in all running pods of a launch.
 
-    Raises UsageError if no pod runs, or if the cluster no longer exists.
+    Raises UsageError if nothing has been launched yet, no pod runs, or the cluster no longer exists.
     """
     kube, target = cluster_of(bundle, context.settings)
     manifest = bundle.manifest
@@ -132,7 +136,7 @@ def look(bundle: Bundle, context: RunContext, deadline: float = DEADLINE) -> See
 
 
 def runs(pod: Object) -> bool:
-    """Return whether the first container of a pod runs. It is the container of the rank."""
+    """Return whether the pod's first container, which is the container of the rank, is running."""
     statuses = pod["status"].get("containerStatuses") or []
     name = container(pod)
     return any(each["name"] == name and "running" in (each.get("state") or {}) for each in statuses)
@@ -143,7 +147,7 @@ def container(pod: Object) -> str:
 
 
 def state(pod: Object | None, name: str | None) -> str:
-    """Return a text for the state of a pod on the API server."""
+    """Return a text that describes the state of a pod, as reported by the API server."""
     if pod is None:
         return f"pod {name} is gone" if name else "it has no pod"
     phase = f"pod {pod['metadata']['name']} is {pod['status'].get('phase', 'in an unknown phase')}"

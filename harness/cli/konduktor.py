@@ -21,10 +21,12 @@ def konduktor(
     ] = None,
     quiet: options.Quiet = False,
 ) -> int:
-    """Run konduktor on the harness's cluster. `konduktor logs JOB` needs a cluster with `harness up --logs`.
+    """Run konduktor on the harness's cluster.
 
-    It is the konduktor version with which the harness launches jobs. Options of this command come before
-    konduktor's. The exit code is konduktor's.
+    The konduktor version is the one with which the harness launches jobs.
+    `konduktor logs JOB` needs a cluster that was started with `harness up --logs`.
+    Options of this command must precede konduktor's command. The exit code is that
+    of konduktor.
     """
     from harness.launch.konduktor.interactive import command
     from harness.provision.kind.cluster import KindCluster

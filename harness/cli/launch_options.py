@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Launch:
-    """The options of every command that launches a workload (`launching` adds them)."""
+    """The options of every command that launches a workload. The function `launching` adds them."""
 
     cluster_name: options.ClusterName = None
     workers: options.Workers = None
@@ -59,7 +59,7 @@ _LAUNCH = inspect.signature(Launch).parameters
 
 
 def launching(command: Callable[..., int]) -> Callable[..., int]:
-    """Return the command with the options of Launch in place of its last parameter, `launch`."""
+    """Return the command with the options of Launch instead of its last parameter, `launch`."""
 
     @wraps(command)
     def wrapper(**arguments: Any) -> int:

@@ -1,4 +1,7 @@
-"""The part of `harness status` that describes a launch. It imports little, for a status without launches."""
+"""The models of a launch for `harness status`.
+
+This module imports little, so that `harness status` starts fast if there are no launches.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,9 @@ class PodStatus(BaseModel, frozen=True):
 
     name: str
     ranks: list[int]
-    """Empty if the pod's number is not known yet, or if another pod has replaced this one."""
+    """Empty if the node index of the pod is not known yet, or if another pod has replaced this pod."""
     state: str
-    """Phase, node, and the reason why the pod waits."""
+    """Phase, node and, if the pod waits, the reason."""
 
 
 class LaunchStatus(BaseModel, frozen=True):

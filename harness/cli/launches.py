@@ -30,7 +30,7 @@ def of_namespace(
     """Return the launch in a namespace, from the launched objects, Workloads and pods in it."""
     name = str(namespace["metadata"]["name"])
     if not objects:
-        # The harness creates the namespace first. It deletes an ended object that would restart its pods.
+        # The namespace is created before the object. An object that would restart its pods is deleted later.
         return LaunchStatus(namespace=name, state="not launched yet, or over and deleted")
     item = objects[-1]
     per_pod = int((namespace["metadata"].get("annotations") or {}).get(RANKS_PER_POD, 1))
@@ -76,7 +76,7 @@ def _state(item: Object) -> str:
 
 
 def _admission(workloads: list[Object]) -> str:
-    """Return whether Kueue has admitted the object, with the message of the condition."""
+    """Return the admission status that Kueue reports for the object, with the message of the condition."""
     for workload in workloads:
         for kind in ("Finished", "Evicted", "Admitted", "QuotaReserved"):
             reported = condition(workload, kind)
@@ -110,7 +110,7 @@ def _pods(item: Object, pods: list[Object], per_pod: int) -> list[PodStatus]:
 
 
 def _pod(pod: Object) -> str:
-    """Return the phase and node of a pod, why it waits, and the restarts of its containers."""
+    """Return the phase and node of a pod, the reason why it waits, and the number of container restarts."""
     status, node = pod["status"], pod["spec"].get("nodeName", "no node")
     containers = status.get("containerStatuses") or []
     waiting = [

@@ -23,11 +23,11 @@ def lines(bundle: Bundle, rank: int | None) -> Iterator[str]:
 
 
 def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
-    """Yield lines like `lines` as they are written, until the launch of the bundle has ended."""
+    """Yield lines in the format of `lines` as soon as they are written, until the launch has ended."""
     read: dict[Path, int] = {}
     version = None
     while True:
-        # The version is read first, so that a change during the reading causes another one.
+        # The version is read first, so that a change during the reading causes another read.
         if version != (version := _version(path)):
             bundle = Bundle.open(path)
             over = bundle.manifest is None or bundle.manifest.ended_at is not None
@@ -46,16 +46,19 @@ def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
 
 
 def _version(path: Path) -> list[tuple[int, int, int]]:
-    """Return a value that changes with the files that record the pods and the end of the launch."""
+    """Return a value that changes whenever manifest.json or objects/pod.jsonl changes.
+
+    These files record the end of the launch and its pods.
+    """
     files = [path / "manifest.json", path / "objects" / "pod.jsonl"]
     stats = [file.stat() for file in files if file.exists()]
     return [(stat.st_ino, stat.st_size, stat.st_mtime_ns) for stat in stats]
 
 
 def _pods(bundle: Bundle, rank: int | None, expected: bool = True) -> list[tuple[int, str]]:
-    """Return node index and name of every pod, or of the pod of `rank`.
+    """Return the node index and name of every pod, or only of the pod of `rank`.
 
-    If the rank has no pod, the list is empty. With `expected`, UsageError is raised instead.
+    If the rank has no pod, return an empty list, or raise UsageError if `expected` is true.
     """
     ranks = bundle.ranks()
     if rank is None:

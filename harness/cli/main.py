@@ -30,7 +30,8 @@ FOLDERS = (
     "other folders"
 )
 _WrongUsage: Any = typer.BadParameter.__mro__[2]
-"""ClickException of the click that typer uses: newer versions of typer include their own click."""
+"""The ClickException of the click package that typer uses. Newer versions of typer contain their own
+click."""
 app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
@@ -82,7 +83,7 @@ def run(
     ] = None,
     launch: Launch = NOTHING,
 ) -> int:
-    """Launch a job and judge it. Creates a cluster if there is none, and deletes it afterwards.
+    """Launch a job and judge it. Create a cluster if there is none, and delete it afterwards.
 
     With --json, the paths in `bundle` and `report` are absolute.
     """
@@ -101,7 +102,7 @@ def judge(
     bundle: Annotated[Path, typer.Argument(help="a bundle folder, e.g. runs/latest")],
     as_json: options.Json = False,
 ) -> int:
-    """Judge a recorded bundle again. Uses no cluster and writes nothing."""
+    """Judge a recorded bundle again. This uses no cluster and writes nothing."""
     from harness.judge.users import judge as judge_bundle
 
     evidence = opened(bundle)
@@ -159,9 +160,11 @@ app.command(context_settings=konduktor.SETTINGS)(konduktor.konduktor)
 def images_build(
     images: options.Images = None, quiet: options.Quiet = False, as_json: options.Json = False
 ) -> int:
-    """Build or fetch every image of the stack into the cache, and create the template for new clusters.
+    """Build or download all images of the stack, and create the template for new clusters.
 
-    If the template cannot be created, the command prints the reason and succeeds: kind then creates clusters.
+    The images are stored in the cache. If the template cannot be created, the
+    command prints the reason and still succeeds. New clusters are then created with
+    kind.
     """
     from harness import run as running
     from harness.cli import status
@@ -179,7 +182,7 @@ def images_build(
 def main(arguments: list[str] | None = None, program: str | None = None) -> None:
     """Run one command and exit. A HarnessError becomes a message and an exit code, never a traceback.
 
-    `program` is the name that help texts begin with. None means the name the user typed.
+    `program` is the program name in help texts. None means the name that the user typed.
     """
     in_utf8()
     may_be_left()
@@ -192,7 +195,7 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> None
     except HarnessError as error:
         print(f"harness: {error}", file=sys.stderr)
         code = error.exit_code
-    except OSError as error:  # A launch records its own errors, so this one comes from an unusable folder.
+    except OSError as error:  # A launch records its own errors, so this error comes from an unusable folder.
         where = f": {error.filename}" if error.filename else ""
         print(f"harness: {error.strerror or error}{where}\n  → {FOLDERS}", file=sys.stderr)
         code = 2
@@ -204,5 +207,5 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> None
 
 
 def kubectl_torchrun() -> None:
-    """Run as `kubectl torchrun`: kubectl finds the program kubectl-torchrun on PATH."""
+    """Run the command `kubectl torchrun`, which kubectl finds on PATH as the program kubectl-torchrun."""
     main(["torchrun", *sys.argv[1:]], program="kubectl")

@@ -44,18 +44,19 @@ def netcheck(
 ) -> int:
     """Check from inside pods whether the ranks of a job can reach each other.
 
-    Launches an Indexed Job with a headless Service. Each pod connects to every
-    other pod. Prints the matrix of all pairs, and the cause if a pair fails. Exit
-    code, bundle and report are those of `harness run`. With --bandwidth, a link
-    or node that is five times slower than the others is also a failure.
+    Without RUN, the command launches an Indexed Job with a headless Service. Each
+    pod connects to every other pod. The command prints the matrix of all pairs and,
+    if a pair fails, the cause. The exit code, bundle and report are like those of
+    `harness run`. With --bandwidth, a link or node that is five times slower than
+    the others is also a failure.
 
-    With RUN, netcheck runs in all running pods of that launch at the same time.
-    The job continues, and no file is left in the pods. Pods that are not running
-    are listed with their state. Exit code 0: all pairs are fine. 1: a cause was
-    found. 2: something could not be checked.
+    With RUN, netcheck runs in all running pods of that launch at the same time. The
+    job continues, and no files remain in the pods. Pods that are not running are
+    listed with their state. The exit code is 0 if all pairs passed, 1 if the cause
+    of a failure was found, and 2 if a step could not be checked.
 
     --print-module prints a Python file that can be copied into an image under any
-    name. Its functions can be imported, and running it runs netcheck.
+    name. Its functions can be imported. Running the file runs netcheck.
     """
     if print_module:
         from harness.launch.mounts.netcheck_module import single_file

@@ -1,6 +1,6 @@
 """Options, progress output and JSON output shared by several commands.
 
-An option of two or more commands is defined here, so that it means the same in each.
+An option of two or more commands is defined here, so that it means the same in each of them.
 """
 
 import json
@@ -58,7 +58,7 @@ KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 def expect(ranks: str | None) -> dict[str, Any] | None:
     """Return the setting `expect` for --expect-ranks.
 
-    A part that is no number stays text, so that the settings reject it.
+    An item that is not a number remains a string, which the validation of the settings rejects.
     """
     if ranks is None:
         return None
@@ -78,7 +78,7 @@ class TimedProgress:
 
 
 def progress(quiet: bool) -> Progress:
-    """Return the function that a command calls with each line of progress. It prints nothing if `quiet`."""
+    """Return the function that prints a line of progress. If `quiet` is true, the function prints nothing."""
     return (lambda _: None) if quiet else TimedProgress()
 
 

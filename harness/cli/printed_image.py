@@ -1,4 +1,4 @@
-"""Choose the image of printed manifests: one that the cluster's nodes have, if the cluster can be reached."""
+"""Choose the worker image for printed manifests, if possible one that the cluster's nodes already have."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from harness.settings import Settings
 
 
 def printed_image(settings: Settings, named: str | None) -> str:
-    """Return the image for manifests: `named`, the image of the settings, or a worker image of the nodes.
+    """Return the image for manifests: `named`, or else the image of the settings, or else one on the nodes.
 
-    If the nodes have other images instead, stderr lists them. Raises UsageError if `named` and the settings
-    are empty and the nodes have several worker images.
+    If the nodes have only other images, stderr lists them. If no image is known, a placeholder is returned.
+    Raises UsageError if `named` and the settings are empty and the nodes have several worker images.
     """
     wanted = named or settings.worker_image
     others = other_tags(wanted or LOCAL_IMAGE, _nodes(settings))
@@ -39,7 +39,7 @@ def printed_image(settings: Settings, named: str | None) -> str:
 
 
 def _nodes(settings: Settings) -> list[Object]:
-    """Return the nodes of the cluster in the settings, or an empty list if it cannot be reached."""
+    """Return the nodes of the cluster in the settings, or an empty list if the cluster cannot be reached."""
     cluster = cluster_of(settings)
     if not Path(cluster.kubeconfig).is_file():
         return []

@@ -27,7 +27,8 @@ def report(
 ) -> int:
     """Judge a recorded bundle again and write its report, a self-contained HTML file.
 
-    Without --output, ctrf.json and junit.xml in the bundle are written again too.
+    Without --output, the command also writes ctrf.json and junit.xml in the bundle
+    again.
     """
     from harness.judge.users import judge
     from harness.report import beside
@@ -65,8 +66,8 @@ def summary(
 ) -> int:
     """Judge recorded bundles again and print their verdicts as a Markdown table.
 
-    In GitHub Actions the table goes to the job summary. A bundle that is not a
-    PASS, or that had retries, also gets an annotation.
+    In GitHub Actions, the table is written to the job summary. A bundle that did
+    not pass, or that had retries, also gets an annotation.
     """
     from harness.judge.users import judge
     from harness.report.ci import github
@@ -86,7 +87,7 @@ def summary(
 
 
 def _shown(path: Path, bundle: "Bundle") -> Path:
-    """Return the user's path to the bundle, or the bundle's own path if the user gave only its name."""
+    """Return `path`, or the full path of the bundle if the user gave only a name."""
     return path if path.is_dir() else bundle.path
 
 

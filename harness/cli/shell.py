@@ -66,9 +66,9 @@ def shell(bundle: Bundle, rank: int, command: Sequence[str], context: RunContext
 
 
 def copied(pod: Object, name: str) -> Object:
-    """Return a pod that only sleeps, with the image, environment, files and node of `pod`.
+    """Return a copy of `pod` that only sleeps, with the same image, environment, files and node.
 
-    No controller adopts it, and it requests no resources.
+    No controller adopts the copy, and it requests no resources.
     """
     spec = pod["spec"]
     copied_fields: dict[str, Any] = {key: spec[key] for key in _COPIED_FIELDS if key in spec}
@@ -83,7 +83,7 @@ def copied(pod: Object, name: str) -> Object:
 def _literal(variable: Object, pod: Object) -> Object:
     """Return the variable with a literal value if it refers to a label or an annotation of the pod.
 
-    The copy of the pod lacks these labels and annotations.
+    The copy of the pod does not have these labels and annotations.
     """
     path = ((variable.get("valueFrom") or {}).get("fieldRef") or {}).get("fieldPath", "")
     where, _, key = path.removeprefix("metadata.").partition("['")
@@ -104,7 +104,7 @@ def _runs(pods: dict[str, Object], name: str) -> str | None:
 
 
 def cluster_of(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
-    """Return the client for a bundle's cluster, and kubectl's options for it.
+    """Return a Kubernetes client for the bundle's cluster, and kubectl's options for this cluster.
 
     Raises UsageError if the cluster no longer exists, and HarnessError if it does not respond.
     """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 class Status(BaseModel, frozen=True):
     """The state of a cluster.
 
-    A cluster that is `healthy` can be used. Fields that need a healthy cluster are otherwise unset.
+    If `healthy` is true, the cluster can be used. Otherwise the fields that need a healthy cluster are unset.
     """
 
     cluster: str
@@ -37,9 +37,10 @@ class Status(BaseModel, frozen=True):
     healthy: bool
     trouble: str | None
     others: list[str]
-    """All clusters of the harness on this machine, including this one."""
+    """The names of all clusters of the harness on this machine, including this cluster."""
     disk: dict[str, int]
-    """Bytes that are free on Docker's disk, and bytes used by each folder of the harness."""
+    """Maps "free" to the free bytes on Docker's disk, and each folder of the harness to the bytes that it
+    uses."""
     nodes: dict[str, str] = {}
     """Maps the name of a node to the version of its kubelet."""
     controllers: dict[str, int] = {}

@@ -1,7 +1,7 @@
-"""Keep the exit code of a command when the reader of stdout closes it early, as `head` does.
+"""Keep the exit code of a command when the reader of its stdout exits early, as `head` does.
 
-Later output is discarded. A FAIL stays a FAIL even if nobody reads all of its output. Without this module,
-typer, rich and Python's last flush would each set the exit code to 1.
+The rest of the output is discarded. The exit code of a verdict must not depend on how much of its output is
+read. Without this module, typer, rich and the interpreter's final flush would each set the exit code to 1.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Leavable(io.FileIO):
 
 
 def may_be_left() -> None:
-    """Ignore a broken pipe on stdout and stderr, unless they were replaced, as pytest does."""
+    """Ignore broken pipes on stdout and stderr. Streams that were replaced, as by pytest, are not changed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is not None and stream is getattr(sys, f"__{name}__"):
@@ -35,7 +35,7 @@ def may_be_left() -> None:
 def in_utf8() -> None:
     """Restart this process in Python's UTF-8 mode if the locale is not UTF-8.
 
-    Files of the harness and of its users are UTF-8. Python would decode them in the encoding of the locale.
+    Files of the harness and of its users are UTF-8. Python would decode them with the encoding of the locale.
     """
     if not sys.flags.utf8_mode and locale.getencoding().lower().replace("-", "") != "utf8":
         os.environ["PYTHONUTF8"] = "1"
@@ -43,7 +43,7 @@ def in_utf8() -> None:
 
 
 def left() -> bool:
-    """Return whether the reader of stdout has closed it. A command that only prints can then stop."""
+    """Return whether the reader of stdout has closed the pipe. A command that only prints can then stop."""
     poll = select.poll()
     poll.register(STDOUT, 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))
@@ -54,7 +54,7 @@ def _leavable(stream: io.TextIOWrapper) -> io.TextIOWrapper:
     return io.TextIOWrapper(
         io.BufferedWriter(_Leavable(stream.fileno(), "w", closefd=False)),
         encoding=stream.encoding,
-        # A character that PYTHONIOENCODING lacks is escaped, so that the message is still printed.
+        # A character that the encoding lacks is escaped, so that the message is still printed.
         errors="backslashreplace" if stream.errors == "strict" else stream.errors,
         line_buffering=stream.line_buffering or stream.write_through,
     )

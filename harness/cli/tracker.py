@@ -1,4 +1,4 @@
-"""`harness tracker`: serve the tracker, open its pages on a cluster, print keys of projects."""
+"""`harness tracker`: run the tracker, open its web pages on a cluster, and print the API keys of projects."""
 
 import subprocess
 import threading
@@ -28,7 +28,7 @@ Port = Annotated[int, typer.Option(help="local port; 0 picks a free port")]
     context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
 )
 def serve(context: typer.Context) -> int:
-    """Serve the tracker without a cluster (see `harness tracker serve --help`)."""
+    """Run the tracker as a server without a cluster. `harness tracker serve --help` lists its options."""
     from harness.tracker.__main__ import main
 
     return main(context.args) or 0
@@ -44,9 +44,10 @@ def open_(
     context: options.Context = None,
     port: Port = 0,
 ) -> int:
-    """Forward a port to the tracker of a cluster, and print a link to its pages. Ctrl-C stops it.
+    """Forward a local port to the tracker in a cluster, and print a link to its web pages.
 
-    The link works once, within ten minutes. The browser then stays logged in for twelve hours.
+    Ctrl-C stops the port forwarding. The link can be used once, within ten minutes.
+    The browser then stays logged in for twelve hours.
     """
     import httpx
 
@@ -91,7 +92,10 @@ def key(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> int:
-    """Print the key of a project, for clients (PLUTO_API_KEY) and the pages. It is valid for no other one."""
+    """Print the API key of a project, for clients (PLUTO_API_KEY) and for the tracker's web pages.
+
+    The key is valid only for this project.
+    """
     from harness.provision.controllers import tracker as embedded
     from harness.provision.lifecycle import cluster_of
     from harness.tracker.shared.keys import PROJECT_MOST, project_key
@@ -107,7 +111,7 @@ def key(
 
 
 def page_of(link: str) -> str:
-    """Return the path of a link to one of the tracker's pages. Raises UsageError for any other link."""
+    """Return the path of a link to a web page of the tracker. Raises UsageError for any other link."""
     if not link:
         return HOME
     parts = urlsplit(link)
@@ -143,8 +147,8 @@ def forwarded(
 ) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Forward a loopback port of this machine to the tracker while the block runs.
 
-    Yields the process of kubectl and the URL. Raises HarnessError (cause tracker.unreachable) if the
-    forwarding does not start.
+    Yields the kubectl process and the local URL of the tracker. Raises HarnessError (cause
+    tracker.unreachable) if the port forwarding does not start.
     """
     from harness.provision.controllers import tracker as embedded
 
@@ -183,7 +187,7 @@ def forwarded(
                 hint="use another --port, or 0 for a free one, and check `harness status`",
                 cause="tracker.unreachable",
             )
-        # kubectl prints a line for each connection, and would block if nobody read them.
+        # kubectl prints a line for each connection, and would block if nobody read these lines.
         threading.Thread(target=process.stdout.read, daemon=True).start()
         yield process, f"http://{line.split()[2]}"
     finally:

@@ -115,12 +115,13 @@ def train(
     env: options.Env = None,
     launch: Launch = NOTHING,
 ) -> int:
-    """Train a language model on several pods, and judge it. A restart must not change the result.
+    """Train a language model on several pods, and judge the training.
 
-    Each pod of a StatefulSet (or an Indexed Job) is a torchrun node. The pods have a
-    headless Service and share volumes. A killed rank, node or pod restarts and
-    resumes from the last checkpoint. The verdict shows each restart, and whether
-    every point of every rank is in one Pluto run. Exit code, bundle and report are
+    Each pod of a StatefulSet (or an Indexed Job) is a torchrun node. The pods have
+    a headless Service and share volumes. If a rank, node or pod is killed, it
+    restarts and resumes from the last checkpoint. A restart must not change the
+    result of the training. The verdict shows each restart, and whether every point
+    of every rank is in one Pluto run. The exit code, bundle and report are like
     those of `harness run`. See docs/training.md.
     """
     from dataclasses import replace

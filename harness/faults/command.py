@@ -14,7 +14,7 @@ HARNESS = Path(sys.executable).with_name("harness")
 
 
 class Command:
-    """A running `harness ARGUMENTS`. Use it as a context manager, so that none of its processes is left."""
+    """A running `harness` command. Use it as a context manager, so that the command ends with the block."""
 
     def __init__(self, *arguments: str, env: Mapping[str, str]) -> None:
         """Start the command in the current folder, with only `env` as its environment."""
@@ -38,7 +38,7 @@ class Command:
     def _errors(self) -> None:
         assert self.process.stderr is not None
         for line in self.process.stderr:
-            self.lines.append(line)  # Line by line, because a caller reads it while the harness runs.
+            self.lines.append(line)  # A caller reads the lines while the harness runs.
 
     def _output(self) -> None:
         assert self.process.stdout is not None
@@ -53,7 +53,7 @@ class Command:
         os.killpg(self.process.pid, signum)
 
     def end(self, seconds: float = 180) -> int:
-        """Wait for the end of the command, and return its exit code."""
+        """Wait until the command has exited, and return its exit code."""
         code = self.process.wait(seconds)
         for reader in self._readers:
             reader.join(10)
@@ -69,5 +69,5 @@ class Command:
 
 
 def _interruptible() -> None:
-    """Restore the default handler of SIGINT, which a background process ignores."""
+    """Restore the default handler of SIGINT, because processes in the background ignore this signal."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

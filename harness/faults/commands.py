@@ -27,13 +27,14 @@ from harness.launch.konduktor.job_file import JobFile
 from harness.settings import Settings
 
 DRAWS_BETWEEN_CONTROLS = 4
-"""Number of drawn faults that run alone between two controls. Each waits until the cluster serves again."""
+"""Number of drawn faults between two controls, if the faults run alone. After each of these faults, the
+injector waits until the cluster works again."""
 
 
 def chosen(names: list[str]) -> list[Fault]:
     """Return the faults with the given names, targets or files, or all faults if there are no names.
 
-    A drawn fault also has a name, by which it can be repeated. Raises UsageError.
+    The name of a drawn fault repeats this fault. Raises UsageError for an unknown name.
     """
     known = catalogue()
     if not names:
@@ -54,10 +55,10 @@ def chosen(names: list[str]) -> list[Fault]:
 def faults(
     names: list[str], random: int, seed: int, skip: int, shard: str | None = None, generated: bool = False
 ) -> list[Fault]:
-    """Return the chosen faults, or `random` draws of a seed after the first `skip`.
+    """Return the faults with the given names, or `random` faults drawn from a seed.
 
-    With `generated`, the ranks of draws run generated programs. With `shard`, such as 2/4, only that part of
-    the chosen faults is returned. Raises UsageError.
+    The first `skip` drawn faults are skipped. With `generated`, the ranks of drawn faults run generated
+    programs. With `shard`, such as 2/4, only that shard of the named faults is returned. Raises UsageError.
     """
     if not random:
         found = chosen(names)
@@ -72,7 +73,7 @@ def show(faults: list[Fault]) -> None:
 
 
 def undo_left(context: RunContext) -> bool:
-    """Undo the faults that killed runs left injected. Return False if one could not be undone."""
+    """Undo the faults of killed runs. Return False if a fault could not be undone."""
     problems = []
     for journal in sorted(journals(context.settings).glob("*.json")):
         context.progress(f"undoing {journal.stem}")
@@ -83,7 +84,7 @@ def undo_left(context: RunContext) -> bool:
 
 
 def folder(settings: Settings) -> Path:
-    """Return the folder for the ledger and the bundles of a matrix."""
+    """Return the path of a new folder, for the ledger and the bundles of a run of faults."""
     name = f"faults-{CLOCK.stamp()}-{secrets.token_hex(2)}"
     return settings.runs_dir.absolute() / name
 
@@ -91,10 +92,10 @@ def folder(settings: Settings) -> Path:
 def inject(
     faults: list[Fault], parallel: int, job: Path, context: RunContext
 ) -> tuple[list[Row], dict[str, str]]:
-    """Inject all faults on one cluster, which is created if necessary. An existing cluster stays.
+    """Inject all faults on one cluster, which is created if it does not exist. An existing cluster is kept.
 
-    Returns the rows and the versions of the stack. An interruption ends the running launches and undoes their
-    faults.
+    Returns the result of each fault and the versions of the stack. An interruption ends the running launches
+    and undoes their faults.
     """
     settings = context.settings
     undo_left(context)
@@ -116,9 +117,10 @@ def inject(
 
 
 def recorded(ledgers: list[Path]) -> tuple[list[Row], dict[str, str]]:
-    """Return the rows of earlier matrices, first in the order of the catalogue, then drawn faults.
+    """Return the results in ledgers of earlier runs, and the versions of the stack.
 
-    If a fault is in several ledgers, the last row counts. Raises UsageError for a file that is no ledger.
+    Faults of the catalogue come first, in its order, and then drawn faults. If a fault is in several ledgers,
+    the result in the last ledger counts. Raises UsageError if a file is not a ledger.
     """
     rows: dict[str, Row] = {}
     for ledger in ledgers:
@@ -145,9 +147,10 @@ def report(
     programs: Path | None,
     as_json: bool,
 ) -> int:
-    """Show rows, and write the table and small bundles if requested. Return 0 if all rows are right, else 1.
+    """Print the results, and write the table and small copies of the bundles if requested.
 
-    If all faults are drawn, tally.py decides. `programs` is the ledger for drawn faults with programs.
+    Returns the exit code: 0 if all results are the expected ones, and otherwise 1. If all faults are drawn,
+    tally.good decides instead. `programs` is the ledger for drawn faults whose ranks ran generated programs.
     """
     random = bool(rows) and all(row.oracle for row in rows)
     if programs is not None:

@@ -1,6 +1,6 @@
-"""Draw random faults from grammar.yaml: an object × a verb × a moment × a behaviour.
+"""Draw random faults from grammar.yaml: an object × a verb × a moment × a behaviour of the worker.
 
-Draw `number` of a seed is always the same fault, so that a run can be continued and a draw repeated.
+A seed and a number always determine the same fault, so that a run can be continued and a fault repeated.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ GRAMMAR = Path(__file__).with_name("grammar.yaml")
 PREFIX = "random-"
 """Prefix of the names of drawn faults."""
 PROGRAM = "-program"
-"""Suffix of the names if the ranks run a generated program."""
+"""Suffix of the names of drawn faults whose ranks run a generated program."""
 PROGRAM_CALLS, PROGRAM_PAUSE = 20, 0.5
-"""As many steps as in the main job's worker, so that every moment occurs."""
+"""Number of calls, and the pause after each call in seconds. There are as many calls as the main job's worker
+has steps, so that every moment occurs."""
 LAST_MOMENT = "ending"
 RANKS = (0, 1)
-"""The ranks of jobs/multinode.yaml, which every draw launches."""
+"""The ranks of jobs/multinode.yaml, the job of every drawn fault."""
 ALWAYS = ("joined", "training", "ending")
 WITNESS = "{{ files }}/witness.yaml"
 WAIT_SECONDS = "120"
 EPHEMERAL_STORAGE = "2Gi"
-"""A small limit, so that `fill` writes less."""
+"""The ephemeral-storage limit of each container. It is small, so that the verb `fill` writes less."""
 _PRELUDE = """source {{ files }}/strike.sh
 k() { {{ kubectl }} "$@"; }
 n() { k -n {{ namespace }} "$@"; }
@@ -39,7 +40,7 @@ n() { k -n {{ namespace }} "$@"; }
 
 
 class Verb(Strict):
-    """A disturbance of an object. A verb with an undo affects the cluster."""
+    """A disturbance of an object. `undo` is set if the disturbance affects the cluster."""
 
     do: str
     undo: str = ""
@@ -61,7 +62,7 @@ class Object(Strict):
 
 
 class Behaviour(Strict):
-    """The behaviour of the worker. `named` matches a verdict that reports the worker's own fault."""
+    """The behaviour of the worker. `named` matches the verdicts that report the worker's own fault."""
 
     worker: str
     weight: int = 1
@@ -72,7 +73,7 @@ class Behaviour(Strict):
 
 
 class Grammar(Strict):
-    """grammar.yaml."""
+    """The content of grammar.yaml."""
 
     moments: dict[str, When]
     behaviours: dict[str, Behaviour]
@@ -81,7 +82,7 @@ class Grammar(Strict):
 
 @cache
 def grammar(path: Path = GRAMMAR) -> Grammar:
-    """Load a grammar. Raises UsageError."""
+    """Load a grammar. Raises UsageError if the file is not valid."""
     try:
         return Grammar.model_validate(yaml_document(path, "grammar"))
     except ValidationError as error:
@@ -89,10 +90,10 @@ def grammar(path: Path = GRAMMAR) -> Grammar:
 
 
 def drawn(seed: int, number: int, generated: bool = False) -> Fault:
-    """Return draw `number` of a seed.
+    """Return the drawn fault with this seed and number.
 
-    With `generated`, the object, verb and moment are the same, and a generated program replaces the
-    behaviour.
+    With `generated`, the fault has the same object, verb and moment, but its ranks run a generated program
+    instead of the drawn behaviour.
     """
     known, chance = grammar(), random.Random(f"{seed}:{number}")
     what = chance.choice(list(known.objects))
@@ -105,7 +106,7 @@ def drawn(seed: int, number: int, generated: bool = False) -> Fault:
     name = f"{PREFIX}{seed}-{number:03}"
     if generated:
         does = worker(seed, number, PROGRAM_CALLS, PROGRAM_PAUSE)
-        # After os.exec, stdout is still the client's pipe, which has no reader. A write may end the rank.
+        # After os.exec, stdout is still the client's pipe, which has no reader. A write can end the rank.
         late = (does.early or does.second == "exec") and moment == LAST_MOMENT
         return with_program(
             combined(name, what, verb, "training" if late else moment, "steady", rank, victim), does
@@ -114,7 +115,10 @@ def drawn(seed: int, number: int, generated: bool = False) -> Fault:
 
 
 def with_program(fault: Fault, does: Worker) -> Fault:
-    """Return the fault with ranks that run a generated program. A verdict may also report its defects."""
+    """Return the fault, changed so that its ranks run a generated program.
+
+    A verdict can then also name a defect of the program.
+    """
     assert fault.expect is not None
     own = ["unification\\."] + ([rf"rank {does.victim}\b", "rank\\."] if does.end != "return" else [])
     own += [r"os\.exec"] if does.second == "exec" else []
@@ -129,16 +133,16 @@ def with_program(fault: Fault, does: Worker) -> Fault:
 
 
 def by_name(name: str) -> Fault | None:
-    """Return the draw with a name such as random-7-012, or None for another name."""
+    """Return the drawn fault with a name such as random-7-012, or None if the name is of another kind."""
     found = re.fullmatch(rf"{PREFIX}(-?\d+)-(\d+)({PROGRAM})?", name)
     return drawn(int(found[1]), int(found[2]), bool(found[3])) if found else None
 
 
 def combined(name: str, what: str, verb: str, moment: str, behaviour: str, rank: int, victim: int) -> Fault:
-    """Return the fault for a combination.
+    """Return the fault that combines the object `what` with a verb, a moment and a behaviour.
 
-    `rank` is disturbed, and the worker of `victim` has its own fault. A moment after the end of the behaviour
-    is replaced by its last moment.
+    The object of `rank` is disturbed. The worker of `victim` has the defect of the behaviour. If the worker
+    ends before `moment`, the last moment of the behaviour is used instead.
     """
     known = grammar()
     there, does, worker = known.objects[what], known.objects[what].verbs[verb], known.behaviours[behaviour]

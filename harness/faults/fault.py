@@ -4,13 +4,13 @@
     target: tracker                   # one of Target
     scope: launch                     # what it disturbs, see Scope
     job: {worker: "faulty.py exit3 1"}
-    env: {HARNESS_WAIT_SECONDS: "90"} # of the harness; null takes a variable away
+    env: {HARNESS_WAIT_SECONDS: "90"} # for the harness; null removes a variable
     at: {log: "step 5"}               # when: before, {stage: name}, {log: regex} or both
     inject: [{kubectl: "delete pod -n {{ namespace }} {{ pod1 }}"}]
-    undo: []                          # idempotent; run always, also when the injector dies
+    undo: []                          # idempotent; always run, even if the injector dies
     expect: {verdict: FAIL, cause: rank.pod_deleted, ranks: [1]}
 
-Steps are templates (Jinja2) over the variables of harness.faults.places.
+Steps are Jinja2 templates. Their variables are listed in harness.faults.places.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ Target = Literal[
     "harness",
 ]
 Scope = Literal["launch", "cluster", "machine", "own"]
-"""launch: the fault disturbs only its own launch, so others may run at the same time. cluster, machine: it
-runs alone. own: it runs alone, on its own cluster, which it creates and removes."""
+"""What a fault disturbs. launch: only its own launch, so that other faults can run at the same time. cluster,
+machine: the fault runs alone. own: the fault runs alone on its own cluster, which it creates and removes."""
 
 
 class Strict(BaseModel):
@@ -50,7 +50,10 @@ class Strict(BaseModel):
 
 
 class Step(Strict):
-    """A step. Exactly one field is set, and a command may also have `stdin`."""
+    """A step of an injection or of its undo.
+
+    Exactly one of docker, kubectl, sh, signal and sleep is set. A command can also have `stdin`.
+    """
 
     docker: str | None = None
     kubectl: str | None = None
@@ -72,7 +75,7 @@ class Step(Strict):
 
 
 class Job(Strict):
-    """The differences of the job from jobs/multinode.yaml, or from a manifest."""
+    """The changes that a fault makes to jobs/multinode.yaml or to a manifest."""
 
     manifest: str | None = Field(
         None,
@@ -100,9 +103,9 @@ class Train(Strict):
 
 
 class When(Strict):
-    """The moment of the injection, from the bundle that is being written.
+    """The moment of the injection, determined from the bundle while it is being written.
 
-    With both fields, the log line is awaited after the stage.
+    If `stage` and `log` are both set, the log line is awaited after the stage has begun.
     """
 
     stage: str | None = Field(None, description="a stage of the manifest that has begun")
@@ -117,10 +120,10 @@ class When(Strict):
 
 
 class Expect(Strict):
-    """The expected result of the harness.
+    """The expected result of the harness. Exactly one of `verdict`, `exit` and `named` is set.
 
-    With only `exit`, the harness must exit with this code before it judges anything. With only `named`, an
-    oracle decides afterwards whether a PASS was right (harness/faults/oracle.py), and any other verdict must
+    With `exit`, the harness must exit with this code before it judges anything. With `named`, an oracle
+    decides after the launch whether a PASS was right (harness/faults/oracle.py), and any other verdict must
     name the disturbance.
     """
 
@@ -147,7 +150,8 @@ class Expect(Strict):
 class Fault(Strict):
     """A fault.
 
-    `name` is the name of its file. `cannot` is the reason why it cannot be injected on this kind of machine.
+    `name` is the name of its file without the extension. `cannot` is the reason if the fault cannot be
+    injected on this kind of machine.
     """
 
     name: str
@@ -185,7 +189,7 @@ class Fault(Strict):
 
 
 def load(path: Path) -> Fault:
-    """Load a fault. Raises UsageError with the file and all invalid fields."""
+    """Load a fault from a file. Raises UsageError with the file and all invalid fields."""
     try:
         return Fault(**{"name": path.stem, **yaml_document(path, "fault")})
     except TypeError as error:

@@ -29,30 +29,31 @@ AT_SECONDS = 180.0
 LOOK_SECONDS = 0.02
 """Seconds between two polls of the files that the harness writes.
 
-The shortest stage in which a fault is injected, the start of the watches, takes a tenth of a second.
+The shortest stage in which a fault is injected is the start of the watches. It takes a tenth of a second.
 """
 RUN_SECONDS = 600.0
 WAIT_SECONDS = "300"
-"""The default wait, long enough for a busy machine. A fault that ends at a deadline sets a shorter one."""
+"""The default of HARNESS_WAIT_SECONDS, long enough for a busy machine. A fault that makes its launch run into
+the deadline sets fewer seconds."""
 CPU_REQUEST = "150m"
 """CPU request of each pod, so that several launches fit at the same time."""
 
 
 @dataclass
 class Injector:
-    """Injects faults with the same cluster, healthy job and evidence folder."""
+    """Injects faults, all with the same cluster, healthy job and folder for evidence."""
 
     ready: Ready
     job: JobFile
     settings: Settings
     out: Path
     started: Callable[[Command], None] = lambda _: None
-    """A callback for every started harness, so that an interruption can end it."""
+    """A callback for every harness process that is started, so that an interruption can end the process."""
 
     def row(self, fault: Fault) -> Row:
-        """Inject a fault and return its row.
+        """Inject a fault and return its result.
 
-        An error of the fault is not raised: the row is not right then.
+        A HarnessError is not raised, but recorded in the result, which is then not right. Raises UsageError.
         """
         folder = self.out / fault.name
         folder.mkdir(parents=True, exist_ok=True)
@@ -113,7 +114,10 @@ class Injector:
         return code, run.stderr, known
 
     def _environment(self, fault: Fault, folder: Path) -> dict[str, str]:
-        """Return the user's environment with the fault's variables and without the choice of a cluster."""
+        """Return the user's environment, changed for a launch with the fault.
+
+        It contains the fault's variables, but no other variables that select a cluster.
+        """
         settings = self.settings
         own = fault.scope == "own"
         changes: dict[str, str | None] = {
@@ -147,9 +151,9 @@ class Injector:
 
 
 def journals(settings: Settings) -> Path:
-    """Return the folder with pending undo commands.
+    """Return the folder with the pending undo commands of a cluster.
 
-    Each cluster has one, because other processes may inject faults on other clusters.
+    Each cluster has its own folder, because other processes can inject faults on other clusters.
     """
     return settings.state_dir.absolute() / "faults" / settings.cluster_name
 
@@ -158,7 +162,7 @@ def _inject(step: Step, known: dict[str, Any], fault: str, run: Command | None) 
     if step.is_command:
         places.command(step, known, fault).run()
     elif step.sleep is not None:
-        time.sleep(step.sleep)  # the fault lasts as long
+        time.sleep(step.sleep)  # the fault lasts during the sleep
     elif run is None:
         raise UsageError(f"fault {fault}: there is no harness yet to signal")
     elif step.signal is not None:
@@ -173,7 +177,7 @@ def _signal(run: Command, which: signal.Signals) -> None:
 def _await(when: When, run: Command, runs: Path) -> None:
     """Wait for the moment of the injection.
 
-    Raises WaitError if the harness ends first, or after a timeout.
+    Raises WaitError if the harness exits before that moment, or after a timeout.
     """
     if (stage := when.stage) is not None:
         _look(f"the stage {stage}", run, lambda: begun(runs / "latest", stage))
@@ -197,7 +201,7 @@ def _look(awaited: str, run: Command, seen: Callable[[], bool]) -> None:
 
 
 def begun(bundle: Path, stage: str) -> bool:
-    """Return whether a stage has begun in a bundle that is being written, even if it has ended already."""
+    """Return whether a stage has begun or already ended, according to a bundle that is being written."""
     manifest = Bundle.open(bundle).manifest if bundle.exists() else None
     if manifest is None:
         return False
@@ -210,7 +214,10 @@ def _launched(runs: Path) -> dict[str, Any]:
 
 
 def _recorded(runs: Path) -> tuple[Bundle | None, Verdict | None]:
-    """Return the harness's bundle and its verdict. The bundle of a killed harness is judged now."""
+    """Return the bundle of the launch and its verdict.
+
+    If the harness was killed before it wrote a verdict, the bundle is judged here.
+    """
     latest = runs / "latest"
     if not latest.exists():
         return None, None

@@ -1,8 +1,8 @@
-"""Run all faults on one cluster, with healthy launches (controls) between them.
+"""Run all faults on one cluster, with launches of a healthy job (controls) between them.
 
-Faults of scope `launch` disturb only their own launch, so several run at the same time, with controls among
-them. Other faults run alone, with a control after one or a few of them. If a control is not a PASS, the
-faults before it are not right: they were not undone, or they disturbed other launches.
+Faults of scope `launch` disturb only their own launch, so several of them run at the same time, with controls
+among them. Other faults run alone, with a control after one or a few of them. If a control is not a PASS, the
+faults before it do not count as right: they were not undone, or they disturbed other launches.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ CONTROL = Fault(
     name="control",
     about="Nothing is injected.",
     target="harness",
-    env={"HARNESS_WAIT_SECONDS": "400"},  # long, because a busy machine may be slow
+    env={"HARNESS_WAIT_SECONDS": "400"},  # long, because a busy machine can be slow
     expect=Expect(verdict="PASS", ranks=[]),
 )
 
 
 CONTROL_EVERY = 6
-"""Number of concurrent faults between two controls."""
+"""Number of faults between two controls, for faults that run at the same time."""
 
 
 class Matrix:
-    """A matrix of faults.
+    """All faults to inject, and the controls between them.
 
-    `start` begins, `row` waits for a fault, and `stop` ends the running launches and undoes their faults.
+    `start` starts the injections, `row` waits for the result of a fault, and `stop` ends the running launches
+    and undoes their faults.
     """
 
     def __init__(
@@ -50,9 +51,9 @@ class Matrix:
         alone_between_controls: int = 1,
         control: Fault = CONTROL,
     ) -> None:
-        """Create a matrix.
+        """Prepare the injections.
 
-        `alone_between_controls` is the number of faults that run alone between two controls.
+        `alone_between_controls` is the number of faults between two controls, for faults that run alone.
         """
         self._control = control
         self.faults = [fault for fault in faults if fault.expect is not None]
@@ -72,7 +73,7 @@ class Matrix:
         return self
 
     def row(self, name: str) -> Row:
-        """Wait for a fault and the control after it, and return its row. Raises the injection's error."""
+        """Wait for a fault and the next control, and return the result. Raises the error of the injection."""
         return self._rows[name].result()
 
     def stop(self) -> None:
@@ -134,7 +135,7 @@ class Matrix:
             return error
 
     def _settle(self, results: list[tuple[Fault, Row | Exception]]) -> None:
-        """Run a control after these faults, and complete their rows."""
+        """Run a control after the given faults, and complete their results."""
         if not results:
             return
         control = self._control.model_copy(update={"name": f"control-{next(self._controls):03}"})

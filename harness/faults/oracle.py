@@ -1,8 +1,9 @@
-"""Decide whether a verdict about a drawn fault is wrong, without any judge.
+"""Decide whether a verdict about a drawn fault is wrong, without using any judge.
 
-A PASS is wrong if the tracker's database, read directly, lacks a point in a worker's own file on its node
-(harness/workers/witness.py, program.py), or if a rank of a generated program did not exit with 0. Any other
-verdict is wrong if neither its cause nor its text names the disturbance.
+Each worker writes its points to a file on its node (harness/workers/witness.py, program.py). A PASS is wrong
+if the tracker's database, which is read directly, lacks one of these points, or if a rank of a generated
+program did not exit with 0. Any other verdict is wrong if neither its cause nor its text names the
+disturbance.
 """
 
 from __future__ import annotations
@@ -40,13 +41,13 @@ for names, count, packed in rows:
     for of, step, value in zip(which, steps, values):
         print(json.dumps([names[of], step, value if value == value else None]))
 """
-"""A program that prints name, step and value of a run's points as JSON. Its arguments are database, project
-and run id.
+"""Python code that prints name, step and value of each point of a run as JSON.
 
-It decodes the blocks (harness/tracker/shared/blocks.py) itself, without the tracker's queries.
+Its arguments are the database, the project and the run id. It decodes the blocks
+(harness/tracker/shared/blocks.py) itself, without the tracker's queries.
 """
 Point = tuple[str, int, float | None]
-"""Metric, step and value. A value of None means not a number."""
+"""Metric, step and value. A value of None stands for NaN."""
 
 
 Word = Literal["borne", "named", "wrong PASS", "not named", "unseen", "not struck"]
@@ -54,9 +55,9 @@ Word = Literal["borne", "named", "wrong PASS", "not named", "unseen", "not struc
 
 @dataclass(frozen=True)
 class Saying:
-    """The oracle's decision about a verdict, and the reason.
+    """The oracle's decision about a verdict.
 
-    `lost` describes points that the tracker lacks.
+    `wrong` is the reason why a verdict is wrong, and `lost` describes the points that the tracker lacks.
     """
 
     word: Word
@@ -65,9 +66,10 @@ class Saying:
 
 
 def ask(ready: Ready, bundle: Bundle | None, verdict: Verdict | None, said: str, named: str) -> Saying:
-    """Decide whether a verdict is right. `said` is the harness's stderr, and `named` a regex.
+    """Decide whether a verdict is right.
 
-    A PASS is `unseen` if the oracle cannot read its points. The workers' files are removed afterwards.
+    `said` is the harness's stderr, and `named` a regex for the disturbance. The decision about a PASS is
+    `unseen` if the oracle cannot read the points. Finally, the workers' files are removed.
     """
     manifest = bundle.manifest if bundle else None
     lost, blind = "", "there is no bundle"
@@ -88,9 +90,9 @@ def ask(ready: Ready, bundle: Bundle | None, verdict: Verdict | None, said: str,
 
 
 def _lost(ready: Ready, manifest: Manifest) -> str:
-    """Return a text about points that the tracker lacks, or "".
+    """Return a text about points that the tracker lacks and ranks that did not exit with 0, or "".
 
-    Raises HarnessError if they cannot be read.
+    Raises HarnessError if the points cannot be read.
     """
     expected = manifest.expected
     if expected is None:
@@ -105,7 +107,7 @@ def _lost(ready: Ready, manifest: Manifest) -> str:
 
 
 def lacks(meant: dict[int, set[Point]], there: set[Point]) -> str:
-    """Return a text about logged points (`meant`) that are not in `there`, or ""."""
+    """Return a text about the logged points (`meant`) that are not in `there`, or "" if all are."""
     lost = {rank: sorted(points - there, key=str) for rank, points in sorted(meant.items())}
     return "; ".join(
         f"the tracker lacks {len(points)} of {len(meant[rank])} points of rank {rank}, such as {points[0]}"
@@ -115,7 +117,10 @@ def lacks(meant: dict[int, set[Point]], there: set[Point]) -> str:
 
 
 def names(verdict: Verdict | None, said: str, named: str) -> bool:
-    """Return whether the regex matches the cause or the text of a verdict, or the text of a refusal."""
+    """Return whether the regex `named` matches the cause or the text of a verdict.
+
+    Without a verdict, the regex is compared with the harness's stderr (`said`).
+    """
     if verdict is None:
         return re.search(named, said) is not None
     only = f"rank {verdict.ranks[0]}" if len(verdict.ranks) == 1 else ""
@@ -158,7 +163,7 @@ def _points(ready: Ready, project: str, run_id: str) -> Iterable[Point]:
 
 
 def _rows(lines: Iterable[str]) -> Iterator[Any]:
-    """Yield the rows of JSON lines. An incomplete line of a killed process is skipped."""
+    """Yield the values of JSON lines. Incomplete lines, which a killed process can leave, are skipped."""
     for line in lines:
         try:
             yield json.loads(line)

@@ -1,15 +1,15 @@
 """The variables that the steps of a fault can use.
 
     cluster control_plane worker worker2         names of the cluster and its node containers
-    namespace jobset                             of the launch
-    pod0 pod1 … node0 node1 …                    by rank, and the node container that it runs on
-    folder                                       of this fault alone, on the host
+    namespace jobset                             names of the launch's namespace and JobSet
+    pod0 pod1 … node0 node1 …                    names of each rank's pod, and of the pod's node container
+    folder                                       path of a folder on the host, only for this fault
     runs pid                                     the harness's HARNESS_RUNS_DIR and process id
-    tracker_image worker_image                   as the nodes know them
-    python kubectl                               the harness's own interpreter, kubectl for this cluster
-    files                                        harness/faults/files
+    tracker_image worker_image                   names of the images on the nodes
+    python kubectl                               the harness's Python interpreter, kubectl for this cluster
+    files                                        path of harness/faults/files
 
-Using a variable before it is known (such as a pod before the launch) is an error in the fault's file.
+A step that uses a variable before its value is known, such as a pod's name before the launch, is an error.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _templates = Environment(undefined=StrictUndefined, autoescape=False, keep_trail
 
 
 def of_cluster(ready: Ready, folder: Path) -> dict[str, Any]:
-    """Return the variables that are known before a launch."""
+    """Return the variables whose values are known before a launch."""
     kind = ready.kind
     tracker = ready.kube.get("apps/v1", "Deployment", "tracker", "harness-system")
     images = {"worker_image": ready.worker.tag}
@@ -54,7 +54,7 @@ def of_cluster(ready: Ready, folder: Path) -> dict[str, Any]:
 
 
 def of_launch(bundle: Bundle) -> dict[str, Any]:
-    """Return the variables of the launch from a bundle that is being written."""
+    """Return the variables of a launch, from the bundle while it is being written."""
     manifest = bundle.manifest
     known: dict[str, Any] = {}
     if manifest is not None and manifest.launch is not None:

@@ -1,6 +1,6 @@
 """Draw training programs from programs.yaml: logged data × processes × end × shell × world.
 
-Program `number` of a seed is always the same, so that a wrong verdict can be reproduced from two numbers.
+A seed and a number always determine the same program, so that a wrong verdict can be reproduced from them.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ GRAMMAR = Path(__file__).with_name("programs.yaml")
 SCRIPT = "/workspace/program.py"
 STEPS = (2, 3, 4, 6, 12)
 _USUAL = 0.5
-"""Probability that a part is drawn at all, for parts of a program that are mostly as usual."""
+"""Probability that a program logs only values of the usual kinds, float and int."""
 _Name = TypeVar("_Name")
 
 
 class Launch(Strict):
-    """The way in which ranks start. `alone` means that each of two pods is its own world."""
+    """A way to start the ranks. `alone` means that each of two pods is a world of its own."""
 
     sh: str
     weight: float
     nodes: int
     ranks: int = 1
-    """The number of ranks per pod."""
+    """The number of ranks in each pod."""
     torch: bool = False
     alone: bool = False
 
 
 class Wrap(Strict):
-    """Shell text around a launch."""
+    """Shell code around the command that starts the ranks."""
 
     sh: str
     weight: float
 
 
 class Grammar(Strict):
-    """programs.yaml."""
+    """The content of programs.yaml."""
 
     launches: dict[str, Launch]
     wraps: dict[str, Wrap]
@@ -70,7 +70,7 @@ class Call(Strict):
 
 
 class Worker(Strict):
-    """The behaviour of harness/workers/program.py. All ranks except the victim do the same."""
+    """The behaviour of harness/workers/program.py, which is the same in all ranks except the victim."""
 
     calls: list[Call]
     threads: int
@@ -78,7 +78,7 @@ class Worker(Strict):
     group: bool
     finish: bool
     patient: bool
-    """Whether it lets the client's upload process start before `finish`."""
+    """Whether the program lets the client's upload process start before it calls `finish`."""
     victim: int
     child: str
     child_calls: list[Call]
@@ -88,11 +88,11 @@ class Worker(Strict):
     early: bool
     """Whether the victim ends after half of its calls."""
     pause: float = 0.0
-    """Seconds after each call."""
+    """Seconds that a rank sleeps after each call."""
 
     @property
     def about(self) -> list[str]:
-        """Return the unusual properties."""
+        """Return a text for the number of calls, and one for each unusual property."""
         does = self
         kinds = {entry[1] for call in [*does.calls, *does.child_calls] for entry in call.data}
         parts = {
@@ -117,7 +117,7 @@ class Worker(Strict):
 
     @property
     def packed(self) -> str:
-        """Return the argument for harness/workers/program.py."""
+        """Return this behaviour as the argument for harness/workers/program.py."""
         return base64.b64encode(self.model_dump_json().encode()).decode()
 
 
@@ -151,7 +151,7 @@ class Program(Strict):
         launch = self.launched.sh.replace("CMD", f"{SCRIPT} {self.worker.packed}")
         wrap = grammar().wraps[self.wrap].sh
         if self.wrap in ("exec", "nohup") and not launch.startswith(("python3", "torchrun", "/usr")):
-            launch = f"env {launch}"  # `exec` and `nohup` accept a program, and no variables before it
+            launch = f"env {launch}"  # `exec` and `nohup` accept no variables before the program
         evaluation = f"python3 {SCRIPT} {self.worker.packed} child"
         return wrap.replace("LAUNCH", launch).replace("EVALUATION", evaluation)
 
@@ -163,7 +163,7 @@ class Program(Strict):
 
 @cache
 def grammar(path: Path = GRAMMAR) -> Grammar:
-    """Load a grammar. Raises UsageError."""
+    """Load a grammar. Raises UsageError if the file is not valid."""
     try:
         return Grammar.model_validate(yaml.safe_load(path.read_text()))
     except (OSError, ValueError, yaml.YAMLError, ValidationError) as error:
@@ -171,12 +171,15 @@ def grammar(path: Path = GRAMMAR) -> Grammar:
 
 
 def program(seed: int, number: int) -> Program:
-    """Return program `number` of a seed."""
+    """Return the program with this seed and number."""
     return _Draw(random.Random(f"program:{seed}:{number}")).program(seed, number)
 
 
 def worker(seed: int, number: int, calls: int, pause: float) -> Worker:
-    """Return the behaviour of two ranks that torchrun starts on a cluster, with `calls` calls."""
+    """Return the behaviour of two ranks that torchrun starts on a cluster.
+
+    `calls` is the number of calls of each rank, and `pause` the seconds after each call.
+    """
     launch = grammar().launches["torchrun"]
     drawn = _Draw(random.Random(f"worker:{seed}:{number}")).worker(launch, calls)
     return drawn.model_copy(update={"pause": pause, "threads": 0})

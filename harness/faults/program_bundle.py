@@ -1,8 +1,8 @@
-"""Write the evidence of a program that ran in containers, and judge it.
+"""Write the evidence of a program that ran in containers to a bundle, and judge the bundle.
 
-The harness's own code writes the logs, the ground truth, the manifest's launch and the tracker's rows. Only
-the API server is simulated: this module creates the states of the Job, its pods and nodes from the times and
-exit codes of the containers.
+The harness's own code writes the logs, the ground truth, the launch in the manifest and the tracker's rows.
+Only the API server is simulated: this module creates the states of the Job, its pods and its nodes from the
+times and exit codes of the containers.
 """
 
 from __future__ import annotations
@@ -43,13 +43,14 @@ from harness.tracker.shared.keys import launch_key
 from harness.tracker.shared.run_id import make_run_id
 
 WAIT_SECONDS = 200.0
-"""torchrun waits 300 s at its end for a failed agent, so such a program is judged at this deadline."""
+"""Maximum seconds for a launch. Before torchrun exits, it waits up to 300 s for a failed agent. Such a
+program is judged at this deadline."""
 PROJECT = "programs"
 
 
 @dataclass
 class Launched:
-    """The results of a program."""
+    """The results of a program that ran in containers."""
 
     verdict: Verdict
     bundle: Path
@@ -60,7 +61,7 @@ class Launched:
 
 @dataclass(frozen=True)
 class Place:
-    """The environment of programs. `url` is the tracker's URL for this machine and for containers."""
+    """The environment in which programs run. `url` is the tracker's URL here and in the containers."""
 
     settings: Settings
     image: ImageRef
@@ -69,10 +70,13 @@ class Place:
     database: Path
     runs: Path
     torch: str
-    """The file in the image that `import torch` reads."""
+    """The path of the file in the image that `import torch` reads."""
 
     def launch(self, program: Program, nonce: str) -> Launched:
-        """Run a program, collect its evidence and judge it. Raises HarnessError if it does not end."""
+        """Run a program, collect its evidence and judge it.
+
+        Raises HarnessError if the program does not end.
+        """
         settings = self.settings
         writer = BundleWriter.create(self.runs, nonce, Redactor())
         context = RecordedContext(settings=settings, progress=lambda _: None, writer=writer)
@@ -107,7 +111,7 @@ class Place:
             with writer.stage("launch"):
                 surroundings = Surroundings(
                     context=context,
-                    kube=cast(Kube, None),  # nothing is applied
+                    kube=cast(Kube, None),  # no object is created on a cluster
                     namespace=namespace,
                     nonce=nonce,
                     image=self.image.tag,
@@ -121,7 +125,7 @@ class Place:
                 job = work.render(surroundings)[-1]
             (journals / nonce).mkdir(
                 parents=True
-            )  # created by this user, who can then remove files that root writes in it
+            )  # created here, so that this user can remove the files that root creates in it
             secrets = dict.fromkeys(("PLUTO_API_KEY", "PLUTO_API_TOKEN"), key)
             pods = Pods(
                 job, maps, secrets, nonce, Path(folder), journals, None if program.has_torch else self.torch
@@ -170,7 +174,7 @@ def _record(writer: BundleWriter, containers: Sequence[Container]) -> None:
 
 
 def pod_name(container: Container) -> str:
-    """Return the name of a container's pod, as set by the Job controller."""
+    """Return the name of a container's pod, in the form in which the Job controller sets it."""
     return f"{NAME}-{container.index}-{container.name[-9:-2]}"
 
 
@@ -180,7 +184,7 @@ def pod_uid(container: Container) -> str:
 
 @dataclass
 class _Objects:
-    """Creates the states of Kubernetes objects."""
+    """Creates and writes the states of Kubernetes objects."""
 
     writer: BundleWriter
     job: Object
@@ -238,7 +242,7 @@ class _Objects:
         }
 
     def _pod(self, container: Container) -> list[tuple[str, str, Any, Object]]:
-        """Return the states of a pod: created, running, perhaps terminating, and ended."""
+        """Return the states of a pod: created, running, terminating if it got SIGTERM, and ended."""
         name, template = (
             self.job["spec"]["template"]["spec"]["containers"][0]["name"],
             self.job["spec"]["template"],

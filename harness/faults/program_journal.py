@@ -1,4 +1,7 @@
-"""Read the journals that generated programs write before each of their calls (harness/workers/program.py)."""
+"""Read the journals of generated programs (harness/workers/program.py).
+
+A program writes an entry before each of its calls.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from typing import Any
 
 @dataclass
 class Journal:
-    """The journal of a process."""
+    """The journal of one process of a program."""
 
     role: str
     rank: int | None
@@ -22,7 +25,7 @@ class Journal:
 
     @property
     def points(self) -> list[tuple[str, int, float]]:
-        """Return name, step and value of every number that was logged with a step."""
+        """Return the name, step and value of every number that was logged with a step."""
         return [
             (name, call["step"], float(number))
             for call in self.calls
@@ -33,16 +36,16 @@ class Journal:
 
     @property
     def wrong_end(self) -> str:
-        """Return how the process ended, or "" if it exited with 0 by itself."""
+        """Return how the process ended, or "" if it exited on its own with exit code 0."""
         if self.end is None:
             return "did not end by itself"
         return f"ended with {self.end['code']} ({self.end['how']})" if self.end["code"] else ""
 
 
 def read(lines: Iterable[str]) -> list[Journal]:
-    """Return the journals of several processes, whose lines follow each other.
+    """Return the journals of several processes, whose lines are in one sequence, process by process.
 
-    Truncated lines and lines of other kinds of files are skipped.
+    Truncated lines, and lines that do not belong to a journal, are skipped.
     """
     found: list[Journal] = []
     for line in lines:

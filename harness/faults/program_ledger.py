@@ -1,7 +1,8 @@
-"""The ledger of generated programs, docs/programs.json: the oracle's counts for each seed, and all misses.
+"""The ledger of generated programs, docs/programs.json.
 
-A session continues where the ledger ends. Faults drawn with programs on a cluster (`harness faults --random N
---programs`) are added by their names.
+For each seed, it contains the number of programs by the oracle's decision, and all programs whose verdict was
+not right (misses). A new session continues after the last program in the ledger. Faults whose ranks ran
+programs on a cluster (`harness faults --random N --programs`) are recorded by name.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class Outcome(BaseModel):
     right: str
     seconds: float = 0.0
     bundle: str | None = None
-    """None if the verdict is right, because the bundle is then removed."""
+    """None if the verdict is right, because the bundle is removed in this case."""
 
     @property
     def line(self) -> str:
@@ -48,7 +49,7 @@ class Seed(BaseModel):
 
 
 class Ledger(BaseModel):
-    """The ledger. It may be used by several threads."""
+    """The content of the ledger file."""
 
     seeds: dict[int, Seed] = {}
     draws: dict[str, str] = {}
@@ -65,7 +66,7 @@ class Ledger(BaseModel):
             raise UsageError(f"{path} is no ledger of programs: {error}") from None
 
     def add(self, outcome: Outcome) -> None:
-        """Add the next program of a seed."""
+        """Add the result of the next program of a seed."""
         seed = self.seeds.setdefault(outcome.seed, Seed())
         seed.programs = max(seed.programs, outcome.number + 1)
         seed.words[outcome.word] = seed.words.get(outcome.word, 0) + 1
@@ -73,7 +74,7 @@ class Ledger(BaseModel):
             seed.misses.append(outcome.model_copy(update={"bundle": None, "seconds": 0.0}))
 
     def again(self, outcome: Outcome) -> None:
-        """Replace the result of a program that was a miss."""
+        """Replace the result of a program that was a miss and has been run again."""
         seed = self.seeds[outcome.seed]
         old = next(miss for miss in seed.misses if miss.number == outcome.number)
         seed.misses.remove(old)
@@ -81,7 +82,7 @@ class Ledger(BaseModel):
         self.add(outcome)
 
     def add_draws(self, rows: Iterable[Row]) -> None:
-        """Add or replace drawn faults whose ranks ran programs."""
+        """Add or replace the results of drawn faults whose ranks ran programs."""
         found = {row.fault: row.oracle for row in rows if row.oracle and row.fault.endswith(PROGRAM)}
         self.draws = dict(sorted({**self.draws, **found}.items()))
 
@@ -98,7 +99,7 @@ class Ledger(BaseModel):
 
     @property
     def summary(self) -> str:
-        """Return the counts in a sentence or two."""
+        """Return the counts of programs and drawn faults as one or two sentences."""
         words = sum((Counter(seed.words) for seed in self.seeds.values()), Counter[str]())
         told = f"{sum(words.values())} programs of {len(self.seeds)} seeds: {_counts(words)}"
         return (

@@ -1,8 +1,8 @@
 """Decide whether the verdict of a generated program is right, without the judges and the recorder's rules.
 
-The oracle reads the journals that the program's processes wrote before each call, the containers' exit codes,
-and the tracker's database. A PASS is allowed only if every number passed to `run.log` is in the run and in
-the ground truth, every rank exited by itself with 0, and the ranks were one world.
+The oracle reads the journals that the program's processes wrote before each call, the exit codes of the
+containers, and the tracker's database. PASS is right only if every number passed to `run.log` is in the run
+and in the ground truth, every rank exited on its own with exit code 0, and all ranks belonged to one world.
 """
 
 from __future__ import annotations
@@ -26,13 +26,16 @@ from harness.faults.program_pods import Container
 
 Word = Literal["right", "wrong PASS", "wrong FAIL", "wrong cause", "vague", "judge error"]
 LEFT_OUT = ("bool", "decimal", "fraction", "complex", "array", "tensor", "list", "tuple", "set", "in ")
-"""Prefixes of kinds whose numbers the client may omit. Any other missing number was lost."""
+"""Prefixes of the kinds of values that the client is allowed to omit. Any other missing number was lost."""
 NO_NUMBERS = ("text", "long text", "number as text", "bytes", "list of none")
 
 
 @dataclass(frozen=True)
 class Reason:
-    """A reason against a PASS, with prefixes of matching causes. `strong` means that a cause can be named."""
+    """A reason why PASS would be wrong, with the prefixes of the causes that match it.
+
+    `strong` means that the verdict can name a cause, so that UNKNOWN is too vague.
+    """
 
     text: str
     causes: tuple[str, ...]
@@ -41,7 +44,7 @@ class Reason:
 
 @dataclass(frozen=True)
 class Saying:
-    """The oracle's decision, and the right result."""
+    """The oracle's decision about a verdict, and the result that would be right."""
 
     word: Word
     right: str
@@ -49,7 +52,10 @@ class Saying:
 
 @dataclass
 class Account:
-    """The findings about a program. `doubts` allow a verdict other than PASS, but do not require it."""
+    """The findings about a program.
+
+    `reasons` exclude a PASS. `doubts` allow a verdict other than PASS, but do not require it.
+    """
 
     program: Program
     journals: Sequence[Journal]
@@ -109,12 +115,12 @@ class Account:
         lost: dict[str, list[str]] = defaultdict(list)
         handed: dict[tuple[str, int | str], dict[float | None, Journal]] = defaultdict(dict)
         for journal in self.journals:
-            # Without any step the client counts the calls, from the same number in each process.
+            # If no call has a step, the client counts the calls, from the same number in each process.
             counted = not self.program.worker.threads and all(call["step"] is None for call in journal.calls)
             for index, call in enumerate(journal.calls):
                 step = f"{index}, counted by the client," if counted else call["step"]
                 for name, kind, number in call["leaves"]:
-                    if number is None:  # the client may accept one None, but not always several
+                    if number is None:  # the client can accept one None, but not always several
                         self.doubts.append(f"{kind} is no number")
                         continue
                     at = point(name, call["step"] or 0, float(number))
@@ -150,7 +156,7 @@ class Account:
                 self.doubts.append(f"{name} was logged at step {step} with several values")
 
     def _lost(self, at: Point, any_step: bool) -> str:
-        """Return which place lacks a logged number, or ""."""
+        """Return a text that says where a logged number is missing, or ""."""
         names = {at[0], at[0].replace("/", ".")}
         for place, points in (("the run", self.tracked), ("the ground truth", self.recorded)):
             there = any((name, at[1], at[2]) in points for name in names)
@@ -169,7 +175,7 @@ class Account:
             self.doubts.append("another process logged, too")
 
     def judge(self, verdict: Verdict) -> Saying:
-        """Decide whether the verdict is right."""
+        """Decide whether a verdict about the program is right."""
         right = "; ".join(reason.text for reason in self.reasons) or "PASS"
         errors = [check for check in verdict.checks if check.cause == "run.judge_error"]
         if errors:
@@ -197,21 +203,21 @@ class Account:
 def account(
     program: Program, bundle: Path, journals: Path, containers: Sequence[Container], tracked: set[Point]
 ) -> Account:
-    """Return the account of a program. `tracked` has the points of its run in the tracker's database."""
+    """Return the findings about a program. `tracked` contains its points in the tracker's database."""
     lines = [line for path in sorted(journals.rglob("*.jsonl")) for line in path.read_text().splitlines()]
     known = read(lines)
     return Account(program, known, containers, tracked, set(_recorded(Bundle.open(bundle))))
 
 
 def tracked(database: Path, project: str, run_id: str) -> set[Point]:
-    """Return the points of a run from the tracker's database."""
+    """Return the points of a run, read from the tracker's database file."""
     command = [sys.executable, "-c", POINTS, str(database), project, run_id]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
     return {point(*json.loads(line)) for line in done.stdout.splitlines()}
 
 
 def _recorded(bundle: Bundle) -> Iterator[Point]:
-    """Yield all rows of the ground truth, from all files."""
+    """Yield the points in all ground-truth files of a bundle."""
     for path in sorted((bundle.path / "truth").glob("*.jsonl")):
         for line in path.read_text().splitlines():
             record = json.loads(line)

@@ -1,9 +1,10 @@
 """Run the pods of a Job as Docker containers of the worker image, without a cluster.
 
-The pod template is the same as in a launch (harness/launch/workloads/indexed_job.py): the init around the
-command, the recorder's ConfigMap, changed scripts and the environment. Each pod is a container with its own
-address, process namespace and file system. If one fails, or the Job's deadline passes, the others get
-SIGTERM, as from the Job controller with backoffLimit 0. The journals are in a folder of this machine.
+The pod template is the same as in a launch (harness/launch/workloads/indexed_job.py), with the init process
+around the command, the recorder's ConfigMap, changed scripts and the environment. Each pod is a container
+with its own address, process namespace and file system. If a container fails, or the Job's deadline passes,
+the other containers get SIGTERM, as they would from the Job controller with backoffLimit 0. The programs
+write their journals to a folder on this machine.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from harness.core.kubernetes import Object
 from harness.launch.workloads.indexed_job import IndexedJobWorkload
 
 NAME = "trainer"
-"""Name of the Job and its headless Service. programs.yaml has the first pod's name, trainer-0.trainer."""
+"""Name of the Job and its headless Service. programs.yaml contains the DNS name of the first pod,
+trainer-0.trainer."""
 JOURNALS = "/witness"
 GRACE_SECONDS = 30
 CPU_SHARES = 256
@@ -35,7 +37,7 @@ DOCKER_SECONDS = 120.0
 
 @dataclass
 class Container:
-    """A pod's container. Times are RFC 3339."""
+    """A pod's container. Times are in the format of RFC 3339."""
 
     index: int
     name: str
@@ -46,17 +48,17 @@ class Container:
     exit_code: int = -1
     out_of_memory: bool = False
     ended_at: str | None = None
-    """Time of SIGTERM, after the failure of another pod or at the deadline."""
+    """Time at which the pod got SIGTERM, because another pod failed or the deadline passed."""
     timed_out: bool = False
     """Whether the Job's deadline passed before the pod ended."""
     log: list[str] = field(default_factory=list)
-    """Lines, each with a timestamp."""
+    """The lines of the log, each with a timestamp."""
     message: str = ""
-    """The termination message."""
+    """The termination message of the container."""
 
 
 def workload(script: str, nodes: int, image: str) -> IndexedJobWorkload:
-    """Return an Indexed Job whose pods run a shell script, as a user would write it."""
+    """Return an Indexed Job whose pods run a shell script, like a manifest that a user wrote."""
     container = {"name": "worker", "image": image, "command": ["bash", "-c"], "args": [script]}
     template = {
         "metadata": {"labels": {"app": NAME}},
@@ -80,13 +82,13 @@ def workload(script: str, nodes: int, image: str) -> IndexedJobWorkload:
 
 @dataclass
 class Pods:
-    """The pods of a Job. `folder` is empty and used only by this Job."""
+    """The pods of a Job. `folder` is an empty folder that only this Job uses."""
 
     job: Object
-    """The applied Job."""
+    """The Job as it would be applied to a cluster."""
     config_maps: Sequence[Object]
     secrets: Mapping[str, str]
-    """The data of the launch's Secret."""
+    """Maps the keys of the launch's Secret to their values."""
     nonce: str
     folder: Path
     journals: Path
@@ -180,7 +182,7 @@ class Pods:
         return folder
 
     def _end(self, others: Sequence[Container]) -> None:
-        """End running pods with SIGTERM, and with SIGKILL after the grace period."""
+        """Send SIGTERM to running pods, and SIGKILL after the grace period."""
         for other in others:
             other.ended_at = now()
         if others:
@@ -200,7 +202,7 @@ class Pods:
 
 
 def _moment(text: str) -> str:
-    """Return Docker's timestamp with microseconds, in the format of `now`."""
+    """Return a timestamp of Docker with six digits after the seconds, in the format of `clock.now`."""
     whole, _, fraction = text.removesuffix("Z").partition(".")
     return f"{whole}.{fraction[:6]:0<6}Z"
 

@@ -33,17 +33,18 @@ import os, runpy, sys, threading
 threading.Thread(target=lambda: (sys.stdin.read(), os._exit(2)), daemon=True).start()
 runpy.run_module("harness.tracker", run_name="__main__", alter_sys=True)
 """
-"""A program that serves until stdin closes, because a killed harness cannot stop its tracker."""
+"""Python code that runs the tracker until its stdin is closed, because a killed harness cannot stop it."""
 SERVER = (sys.executable, "-c", _WITH_THE_HARNESS)
 """The command of a session's tracker, without its options."""
 FATAL = ("wrong PASS", "judge error")
-"""Misses that fail a session. Other misses are counted until they are rare enough to be fatal, too."""
+"""The decisions that make a session fail. Other misses are only counted, until they are rare enough to make a
+session fail, too."""
 _FIND_TORCH = "import importlib.util as u; print(u.find_spec('torch').origin)"
 
 
 @contextmanager
 def place(context: RunContext) -> Iterator[Place]:
-    """Yield an environment for programs: the worker image, and a tracker that its containers can reach.
+    """Yield an environment for programs: the worker image, and a tracker that the containers can reach.
 
     Raises HarnessError if the tracker does not start.
     """
@@ -86,7 +87,7 @@ def place(context: RunContext) -> Iterator[Place]:
 
 
 def address(server: subprocess.Popen[str], log: Path) -> str:
-    """Return the tracker's address, once it listens."""
+    """Wait until the tracker listens, and return its address. Raises HarnessError if it does not start."""
     deadline = time.monotonic() + _START_SECONDS
     while (found := _LISTENING.search(log.read_text())) is None:
         if server.poll() is not None or time.monotonic() > deadline:
@@ -96,7 +97,10 @@ def address(server: subprocess.Popen[str], log: Path) -> str:
 
 
 def run(where: Place, drawn: Program) -> Outcome:
-    """Run a program, and return the oracle's decision. Raises HarnessError if the program does not end."""
+    """Run a program, and return its outcome with the oracle's decision.
+
+    Raises HarnessError if the program does not end.
+    """
     began = time.monotonic()
     launched = where.launch(drawn, secrets.token_hex(4))
     tracked = program_oracle.tracked(where.database, PROJECT, launched.run_id)
@@ -118,9 +122,10 @@ def run(where: Place, drawn: Program) -> Outcome:
 
 
 def session(where: Place, drawn: Iterable[Program], seconds: float, parallel: int) -> Iterator[Outcome]:
-    """Yield the outcome of each program in order. No program starts after `seconds` or an error.
+    """Run programs at the same time, and yield their outcomes in order.
 
-    A program that this machine could not run to its end is repeated once. Raises HarnessError if that fails.
+    After `seconds`, or after an error, no further program is started. If a program raises HarnessError, it is
+    repeated once. Raises the error of the repetition.
     """
     deadline, numbered, lock = time.monotonic() + seconds, iter(drawn), threading.Lock()
     stopped = threading.Event()
@@ -169,7 +174,7 @@ def session(where: Place, drawn: Iterable[Program], seconds: float, parallel: in
 
 
 def _run_twice(where: Place, drawn: Program) -> Outcome:
-    """Run a program, and repeat it if Docker did not respond in time."""
+    """Run a program. If it raises HarnessError, for example because Docker is slow, run it once more."""
     try:
         return run(where, drawn)
     except HarnessError:
@@ -185,7 +190,11 @@ def programs(
     only: list[int],
     context: RunContext,
 ) -> list[Outcome]:
-    """Run new programs of a seed, those with the numbers `only`, or the misses of a ledger `again`."""
+    """Run programs and return their outcomes.
+
+    With `again`, these are the misses in the ledger. With `only`, they are the programs of the seed with
+    these numbers. Otherwise they are the next programs of the seed, until `seconds` have passed.
+    """
     ledger = Ledger.read(path) if path else Ledger()
     known = ledger.seeds.get(seed, Seed())
     if again:

@@ -1,8 +1,8 @@
-"""Make small copies of bundles for the repository, where they are tests of the judges.
+"""Make small copies of bundles for the repository, which contains them as tests of the judges.
 
-The copies omit everything that no judge reads (reports, kind's export, the launcher's own files, a node's
-list of images, frames of ground truth in logs) and the middle of a long log. Placeholders replace the folders
-and boot ids of this machine.
+The copies omit everything that no judge reads: reports, kind's export, the launcher's own files, the sizes of
+a node's images, frames of ground truth in logs, and the middle of a long log. The machine's folders are
+replaced by placeholders, and its boot ids by hashes.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ KEPT = (
     *("objects/*", "logs/*", "truth/*", "tracker/*"),
 )
 LOG_LINES = 600
-"""Number of lines that are kept at the end of a log, more than any judge reads. Its first lines stay too."""
+"""Number of lines that are kept at the start of a log and at its end. This is more than any judge reads."""
 
 
 def record(bundle: Path, archive: Path, places: Mapping[str, str]) -> int:
     """Write `archive` (.tar.xz) reproducibly, and return its size in bytes.
 
-    `places` maps texts to placeholders.
+    `places` maps the texts that are replaced to their placeholders.
     """
     archive.parent.mkdir(parents=True, exist_ok=True)
     content = io.BytesIO()
@@ -56,7 +56,7 @@ def _lines(path: Path) -> Iterator[bytes]:
     if path.parent.name == "objects" or path.name == "events.jsonl":
         yield from map(_slim, lines)
     elif path.suffix == ".log":
-        # truth/ has the rows of these frames, which are most of a log.
+        # These frames are most of a log. Their rows are also in truth/.
         lines = [line for line in lines if MARK.encode() not in line and PROCESS_MARK.encode() not in line]
         yield from lines[:LOG_LINES]
         yield from lines[max(LOG_LINES, len(lines) - LOG_LINES) :]
@@ -65,16 +65,16 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _slim(line: bytes) -> bytes:
-    """Return a watch event without fields that no judge reads. A damaged line is not changed."""
+    """Return a watch event without the fields that no judge reads. A damaged line is returned unchanged."""
     try:
         delivery = json.loads(line)
         status = delivery["object"].get("status") or {}
-        for image in status.get("images") or []:  # the judge names tags
+        for image in status.get("images") or []:  # a judge reads only the tags
             image.pop("sizeBytes", None)
         node = status.get("nodeInfo") or {}
         for identity in ("machineID", "systemUUID"):
             node.pop(identity, None)
-        if "bootID" in node:  # a judge compares two of them
+        if "bootID" in node:  # a judge compares the boot ids of a node
             node["bootID"] = hashlib.sha256(node["bootID"].encode()).hexdigest()[:12]
     except (ValueError, KeyError, TypeError, AttributeError):
         return line

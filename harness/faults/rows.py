@@ -1,4 +1,4 @@
-"""The result of a fault as a row of a ledger: the expected and actual results, and the duration."""
+"""The result of a fault, a line of a ledger: the expected and actual results, and the duration."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.faults.oracle import Word
 
 
 class Row(BaseModel):
-    """An injection of a fault. `right` means that the result is the expected one."""
+    """The result of an injection. `right` means that it is the expected result."""
 
     fault: str
     target: str
@@ -23,27 +23,27 @@ class Row(BaseModel):
     got: str
     right: bool
     wrong: str = ""
-    """The reason why the row is not right."""
+    """The reason why the result is not right."""
     cause: str | None = None
     ranks: list[int] = []
     explanation: str = ""
     exit_code: int | None = None
     seconds: float = 0.0
-    """From the start of the harness to its end."""
+    """Seconds from the start of the harness to its end."""
     visible_seconds: float | None = None
-    """From the first state that shows the fault to the verdict. None if there is no such state."""
+    """Seconds from the first state that shows the fault to the verdict. None if no state shows the fault."""
     bundle: str | None = None
     oracle: Word | None = None
-    """The oracle's decision about a drawn fault. `borne` means a right PASS."""
+    """The oracle's decision about a drawn fault. `borne` means that the verdict is PASS and right."""
     lost: str = ""
-    """A text about the points that the tracker lacks."""
+    """A text about the logged points that the tracker lacks."""
     control: str | None = None
-    """The verdict of the control after the fault."""
+    """The verdict of the first control after the fault."""
     control_bundle: str | None = None
 
 
 def expected(fault: Fault) -> str:
-    """Return a short text for the expected result."""
+    """Return a short text that describes the expected result."""
     expect = fault.expect
     if expect is None:
         return "cannot be injected"
@@ -62,7 +62,7 @@ def _words(verdict: str, cause: str | None, ranks: list[int]) -> str:
 def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, said: str) -> Row:
     """Compare the actual result with the expected one. `said` is the harness's stderr.
 
-    If an oracle decides about the fault, only the actual result is recorded.
+    If an oracle decides about the fault, the actual result is recorded but not compared.
     """
     expect = fault.expect
     assert expect is not None
@@ -105,8 +105,8 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, said
 def visible_seconds(bundle: Bundle, verdict: Verdict) -> float | None:
     """Return the seconds from the earliest evidence in the cluster to the end of the run.
 
-    Evidence from the tracker and the ground truth counts from the end of the job, because a missing point may
-    arrive until then. Returns None for a PASS, and for a fault that no object or log line shows.
+    Evidence from the tracker and the ground truth counts from the end of the job, because a missing point
+    could still arrive until then. Returns None for a PASS, and for a fault that no object or log line shows.
     """
     manifest = bundle.manifest
     ended = seconds(manifest.ended_at) if manifest else None

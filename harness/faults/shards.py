@@ -17,7 +17,8 @@ from harness.faults.matrix import CONTROL_EVERY
 TABLE = Path(__file__).parents[2] / "docs" / "faults.md"
 DEFAULT_SECONDS = 90.0
 CONTROL_SECONDS = 35.0
-"""Duration of a control, which follows every fault that runs alone and every few of the others."""
+"""Duration of a control. There is a control after each fault that runs alone, and after every CONTROL_EVERY
+other faults."""
 PARALLEL = 2
 """Number of faults of scope `launch` that run at the same time."""
 _ROW = re.compile(r"\| \*\*(?P<name>\S+)\*\*:.*\| (?P<seconds>\d+) s \|")
@@ -26,7 +27,7 @@ _SHARD = re.compile(r"([1-9]\d*)/([1-9]\d*)")
 
 @dataclass(frozen=True)
 class Shard:
-    """Part `number` of `count`, from 1 on."""
+    """Shard `number` of `count` shards. Numbers start at 1."""
 
     number: int
     count: int
@@ -49,7 +50,10 @@ class Shard:
 
 
 def recorded_seconds(table: Path = TABLE) -> dict[str, float]:
-    """Return the seconds of each fault in a table, or {} without a table, as in an installed package."""
+    """Return the duration of each fault in seconds, from the table in docs/faults.md.
+
+    Returns {} if the file does not exist, as in an installed package.
+    """
     text = table.read_text() if table.is_file() else ""
     return {row["name"]: float(row["seconds"]) for row in _ROW.finditer(text)}
 

@@ -1,4 +1,4 @@
-"""Render rows as docs/faults.md and as a table for the terminal."""
+"""Render the results of faults as docs/faults.md and as a table for the terminal."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLUMNS = ("", "fault", "expected", "got", "visible → verdict", "whole run", "
 
 
 def markdown(rows: Sequence[Row], faults: Sequence[Fault], stack: dict[str, str]) -> str:
-    """Return the text of docs/faults.md. A fault without a row is listed as missing."""
+    """Return the text of docs/faults.md. Faults without a result are listed as missing."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(stack.items()))
     parts = [HEAD, f"Stack: {versions}.", summary(rows), *_families(rows)]
     cannot = [fault for fault in faults if fault.cannot]
@@ -35,7 +35,7 @@ def markdown(rows: Sequence[Row], faults: Sequence[Fault], stack: dict[str, str]
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return a text with the number of right rows and the time until the verdicts."""
+    """Return a text with the number of right results and the seconds until the verdicts."""
     controls = {row.control_bundle for row in rows if row.control_bundle}
     said = (
         f"{sum(row.right for row in rows)} of {len(rows)} rows are right. {len(controls)} healthy launches "
@@ -75,7 +75,7 @@ def _visible(row: Row) -> str:
 
 
 def terminal(rows: Sequence[Row], caption: str) -> Table:
-    """Return a table for a terminal, with wrong rows highlighted."""
+    """Return a table for a terminal, in which wrong results are marked."""
     shown = Table(box=None, pad_edge=False, caption=caption, caption_justify="left")
     for column in ("", "fault", "got", "visible", "wrong"):
         shown.add_column(column, overflow="fold")

@@ -19,19 +19,23 @@ neither its cause nor its text names what was disturbed."""
 
 
 def counts(rows: Sequence[Row]) -> Counter[str]:
-    """Count rows by the oracle's decision."""
+    """Return the number of results for each decision of the oracle."""
     return Counter(row.oracle or "" for row in rows)
 
 
 def good(rows: Sequence[Row]) -> bool:
-    """Return whether no PASS is wrong and enough of the other verdicts name the disturbance."""
+    """Return whether the results are good enough.
+
+    There must be no wrong PASS and no PASS that the oracle could not check. At least NAMED_AT_LEAST of the
+    other verdicts must name the disturbance.
+    """
     seen = counts(rows)
     others = seen["named"] + seen["not named"]
     return not seen["wrong PASS"] and not seen["unseen"] and seen["named"] >= NAMED_AT_LEAST * others
 
 
 def summary(rows: Sequence[Row]) -> str:
-    """Return the counts in a sentence or two."""
+    """Return the counts as a text of a few sentences."""
     seen = counts(rows)
     struck = len(rows) - seen["not struck"]
     others = seen["named"] + seen["not named"]

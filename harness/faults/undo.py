@@ -1,9 +1,9 @@
 """Undo a fault, even if the process that injected it dies.
 
-Before the injection, the undo commands are written to a journal, and a watchdog is started that holds one end
-of a pipe. Normally the injecting process undoes the fault and removes the journal. If it dies, the pipe
-closes and the watchdog undoes the fault. If both die (in a reboot), the next `harness faults` replays the
-journal.
+Before the injection, the undo commands are written to a journal, and a watchdog process is started. A pipe
+connects the injecting process with the watchdog. Normally the injecting process undoes the fault and removes
+the journal. If it dies, the pipe closes and the watchdog undoes the fault. If both processes die, for example
+in a reboot, the next `harness faults` executes the commands of the journal.
 """
 
 from __future__ import annotations
@@ -26,19 +26,22 @@ STEP_SECONDS = 180
 
 @dataclass(frozen=True)
 class Command:
-    """A program with its arguments, and text for its standard input."""
+    """A command line, and the text for its standard input."""
 
     argv: list[str]
     stdin: str | None = None
 
     def run(self) -> str:
-        """Run the program and return its output. Raises ToolError."""
+        """Run the command and return its output. Raises ToolError."""
         done = processes.run(self.argv, timeout=STEP_SECONDS, stdin=self.stdin)
         return done.stdout + done.stderr
 
 
 def undo_all(commands: list[Command]) -> list[str]:
-    """Run all commands, even if one fails, each with retries for a minute. Return the errors as text."""
+    """Run all commands, even if one of them fails. Return the errors as text.
+
+    A failed command is repeated for up to a minute.
+    """
     failed = []
     for command in commands:
         try:
@@ -57,10 +60,10 @@ def undo_all(commands: list[Command]) -> list[str]:
 
 @contextmanager
 def undone(commands: list[Command], journal: Path) -> Iterator[None]:
-    """Run a block that injects a fault, and undo the fault afterwards, however the block ends.
+    """Run a block that injects a fault, and undo the fault afterwards, even if the block raises an error.
 
-    Raises HarnessError if an undo fails. The journal is locked meanwhile, so that no other process replays
-    it.
+    Raises HarnessError if the undo fails. The journal is locked until the undo has ended, so that no other
+    process executes its commands.
     """
     journal.parent.mkdir(parents=True, exist_ok=True)
     partial = journal.with_suffix(".partial")
@@ -91,9 +94,10 @@ def undone(commands: list[Command], journal: Path) -> Iterator[None]:
 
 
 def replay(journal: Path) -> list[str]:
-    """Run the commands of a journal and remove it, unless its writer is alive and will undo the fault.
+    """Run the commands of a journal, and remove the journal if all of them succeed.
 
-    Return the errors as text. The journal stays if there are any.
+    Nothing is done if the process that wrote the journal is alive, because it will undo the fault itself.
+    Returns the errors as text.
     """
     if locks.in_use(journal):
         return []
@@ -108,7 +112,7 @@ def replay(journal: Path) -> list[str]:
 
 
 def main() -> None:
-    """Run the watchdog: wait for the other end of its standard input to close, then undo."""
+    """Run the watchdog: wait until the injecting process closes its end of the pipe, then undo the fault."""
     sys.stdin.buffer.read()
     replay(Path(sys.argv[1]))
 

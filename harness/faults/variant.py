@@ -1,4 +1,4 @@
-"""Create the job of a fault from jobs/multinode.yaml, a manifest or a training, with the fault's changes."""
+"""Create the job of a fault, by changing jobs/multinode.yaml, a manifest or the options of a training."""
 
 from __future__ import annotations
 
@@ -18,11 +18,12 @@ TRAINER = (
     "--width 32 --layers 1 --context 64 --batch 64 --micro-batch 16 --epochs 2 --save-every 12 --keep 20 "
     "--log-every 1"
 )
-"""64 steps: two epochs over the generated texts, with checkpoints at 12, 24, 32, 36, 48, 60 and 64."""
+"""Options of a training with 64 steps: two epochs over the generated texts, with checkpoints at 12, 24, 32,
+36, 48, 60 and 64."""
 
 
 def variant(job: JobFile, change: Job) -> str:
-    """Return the job file of a fault. Raises UsageError for a change that changes nothing."""
+    """Return the job file of a fault. Raises UsageError if the fault changes a text that the job lacks."""
     if change.text is not None:
         return change.text
     if change.manifest is None:
@@ -49,10 +50,10 @@ def training(change: Train) -> list[str]:
 
 
 def _manifest(name: str) -> tuple[str, str]:
-    """Return the source and text of a manifest: a file, or the acceptance tests on CPUs.
+    """Return the source and text of a manifest, which is a file or the acceptance tests on CPUs.
 
     The pods of acceptance tests also get files/wrong_torch.py, in a folder that Python uses only if a fault
-    adds it to the path.
+    adds this folder to the path.
     """
     on_cpus = acceptance.Asked(device="cpu")
     if name not in ("accept-nodes", "accept-ddp"):

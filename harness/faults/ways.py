@@ -1,4 +1,4 @@
-"""Classify faults by the way in which they are injected, for counting.
+"""Classify faults by the ways in which they are injected.
 
 A way is a kind of command at a moment, a signal, a change of the job, a scope or a target. `make test`
 injects at least one fault for each way, family of causes and kind of verdict
@@ -15,7 +15,7 @@ CHANGES = ("worker", "replace", "before", "set", "text")
 
 
 def moment(fault: Fault) -> str:
-    """Return when the fault is injected, in the terms of docs/tests.md."""
+    """Return the moment of the injection, in the terms of docs/tests.md."""
     if not isinstance(fault.at, When):
         return "before the run"
     when = "at a stage" if fault.at.stage is not None else "at a log line"
@@ -25,7 +25,7 @@ def moment(fault: Fault) -> str:
 def ways(fault: Fault) -> set[str]:
     """Return the ways in which a fault is injected.
 
-    A change of the job counts if nothing else is injected.
+    If the fault has steps that inject it, changes of its job are not counted as ways.
     """
     found = {f"scope {fault.scope}", f"{fault.target}: {'injected' if fault.inject else 'changed'}"}
     for step in fault.inject:
@@ -42,7 +42,7 @@ def ways(fault: Fault) -> set[str]:
 
 
 def family(fault: Fault) -> str | None:
-    """Return the family of the expected cause, or None for a PASS and for a refusal.
+    """Return the family of the expected cause. None means that a PASS or a refusal is expected.
 
     All causes of netcheck are reasons why ranks cannot meet, so they belong to the family rendezvous. All
     causes of acceptance tests are one family.

@@ -1,4 +1,4 @@
-"""Document the registry of checks."""
+"""Document every check, from the registry of checks."""
 
 from __future__ import annotations
 

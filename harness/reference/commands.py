@@ -61,7 +61,10 @@ def _row(param: Any) -> tuple[str, str, str]:
 
 
 def _tracker() -> list[tuple[str, str, str]]:
-    """Return the tracker's options from its own parser. Its image runs the program without typer."""
+    """Return the options of `harness tracker serve` from the tracker's own argparse parser.
+
+    The tracker does not use typer, so that its image can run it without typer.
+    """
     rows = []
     for action in parser()._actions:
         if not isinstance(action, argparse._HelpAction):

@@ -1,5 +1,6 @@
-"""Document each file and field of the evidence bundle, from the docstrings in harness/evidence/schema:
-bundle.py, netcheck_records.py, acceptance_records.py, truth_records.py, tracker_records.py and columns.py.
+"""Document each file and field of the evidence bundle, from the docstrings in harness/evidence/schema.
+
+MODULES lists the modules in the order of the document.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def markdown() -> str:
 
 
 def _fields(node: ast.ClassDef) -> Iterator[tuple[str, str, str, str]]:
-    """Yield the annotated names, each with its docstring."""
+    """Yield the name, type, default and docstring of each annotated field of a class."""
     for field, after in zip(node.body, [*node.body[1:], None], strict=True):
         if isinstance(field, ast.AnnAssign):
             default = ast.unparse(field.value) if field.value else ""

@@ -29,7 +29,7 @@ def _smoke() -> list[str]:
 
 
 def judged(fault: Fault) -> str:
-    """Return what `make test` judges of the fault without a cluster."""
+    """Return a text that says whether `make test` judges a recorded bundle of the fault."""
     if (RECORDED / f"{fault.name}.tar.xz").is_file():
         return "recorded bundle"
     if fault.expect is not None and fault.expect.exit == 64:
@@ -38,7 +38,7 @@ def judged(fault: Fault) -> str:
 
 
 def markdown() -> str:
-    """docs/reference/faults.md."""
+    """Return the text of docs/reference/faults.md."""
     faults = list(catalogue().values())
     here = [fault for fault in faults if fault.expect is not None and not fault.nightly]
     lines = [

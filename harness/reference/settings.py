@@ -48,7 +48,7 @@ def markdown() -> str:
 
 
 def variables(name: str, field: FieldInfo) -> list[str]:
-    """Return the environment variables of a setting. The first set variable counts."""
+    """Return the environment variables of a setting. If several are set, the first one is used."""
     alias = field.validation_alias
     if isinstance(alias, AliasChoices):
         return [str(choice) for choice in alias.choices]

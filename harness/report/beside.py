@@ -1,7 +1,7 @@
 """Write the report files of a bundle: `report.html` for people, `ctrf.json` and `junit.xml` for CI.
 
-A bundle of acceptance tests also gets `fleet.json`. No judge reads these files. They are derived from the
-redacted bundle and its verdict alone, so they can be written again at any time. Writes are atomic.
+A bundle of acceptance tests also gets `fleet.json`. No judge reads these files. They are derived only from
+the redacted bundle and its verdict, so they can be written again at any time. Writes are atomic.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ FILES: dict[str, Callable[[Bundle, Verdict], str]] = {
     cases.CTRF: cases.as_ctrf,
     cases.JUNIT: cases.as_junit,
 }
-"""The files in the order of writing: the later ones record whether the page exists."""
+"""The report files, in the order in which they are written: ctrf.json and junit.xml record whether
+report.html exists."""
 
 
 def write(bundle: Bundle, verdict: Verdict) -> dict[str, Exception]:
     """Write all FILES into the bundle, and fleet.json if there were acceptance tests.
 
-    Returns the errors by file name. An error with one file does not stop the others.
+    If one file cannot be written, the other files are still written. Returns the errors by file name.
     """
     failed: dict[str, Exception] = {}
     files = FILES | ({acceptance.FLEET: acceptance.as_json} if bundle.has(FILE) else {})

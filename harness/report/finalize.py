@@ -28,7 +28,7 @@ class Outcome:
 
 
 def prepare_to_finish() -> None:
-    """Import the judges and reports, which takes 0.2 s. A caller does this while its job starts."""
+    """Import the judges and reports. This takes 0.2 s, so a caller does it while its job starts."""
     for module in ("harness.judge.users", "harness.report.beside"):
         import_module(module)
 
@@ -50,9 +50,10 @@ def finish(context: RecordedContext) -> Outcome:
 
 
 def _redacted(verdict: Verdict, redactor: Redactor) -> Verdict:
-    """Redact the verdict again, because a user's judge may quote text from outside the redacted evidence.
+    """Return the verdict with redacted texts.
 
-    The verdict itself is not redacted, even if somebody's password is "PASS".
+    The evidence is already redacted, but a user's judge can quote text from outside the evidence. The words
+    PASS, FAIL and UNKNOWN are not redacted, even if one of them is a password.
     """
 
     def clean(record: _R, *fields: str) -> _R:
@@ -64,10 +65,10 @@ def _redacted(verdict: Verdict, redactor: Redactor) -> Verdict:
 
 
 def _beside(context: RecordedContext, bundle: Bundle, verdict: Verdict) -> Collection[str]:
-    """Write the report files. Returns the names of the files that could not be written.
+    """Write the report files. Return the names of the files that could not be written.
 
-    A failure here changes no verdict, because a report is not evidence. If the evidence filled the disk,
-    nothing is written, to leave the rest of the disk free.
+    A failure here does not change the verdict, because a report is not evidence. If the evidence filled the
+    disk, no report is written, so that the remaining disk space stays free.
     """
     from harness.report import beside
 
@@ -82,9 +83,9 @@ def _beside(context: RecordedContext, bundle: Bundle, verdict: Verdict) -> Colle
 
 
 def tidy(context: RunContext, *spare: Path) -> None:
-    """Remove the bundles that `keep_runs` does not keep.
+    """Remove the bundles that the setting `keep_runs` does not keep, except for `spare`.
 
-    A failure is reported as progress and changes no verdict.
+    A failure is reported as progress and does not change the verdict.
     """
     settings, progress = context.settings, context.progress
     try:

@@ -1,4 +1,4 @@
-"""Write GitHub's Markdown: tables with escaped cells, and plain text that is not parsed as markup."""
+"""Format text as GitHub Markdown: tables with escaped cells, and plain text that is not parsed as markup."""
 
 from __future__ import annotations
 
@@ -35,5 +35,5 @@ def _line(cells: Sequence[str]) -> str:
 
 
 def _cell(markdown: str) -> str:
-    """Escape pipes. Backslashes before a pipe are doubled, because parsers differ on `\\\\|`."""
+    """Return a cell with escaped pipes. Backslashes before them are doubled, as parsers differ on `\\\\|`."""
     return re.sub(r"(\\*)\|", r"\1\1\\|", " ".join(markdown.split()))

@@ -1,1 +1,1 @@
-"""Launch many times on one cluster, keep a ledger of every launch, and look for leaks."""
+"""Launch a job many times on one cluster, keep a ledger of every launch, and look for leaks."""

@@ -25,7 +25,8 @@ def soak(
 ) -> Result:
     """Run a soak on one cluster, which is created if necessary, and deleted afterwards unless it is kept.
 
-    Raises UsageError before anything is created. If the soak is stopped, the ledger has the launches so far.
+    Raises UsageError for an invalid job, before anything is created. If the soak is stopped, the ledger
+    contains the launches until then.
     """
     load_workload(job)
     name = f"soak-{CLOCK.stamp()}-{secrets.token_hex(2)}"

@@ -1,4 +1,4 @@
-"""Find leaks: unexplained growth between the first launch and the last."""
+"""Find leaks: growth between the first and the last launch that the number of launches does not explain."""
 
 from __future__ import annotations
 
@@ -10,7 +10,11 @@ MIB = 2**20
 
 
 class Snapshot(BaseModel):
-    """Names of objects by kind, and sizes in bytes by user."""
+    """Measurements before or after the launches.
+
+    `things` maps a kind of object to the names of its objects. `sizes` maps a user of memory or disk space to
+    bytes.
+    """
 
     things: dict[str, list[str]]
     sizes: dict[str, int]
@@ -27,19 +31,19 @@ class Growth(BaseModel):
 
 
 class Allowed(BaseModel):
-    """The explained growth."""
+    """The growth that the launches explain, which is not a leak."""
 
     more: dict[str, tuple[int, str]]
-    """Maps a kind of object to the number that may exist at the end, and the reason."""
+    """Maps a kind of object to the maximum number of objects at the end, and the reason."""
     bytes: dict[str, tuple[int, float, str]]
     """Maps the prefix of a size's name to its allowed growth and the reason.
 
-        The growth is the larger of a number of bytes and a share of the first size.
+    The growth is the larger of a number of bytes and a share of the first size.
     """
 
 
 def explained(launches: int, parallel: int, kept_namespaces: int) -> Allowed:
-    """Return the growth that is explained by this many launches."""
+    """Return the growth that the given number of launches explains."""
     disk = 256 * MIB + launches * 2 * MIB
     return Allowed(
         more={
@@ -58,7 +62,7 @@ def explained(launches: int, parallel: int, kept_namespaces: int) -> Allowed:
 
 
 def compare(before: Snapshot, after: Snapshot, allowed: Allowed) -> list[Growth]:
-    """Compare all measures, first the objects and then the sizes."""
+    """Compare all measures. Return their growth, first of the objects and then of the sizes."""
     found = []
     for kind, names in after.things.items():
         there = before.things.get(kind, [])

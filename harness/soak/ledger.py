@@ -21,7 +21,7 @@ class Entry(BaseModel):
     bundle: str | None
     """None if the harness wrote no bundle."""
     kept: bool = True
-    """False if the bundle was removed because of `--keep`."""
+    """False if the bundle was removed because of `--keep-runs`."""
     verdict: str
     """PASS, FAIL, UNKNOWN, or "none" if nothing was judged."""
     cause: str | None = None
@@ -39,7 +39,7 @@ class Entry(BaseModel):
 
 
 class Ledger:
-    """The ledger, which is written after each launch. It is not thread-safe."""
+    """The ledger of a soak. Its file is written after each launch. The class is not thread-safe."""
 
     def __init__(self, path: Path, keep: Keep) -> None:
         self.path = path
@@ -48,7 +48,7 @@ class Ledger:
         self._passed: list[Path] = []
 
     def add(self, entry: Entry) -> None:
-        """Write an entry, and remove the bundles that are not to be kept."""
+        """Add an entry, remove the bundles that are not to be kept, and write the file."""
         if entry.passed and entry.bundle is not None:
             self._passed.append(Path(entry.bundle))
             for old in self._keep.surplus(self._passed):
@@ -71,7 +71,7 @@ class Ledger:
 
 
 class Numbers(BaseModel):
-    """Statistics over all launches. Seconds are percentiles."""
+    """Statistics over all launches. Durations are in seconds."""
 
     launches: int
     passed: int
@@ -79,7 +79,8 @@ class Numbers(BaseModel):
     """Maps a verdict such as "FAIL rank.crashed" to its count."""
     retries: int
     seconds: dict[str, dict[str, float]]
-    """ "whole", "launch", "observe" → p50, p90, p99, max."""
+    """Maps "whole", "launch" and "observe" to the percentiles p50, p90, p99 and the maximum of the
+    seconds."""
 
 
 def numbers(entries: Sequence[Entry]) -> Numbers:
@@ -97,7 +98,10 @@ def numbers(entries: Sequence[Entry]) -> Numbers:
 
 
 def percentiles(values: Sequence[float]) -> dict[str, float]:
-    """Return for each percentage the smallest value that this share of all values does not exceed."""
+    """Return the percentiles p50, p90 and p99, and the maximum.
+
+    A percentile is the smallest value that this percentage of all values does not exceed.
+    """
     ordered = sorted(values)
     found = {f"p{p}": ordered[max(0, math.ceil(len(ordered) * p / 100) - 1)] for p in (50, 90, 99)}
     return {**found, "max": ordered[-1]}

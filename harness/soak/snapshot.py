@@ -1,4 +1,4 @@
-"""Record everything that a launch may leave behind: in the cluster, in Docker, on disk, and processes."""
+"""Record all objects in the cluster and in Docker, files and processes that a launch can leave behind."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SECONDS = 120
 def take(ready: Ready, settings: Settings, folder: Path) -> Snapshot:
     """Take a snapshot. Processes with `folder` in their environment were started by the soak.
 
-    Raises ToolError, and the errors of the API server's client.
+    Raises ToolError, and the errors of the Kubernetes client.
     """
     nodes = ready.kind.nodes()
     temporary = folder / "tmp"
@@ -68,9 +68,9 @@ def _in_docker() -> dict[str, list[str]]:
 
 
 def _memory(kube: Kube, nodes: list[str]) -> dict[str, int]:
-    """Return the kubelets' figures for resident bytes of each node and each container of system pods.
+    """Return the resident bytes of each node and of each container of the controllers, from the kubelets.
 
-    The random suffix of a pod's name is removed, so that a recreated pod keeps its name.
+    The random suffix of a pod's name is removed, so that the name stays the same if the pod is created again.
     """
     found: dict[str, int] = {}
     for node in nodes:

@@ -26,9 +26,10 @@ from harness.soak.leaks import Growth, compare, explained
 from harness.soak.ledger import Entry, Ledger, Numbers, numbers
 
 SETTLE_SECONDS = 120.0
-"""Seconds for objects that end by themselves after a launch: deleted namespaces and their containers."""
+"""Maximum seconds until objects that disappear by themselves after a launch are gone: deleted namespaces and
+their containers."""
 AFTER_WAIT_SECONDS = 300.0
-"""Maximum seconds that the harness needs before and after its wait."""
+"""Maximum seconds that a launch takes in addition to `wait_seconds`."""
 
 
 class Result(BaseModel):
@@ -52,7 +53,7 @@ class Result(BaseModel):
 
 
 class Soak:
-    """A soak. `run` runs the launches, and `stop` ends them."""
+    """A soak. `run` starts the launches and waits for them, and `stop` ends them."""
 
     def __init__(self, ready: Ready, settings: Settings, job: Path, folder: Path, parallel: int) -> None:
         """Create `folder` for ledger.jsonl, summary.json, launches/ with the bundles, logs/ and tmp/."""
@@ -68,9 +69,9 @@ class Soak:
         self._stopped = threading.Event()
 
     def run(self, launches: int, progress: Progress) -> Result:
-        """Run this many launches, then check for leaks.
+        """Run the given number of launches, then check for leaks.
 
-        An error or interruption ends the running launches.
+        After an error or an interruption, the running launches are ended.
         """
         start = time.monotonic()
         before = snapshot.take(self._ready, self._settings, self._folder)
@@ -90,7 +91,7 @@ class Soak:
             growth = compare(before, snapshot.take(self._ready, self._settings, self._folder), allowed)
             if not any(each.leak for each in growth) or time.monotonic() > deadline:
                 break
-            time.sleep(5)  # not everything that ends by itself can be watched
+            time.sleep(5)  # objects that disappear by themselves cannot all be watched
         result = Result(
             folder=str(self._folder),
             asked=launches,
@@ -152,7 +153,10 @@ class Soak:
         return entry.model_copy(update=_recorded(runs))
 
     def _environment(self, runs: Path) -> dict[str, str]:
-        """Return the user's environment with this cluster, and with separate folders for evidence and tmp."""
+        """Return the user's environment for a launch on this cluster.
+
+        It has separate folders for bundles and temporary files.
+        """
         settings = self._settings
         shared = {"HARNESS_CPU_REQUEST": CPU_REQUEST} if self._parallel > 1 else {}
         own = {
@@ -170,7 +174,7 @@ class Soak:
 
 
 def _recorded(runs: Path) -> dict[str, object]:
-    """Return the fields of an entry from the bundle of a launch."""
+    """Return the fields of a ledger entry that come from the bundle of a launch."""
     if not (runs / "latest").exists():
         return {}
     bundle = Bundle.open((runs / "latest").resolve())

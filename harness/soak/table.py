@@ -23,7 +23,7 @@ requests were retried.
 
 
 def write(path: Path, result: Result, entries: Sequence[Entry], versions: Mapping[str, str]) -> None:
-    """Write the file."""
+    """Write the result of a soak and all its launches to a file."""
     parts = [
         _HEAD.format(
             asked=result.asked,

@@ -27,7 +27,7 @@ from harness.torchrun_sync.tree import Stamp, Walker
 
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0
-"""Seconds for which a failed command waits for new code after the last renewal by `--watch`."""
+"""Seconds that a failed command waits for new code after the last renewal by `--watch`."""
 RENEW_SECONDS = 15.0
 RETRY_SECONDS = 2.0
 CUT_SECONDS = 600.0
@@ -35,14 +35,14 @@ CUT_SECONDS = 600.0
 STATUS_SECONDS = 5.0
 """Seconds after which a job without a status is assumed to have no controller."""
 LOG_SECONDS = 10.0
-"""Maximum seconds to wait for the end of each log, once the job has ended."""
+"""Maximum seconds to wait for the rest of each log after the job has ended."""
 DETACHED = 130
-"""The exit code after Ctrl-C, as in a shell. It is not the job's."""
+"""The exit code after Ctrl-C, as in a shell. It is not the exit code of the job."""
 
 
 @dataclass
 class Attached:
-    """A job to follow. `walker` reads the folder with its code; None sends no code."""
+    """A job to follow. `walker` reads the folder with the code of the job. If it is None, no code is sent."""
 
     jobs: Jobs
     name: str
@@ -55,7 +55,7 @@ class Attached:
     _stamps: dict[str, Stamp | str] | None = None
     _renewed: float = 0.0
     _kept: int = 0
-    """The latest generation that this process stored in the cluster; 0 if it stored none."""
+    """The latest generation of the code that this process stored in the cluster, or 0."""
     _shown: dict[str, threading.Thread] = field(default_factory=dict)
     _phase: str = ""
     _began: float = field(default_factory=time.monotonic)
@@ -102,7 +102,7 @@ class Attached:
         return None
 
     def bring(self, seconds: float) -> None:
-        """Send the code once, to pods that run or wait for it. Raises WaitError after `seconds`.
+        """Send the code once to the pods, which run already or wait for it. Raises WaitError after `seconds`.
 
         For a job without pods, storing the code in the cluster is enough.
         """
@@ -135,12 +135,12 @@ class Attached:
         """Return the containers of all pods, or an empty list while a container is missing."""
         count = (job.get("status") or {}).get("numNodes")
         found = [each for each in map(target, pods) if each]
-        if is_kept(job):  # an init container fetches the stored code at once, and ends
+        if is_kept(job):  # an init container fetches the stored code and exits
             found = [each for each in found if each.container == TRAINER]
         return found if count and len(found) == count else []
 
     def _bring(self, job: Object, pods: Sequence[Object]) -> None:
-        """Sync if there are new pods or, with --watch, once changed files are no longer being written."""
+        """Send the code to new pods and, with --watch, as soon as changed files are completely written."""
         if self.walker is None or names.WORKSPACE_ANNOTATION not in (
             job["metadata"].get("annotations") or {}
         ):
@@ -152,7 +152,7 @@ class Attached:
             return
         before, self._stamps = self._stamps, self.walker.stamps() if self.watch else None
         new = frozenset(each.uid for each in targets) - self._synced
-        # Pods count once: a trainer already has the code that the init container of its pod received.
+        # A pod is synced once: its trainer already has the code that its init container received.
         if new:
             self._tried(job, targets)
         elif self.watch and before != self._stamps:
@@ -161,7 +161,10 @@ class Attached:
             self._renew()
 
     def _stamps_settled(self, job: Object, targets: Sequence[Target]) -> None:
-        """Sync once two successive polls see the same files: an editor writes several files, one by one."""
+        """Sync as soon as two successive polls find the same files.
+
+        An editor can write several files, one after the other.
+        """
         assert self.walker is not None
         while (now := self.walker.stamps()) != self._stamps:
             self._stamps = now
@@ -170,7 +173,7 @@ class Attached:
             self._stamps = None  # the next poll tries again
 
     def _renew(self) -> None:
-        """Renew the supervisors' wait for new code. A pod that has ended meanwhile is no error here."""
+        """Ask the supervisors in the pods to wait longer for new code. An ended pod is not an error."""
         assert self._fleet is not None
         self._renewed = time.monotonic()
         try:
@@ -179,14 +182,14 @@ class Attached:
             self.tell(f"a pod does not respond: {error.message}")
 
     def _keep_next(self, job: Object) -> bool:
-        """Store the folder's code in the cluster for later pods. Return whether it is stored."""
+        """Store the folder's code in the cluster for later pods. Return whether the code is stored."""
         assert self.walker is not None
         generation = generation_of(job) + 1
         packed = take(self.walker, generation)
         return Keeper(self.jobs, self.tell).keep(job, packed, generation, self.walker)
 
     def _keep(self, job: Object, done: Synced) -> None:
-        """Store the code that the pods run now, for later pods."""
+        """Store the code that the pods run now in the cluster, for pods that start later."""
         assert self.walker is not None
         if (self._kept or generation_of(job)) == done.generation:
             return
@@ -197,9 +200,9 @@ class Attached:
         self._kept = done.generation
 
     def _tried(self, job: Object, targets: Sequence[Target]) -> Synced | None:
-        """Sync, or return None if these containers do not run or cannot be reached, because pods come and go.
+        """Send the code. Return None if a container is gone or cannot be reached, because pods come and go.
 
-        Raises HarnessError for an error that a retry would not change, and after CUT_SECONDS.
+        Raises HarnessError for an error that a retry would not change, and after CUT_SECONDS of failures.
         """
         try:
             done = self._sync(job, targets)
@@ -245,7 +248,7 @@ class Attached:
         return done
 
     def _follow(self, pods: Sequence[Object]) -> None:
-        """Start to show the log of each trainer that has started."""
+        """Start to print the log of each trainer that has started."""
         for pod in pods if self.show_logs else ():
             uid = pod["metadata"]["uid"]
             statuses = (pod.get("status") or {}).get("containerStatuses") or []
@@ -259,7 +262,7 @@ class Attached:
 
 
 def show(jobs: Jobs, pod: Object, follow: bool) -> None:
-    """Print the log of a trainer, each line with the pod's node rank."""
+    """Print the log of a trainer container, each line with the node rank of its pod."""
     query = {"container": names.TRAINER, **({"follow": "true"} if follow else {})}
     path = f"/api/v1/namespaces/{jobs.namespace}/pods/{pod['metadata']['name']}/log"
     try:

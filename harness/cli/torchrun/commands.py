@@ -99,8 +99,8 @@ def submit(
 ) -> int:
     """Run the code of this folder in a TorchrunJob, and stay attached until it ends.
 
-    Files that .gitignore and .torchrunignore match are not sent. The exit code is
-    the job's. Ctrl-C detaches with exit code 130, and the job continues.
+    Files that match .gitignore or .torchrunignore are not sent. The exit code is
+    that of the job. Ctrl-C detaches with exit code 130, and the job continues.
     """
     if watch and (detach or suspended or not sync):
         raise UsageError("--watch cannot be combined with --detach, --suspend or --no-sync")
@@ -157,7 +157,7 @@ def submit(
 
 
 def _given(**fields: Any) -> dict[str, Any]:
-    """Return the fields that have a value. The queue or the controller fills in the others."""
+    """Return the fields that have a value. The queue or the controller sets the other fields."""
     return {name: value for name, value in fields.items() if value is not None}
 
 
@@ -199,7 +199,7 @@ def _dry_run(
 
 
 SUBMIT_SECONDS = 3600.0
-"""Seconds for which `submit --detach` waits for pods that need the code. A queue may be long."""
+"""Maximum seconds that `submit --detach` waits for pods that need the code. The queue can be long."""
 SYNC_SECONDS = 120.0
 
 
@@ -226,7 +226,7 @@ def status(
     context: options.Context = None,
     as_json: options.Json = False,
 ) -> int:
-    """Show a job's phase, command, conditions and pods. If the job has ended, the exit code is the job's."""
+    """Show a job's phase, command, conditions and pods. If the job has ended, exit with its exit code."""
     from harness.cli.torchrun.jobs import finished, rank, table
 
     jobs = _jobs(namespace, kubeconfig, context)
@@ -282,7 +282,7 @@ def suspend(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> int:
-    """End the pods of a job and release its GPUs. The data on its volume claims stays."""
+    """Stop the pods of a job and release its GPUs. The data on its volume claims is kept."""
     from harness.cli.torchrun.jobs import PROGRAM
 
     _jobs(namespace, kubeconfig, context).change(name, suspend=True)
@@ -297,7 +297,7 @@ def resume(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> int:
-    """Queue a suspended job again. Its pods start with the code stored in the cluster."""
+    """Queue a suspended job again. Its pods start with the code that is stored in the cluster."""
     from harness.cli.torchrun.jobs import PROGRAM
     from harness.cli.torchrun.kept import is_kept
     from harness.torchrun_controller.api import names
@@ -316,7 +316,7 @@ def delete(
     kubeconfig: options.Kubeconfig = None,
     context: options.Context = None,
 ) -> int:
-    """Delete a job, its pods and its workspace. Its checkpoints stay."""
+    """Delete a job, its pods and its workspace. Its checkpoints are kept."""
     _jobs(namespace, kubeconfig, context).delete(name)
     print(f"{name} is deleted")
     return 0
@@ -334,8 +334,8 @@ def sync(
 ) -> int:
     """Send the code of this folder to the pods of a job, and run it there.
 
-    Only changes are sent. Either all pods get them, or none. With --watch, the
-    command stays attached, and its exit code is the job's.
+    Only changes are sent. Either all pods receive them, or none. With --watch, the
+    command stays attached until the job ends, and exits with the job's exit code.
     """
     from harness.cli.torchrun.attached import Attached
     from harness.cli.torchrun.jobs import PROGRAM

@@ -30,7 +30,7 @@ from harness.torchrun_controller.objects.template import resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
 PROGRAM = "kubectl torchrun" if Path(sys.argv[0]).stem == names.PLUGIN else "harness torchrun"
-"""The command with which this process was started. Messages use it in the commands they suggest."""
+"""The command with which this process was started. Messages that suggest a command begin with it."""
 LATER = (429, 503, 504)
 _Answer = TypeVar("_Answer")
 FAILED = 1
@@ -38,7 +38,7 @@ FAILED = 1
 
 
 def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
-    """Return a client for the cluster that kubectl would use, unless another kubeconfig is named."""
+    """Return a client for the cluster that kubectl would use, or for the cluster of the given kubeconfig."""
     named = (os.environ.get("KUBECONFIG") or "").split(os.pathsep)[0]
     own = Path(named) if named else Path.home() / ".kube" / "config"
     settings = load(kubeconfig=kubeconfig)
@@ -86,10 +86,10 @@ class Jobs:
 
     @staticmethod
     def document(name: str, spec: Object, digest: str | None, namespace: str | None) -> Object:
-        """Return a TorchrunJob. Its pods wait for the code with `digest`, unless that is None."""
+        """Return a TorchrunJob. If `digest` is not None, its pods wait for the code with this digest."""
         metadata: Object = {"name": name, **({"namespace": namespace} if namespace else {})}
         if digest:
-            # Empty means that the code is not stored yet. The controller creates the pods once it is.
+            # Empty means that the code is not stored yet. The controller creates the pods after that.
             metadata["annotations"] = {names.WORKSPACE_ANNOTATION: digest, names.PARTS_ANNOTATION: ""}
         return {"apiVersion": names.API, "kind": names.JOB_KIND, "metadata": metadata, "spec": spec}
 
@@ -151,7 +151,7 @@ class Jobs:
         return sorted(pods, key=lambda pod: (rank(pod), str(pod["metadata"]["creationTimestamp"])))
 
     def exit_code(self, job: Object) -> int:
-        """Return 0 if the job succeeded, else the exit code of the trainer that failed first."""
+        """Return 0 if the job succeeded, or else the exit code of the trainer that failed first."""
         if phase(job) == "Succeeded":
             return 0
         ended = [
@@ -165,7 +165,7 @@ class Jobs:
         return int(first["exitCode"]) if first else FAILED
 
     def _written(self, write: Any) -> Object:
-        """Return the result of a write. Raises UsageError if the API server rejects the object."""
+        """Return the result of a write request. Raises UsageError if the API server rejects the object."""
         try:
             return dict(_repeated(write))
         except ApiException as error:
@@ -175,7 +175,10 @@ class Jobs:
 
 
 def answered(request: Callable[[], _Answer]) -> _Answer:
-    """Return the API server's response. Raises HarnessError if there is none, or if it is an error."""
+    """Return the API server's response.
+
+    Raises HarnessError if the API server does not respond, or responds with an error.
+    """
     try:
         with reached():
             return _repeated(request)
@@ -190,7 +193,10 @@ def _rejected(error: ApiException) -> HarnessError:
 
 
 def _repeated(request: Callable[[], _Answer]) -> _Answer:
-    """Repeat the request while the API server is not ready. It returns 429 just after a CRD is created."""
+    """Send the request, and repeat it while the API server is not ready.
+
+    For example, the API server returns 429 just after a CRD is created.
+    """
     later = retry_if_exception(lambda error: isinstance(error, ApiException) and error.status in LATER)
     again = Retrying(retry=later, stop=stop_after_delay(RETRY_SECONDS), wait=wait_fixed(1), reraise=True)
     return again(request)
@@ -237,7 +243,7 @@ def environment(given: Sequence[str]) -> list[dict[str, str]]:
 
 
 def refused_by_models(spec: Object) -> str:
-    """Return the first error in a job's spec, without a cluster, or "" if the spec is valid."""
+    """Return the first error in a job's spec, or "" if the spec is valid. This needs no cluster."""
     try:
         JobSpec.model_validate(spec)
     except ValidationError as error:
@@ -246,7 +252,7 @@ def refused_by_models(spec: Object) -> str:
 
 
 class _Quoting(yaml.SafeDumper):
-    """Quotes strings that kubectl's YAML parser reads as numbers or booleans, such as 1e3 and y."""
+    """A YAML dumper that quotes strings such as 1e3 and y, which kubectl reads as numbers or booleans."""
 
 
 def _quoted(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

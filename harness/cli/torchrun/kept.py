@@ -1,4 +1,7 @@
-"""Store the code of a job in Secrets of its namespace, where its pods fetch it even if no client runs."""
+"""Store the code of a job in Secrets in the job's namespace.
+
+The job's pods fetch the code from these Secrets, even if no client runs.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,9 @@ LOOK_SECONDS = 0.5
 HOLDER_MADE_SECONDS = 20.0
 """Maximum seconds until the controller creates the pod that stores the code, if the job has one."""
 HOLDER_SECONDS = 300.0
-"""Maximum seconds until that pod runs. It pulls an image and waits for its claim to be bound."""
+"""Maximum seconds until that pod runs. Before that, its image is pulled and its volume claim is bound."""
 PART_BYTES = 1_000_000
-"""Size of a part of the code in a Secret, whose total size is limited to 1 MiB."""
+"""Bytes of the code that are stored in one Secret. Kubernetes limits the size of a Secret to 1 MiB."""
 
 
 @dataclass(frozen=True)
@@ -38,7 +41,7 @@ class Packed:
 
 
 def take(walker: Walker, generation: int) -> Packed:
-    """Return the folder's code in parts. Raises HarnessError if a file keeps changing."""
+    """Return the folder's code, divided into parts. Raises HarnessError if a file keeps changing."""
     changed = ""
     for _ in range(LOOKS):
         tree = walker.look()
@@ -53,16 +56,17 @@ def take(walker: Walker, generation: int) -> Packed:
 
 @dataclass(frozen=True)
 class Keeper:
-    """Writes the Secrets with the code of jobs in one namespace."""
+    """Creates, replaces and deletes the Secrets with the code of jobs in one namespace."""
 
     jobs: Jobs
     tell: Progress
 
     def keep(self, job: Object, packed: Packed, generation: int, walker: Walker) -> bool:
-        """Create or replace the Secrets, and record that on the job. Return whether the code is stored.
+        """Create or replace the Secrets, and annotate the job. Return whether the code is stored.
 
-        Code that is too large for Secrets goes to the pod that stores the code, if the job has one. If it
-        cannot be stored, older code is deleted, so that a later pod waits for a sync instead.
+        Code that is too large for Secrets is sent to the pod that stores the code, if the job has such a pod.
+        If the code cannot be stored, the code stored before is deleted, so that a later pod waits for a sync
+        instead.
         """
         parts, why = packed.parts or (), ""
         if packed.parts is None:
@@ -97,7 +101,7 @@ class Keeper:
         return not why
 
     def _hold(self, job: Object, packed: Packed, generation: int, walker: Walker) -> str:
-        """Send the code to the pod that stores it. Return why that failed, or ""."""
+        """Send the code to the pod that stores it. Return the reason if that failed, or ""."""
         limit = PART_BYTES * names.MAX_PARTS // 1_000_000
         large = f"it is over {limit} MB when compressed ({_largest(packed.tree)})"
         kube, namespace, name = self.jobs.kube, self.jobs.namespace, _holder(job)
@@ -171,7 +175,7 @@ class Keeper:
     def _is_ours(self, job: Object, index: int) -> bool:
         try:
             return _whose(self._find(job, index)) == str(job["metadata"]["uid"])
-        except HarnessError:  # without the right to read the Secret, it was not created either
+        except HarnessError:  # a client that cannot read the Secret did not create it either
             return False
 
     def _delete(self, job: Object, index: int) -> None:
@@ -191,7 +195,7 @@ def _largest(tree: Tree) -> str:
 
 
 def _whose(secret: Object | None) -> str | None:
-    """Return the UID of the job to whose code a Secret belongs."""
+    """Return the UID of the job whose code is in a Secret, or None if the Secret does not contain code."""
     return ((secret or {}).get("metadata", {}).get("labels") or {}).get(names.PART_LABEL)
 
 

@@ -1,9 +1,9 @@
 """Functions used by most commands, which import the rest of the harness only when they are called.
 
-Typer reads the functions of all commands to show the help of one. So the modules of commands import only
-typer at the top: importing settings, evidence and rich takes ten times as long as the help itself. They
-also omit `from __future__ import annotations`: it turns 600 annotations into strings, and typer compiles
-each of them, which takes an eighth of the time of `harness --help`. tests/unit/cli/test_startup.py checks
+To show the help of one command, typer imports the modules of all commands. These modules therefore import
+only typer at the top: importing settings, evidence and rich takes ten times as long as the help itself. They
+also omit `from __future__ import annotations`, which turns 600 annotations into strings. Typer would compile
+each string, which takes an eighth of the time of `harness --help`. tests/unit/cli/test_startup.py checks
 these imports.
 """
 
@@ -33,7 +33,7 @@ def load(**flags: Any) -> Settings:
 
 
 def run_context(settings: Settings, progress: Progress) -> RunContext:
-    """Return the context that every part of a run gets (harness/context.py)."""
+    """Return the context that is passed to every part of a run (harness/context.py)."""
     from harness.context import RunContext
 
     return RunContext(settings=settings, progress=progress)

@@ -1,4 +1,4 @@
-"""Show a running launch on a terminal: stages with their seconds, a table of ranks, and why it waits."""
+"""Show a running launch on a terminal: stages with their seconds, a table of ranks, and what it waits for."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class _Rank:
 class Live:
     """A progress function and a listener in one: `with Live(console) as live: run(…, live, live)`.
 
-    Lines of progress stay on the screen. The changing part is below them, and disappears at the end.
+    Lines of progress stay on the screen. The live part is below them, and disappears when the block ends.
     """
 
     console: Console
@@ -65,7 +65,8 @@ class Live:
     _ranks: dict[int, _Rank] = field(default_factory=dict)
     _events: list[ProcessLine] = field(default_factory=list)
     _recorded: dict[str, list[int]] | None = None
-    """Ranks of each pod, by its UID or name, from the records of their processes. None means out of date."""
+    """Maps the UID or name of a pod to its ranks, from the records of their processes. None means that it
+    must be computed again."""
     _awaited: str = ""
     _lock: threading.RLock = field(default_factory=threading.RLock)
 
@@ -170,9 +171,9 @@ class Live:
         return Group(done, self._spinner)
 
     def _numbers(self, index: int) -> list[int]:
-        """Return the ranks of a node: from its processes, or else from the order of the nodes.
+        """Return the ranks of a node, from the records of its processes or else from the order of the nodes.
 
-        -1 means an unknown rank, because the rank by the order of the nodes runs on another node.
+        -1 means an unknown rank: the rank that the order of the nodes suggests runs on another node.
         """
         if self._recorded is None:
             known = worlds.pods(enumerate(self._events, 1))
@@ -212,7 +213,11 @@ class Live:
 
 @contextmanager
 def watching(quiet: bool) -> Iterator[tuple[Progress, ProgressListener | None]]:
-    """Yield a progress function and a listener: a live view on a terminal, lines elsewhere, none if quiet."""
+    """Yield a progress function and a listener.
+
+    On a terminal, both are a live view. Otherwise there is no listener, and progress is printed in lines, or
+    not at all if `quiet` is true.
+    """
     console = Console(stderr=True)
     if not quiet and console.is_terminal and not console.is_dumb_terminal:
         with Live(console) as live:
@@ -225,7 +230,7 @@ _STYLE = {"Running": "cyan", "Succeeded": "green", "Failed": "red", "deleted": "
 
 
 def _phase(status: dict[str, object]) -> str:
-    """Return the phase, or the reason why a container waits."""
+    """Return the phase of a pod, or the reason why one of its containers waits."""
     statuses = status.get("containerStatuses")
     for container in statuses if isinstance(statuses, list) else []:
         waiting = (container.get("state") or {}).get("waiting") or {}

@@ -1,18 +1,18 @@
 """Convert a launch into a suite of tests, for the `ctrf.json` and `junit.xml` of its bundle.
 
-The first test is the verdict, so that a suite is never empty and green. Each check is a further test, and so
-is each acceptance test of each node. UNKNOWN never looks like a PASS or a skipped test:
+The first test is the verdict, so that a suite is never empty, which CI would show as green. Each check is
+another test, and so is each acceptance test of each node. UNKNOWN never looks like a PASS or a skipped test:
 
 | | JUnit | CTRF |
 |---|---|---|
 | PASS | no child | `passed` |
 | FAIL | `failure` | `failed` |
-| WARN of an acceptance test | no child, the text says WARN | `passed`, tagged `WARN` |
+| WARN of an acceptance test | no child, the text contains WARN | `passed`, tagged `WARN` |
 | UNKNOWN | `error`: the test did not complete | `other`, the verdict `failed` |
 
 Every JUnit viewer shows an error in red. CTRF has no error status, and a viewer that counts only failures
 would overlook `other`. So an UNKNOWN verdict is `failed` in CTRF, and only checks are `other`. `rawStatus`
-has the harness's own status.
+contains the harness's own status.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Suite:
     verdict: Check
     checks: list[Check]
     accepted: list[tuple[Check, str, float]]
-    """The acceptance tests: the check, its own verdict, and its seconds."""
+    """The acceptance tests: the check, its verdict before the conversion, and its seconds."""
     started_at: str
     start: float
     stop: float
@@ -54,7 +54,8 @@ class Suite:
 def suite(bundle: Bundle, verdict: Verdict) -> Suite:
     """Return the suite of a redacted bundle and its verdict.
 
-    The path of the bundle is only its name, because the files are part of the bundle and may move with it.
+    The suite contains the name of the bundle instead of its path, because the files are part of the bundle
+    and can be moved with it.
     """
     launch = launched(verdict, bundle.path)
     manifest = bundle.manifest
@@ -91,7 +92,11 @@ def as_junit(bundle: Bundle, verdict: Verdict) -> str:
 
 
 def as_ctrf(bundle: Bundle, verdict: Verdict) -> str:
-    """Return the text of ctrf.json. The launch is in the `extra` of the verdict, as in a pytest session."""
+    """Return the text of ctrf.json.
+
+    The facts of the launch are in the field `extra` of the first test, as in the CTRF file of a pytest
+    session.
+    """
     launch_suite = suite(bundle, verdict)
     start, stop = round(launch_suite.start * 1000), round(launch_suite.stop * 1000)
     report = ctrf.Attachment(name="report", content_type="text/html", path=REPORT)
@@ -138,7 +143,7 @@ def _accepted(check: Check, own: str, took: float, name: str, stop: int) -> ctrf
 
 
 def _case(check: Check, took: float = 0.0) -> junit.Case:
-    """Return a check as a test. Its duration is 0, because checks run after everything is recorded."""
+    """Return a check as a test. Its duration is 0 by default, because checks run after the launch."""
     if check.result == "PASS":
         return junit.Case(check.name, took, text=check.explanation)
     return junit.Case(

@@ -17,7 +17,7 @@ SPECIFICATION = "1.0.0"
 Status = Literal["passed", "failed", "skipped", "pending", "other"]
 STATUSES: tuple[Status, ...] = ("passed", "failed", "skipped", "pending", "other")
 Milliseconds = int
-"""Milliseconds since the epoch, or of a duration."""
+"""A time in milliseconds since the epoch, or a duration in milliseconds."""
 
 
 class _Part(BaseModel):

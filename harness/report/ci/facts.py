@@ -16,16 +16,16 @@ from harness.report.html.page import REPORT
 
 PREFIX = "harness."
 _LINES = ("retries", "matrix", "acceptance")
-"""Fields with one item per line. The items of `ranks` are separated by commas."""
+"""Fields whose items are separated by line breaks. The items of `ranks` are separated by commas."""
 
 
 class Launched(BaseModel):
     """A launch as reported to CI.
 
-    `restarts` lists the ranks that ran more than once and why; it is empty if there were none. `retries`
-    lists the operations that the harness retried, each as "what: reason", also for a PASS. `report` is empty
-    if there is no report. `matrix` is the netcheck matrix of a launch that did not pass, and `acceptance` the
-    acceptance results of nodes, both in Markdown.
+    `restarts` describes the ranks that ran more than once and why, or is empty. `retries` lists the
+    operations that the harness retried, each as "what: reason", also for a PASS. `report` is empty if there
+    is no report. `matrix` is the netcheck matrix of a launch that did not pass, and `acceptance` contains the
+    acceptance results of the nodes. Both are in Markdown.
     """
 
     model_config = ConfigDict(frozen=True)

@@ -22,7 +22,7 @@ def active(environment: Mapping[str, str] = os.environ) -> bool:
 
 
 def annotation(level: Level, message: str, **where: str | int | None) -> str:
-    """Return a line that creates an annotation. `where` can be title, file and line; None is omitted."""
+    """Return a line that creates an annotation. `where` can contain title, file and line. None is omitted."""
     properties = ",".join(
         f"{name}={_property(str(value))}" for name, value in where.items() if value is not None
     )
@@ -36,7 +36,7 @@ def summary_file(environment: Mapping[str, str] = os.environ) -> Path | None:
 
 
 def append(file: Path, markdown: str) -> None:
-    """Append text to the summary, truncated at a line if it would be too long."""
+    """Append text to the summary. If the summary becomes too long, the text is truncated at a line break."""
     room = SUMMARY_BYTES - (file.stat().st_size if file.is_file() else 0)
     data = markdown.encode()
     if len(data) > room:

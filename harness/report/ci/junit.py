@@ -2,7 +2,7 @@
 
 Elements and attributes are those of Jenkins' schema (junit-10.xsd of its xunit plugin), where a suite has
 properties and a test has none. junitparser is not used, because it writes characters that are not legal in
-XML, and such a file cannot be parsed. pytest's writer works only for pytest sessions.
+XML, so that its files sometimes cannot be parsed. pytest's writer works only for pytest sessions.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ def _case(suite: ET.Element, classname: str, case: Case) -> None:
 def _element(
     parent: ET.Element | None, tag: str, attributes: dict[str, str] | None = None, text: str = ""
 ) -> ET.Element:
-    """Add an element. Only this function adds text to the document, and escapes it."""
+    """Add an element to `parent`, if given. Only this function adds text to the document, and escapes it."""
     legal_attributes = {name: legal(value) for name, value in (attributes or {}).items()}
     element = (
         ET.Element(tag, legal_attributes) if parent is None else ET.SubElement(parent, tag, legal_attributes)

@@ -15,15 +15,16 @@ from harness.report.diff.facts import WHOLE, Facts, Series
 from harness.report.html.curves import steps
 
 NOISE_SECONDS, NOISE_RATIO = 1.0, 1.25
-"""Times of a stage count as different if they exceed both limits."""
+"""The times of a stage count as different if their difference exceeds NOISE_SECONDS and their ratio exceeds
+NOISE_RATIO."""
 TICK = 0.001
-"""Resolution of times in seconds. Shorter times have no ratio."""
+"""Resolution of times in seconds. For shorter times, no ratio is computed."""
 SHOWN = 10
 """Maximum number of different values that are shown."""
 
 
 class Change(Record):
-    """A difference between the two sides, or an item of only one side."""
+    """A value that differs between the two bundles, or that only one of the bundles has."""
 
     what: str
     a: str | None
@@ -31,7 +32,7 @@ class Change(Record):
 
 
 class Timing(Record):
-    """Seconds of a stage. `ratio` is B/A, or None if one side lacks the stage.
+    """Seconds of a stage in both bundles. `ratio` is B/A, or None if a bundle lacks the stage.
 
     `marked` means that the difference is more than noise.
     """
@@ -44,9 +45,10 @@ class Timing(Record):
 
 
 class Told(Record):
-    """Rows of one rank and metric: the number logged and the number in the run (`kept`).
+    """Rows of one rank and metric in one bundle: the number logged, and the number in the run (`kept`).
 
-    `missing` has the steps that the run lacks, and `only` the steps that only this side logged.
+    `missing` describes the steps that the run lacks, and `only` the steps that were logged only in this
+    bundle.
     """
 
     logged: int
@@ -73,7 +75,7 @@ class ValueChange(Record):
 
 
 class EventChange(Record):
-    """The number of events that only one side has, by type, reason and kind of object."""
+    """The number of events of a kind that only one bundle has, by type, reason and kind of object."""
 
     type: str
     reason: str
@@ -83,7 +85,7 @@ class EventChange(Record):
 
 
 class Diff(BaseModel):
-    """All differences, in a list for each kind. `timings` has every stage."""
+    """All differences, in a list for each kind of difference. `timings` contains every stage."""
 
     a: str
     b: str
@@ -93,13 +95,13 @@ class Diff(BaseModel):
     versions: list[Change]
     points: list[PointsChange]
     values_differ: int
-    """The number of different values. `values` has the first of them.
+    """The number of different values. `values` contains the first of them.
 
     A block of rows that is known only by its digest counts as one value.
     """
     values: list[ValueChange]
     any_values: bool
-    """Whether different values are ignored."""
+    """Whether differences between values are ignored."""
     job: list[Change]
     timings: list[Timing]
     noise_seconds: float = NOISE_SECONDS
@@ -115,7 +117,7 @@ class Diff(BaseModel):
 
 
 def compare(a: Facts, b: Facts, *, any_values: bool = False) -> Diff:
-    """Compare two sides. Swapping the sides only swaps `a` and `b` in the result."""
+    """Return the differences. If the arguments are swapped, only `a` and `b` are swapped in the result."""
     values = _values(a, b)
     first = list(islice(values, SHOWN))
     return Diff(
@@ -151,7 +153,7 @@ def _changes(a: Mapping[str, str], b: Mapping[str, str]) -> list[Change]:
 
 
 def _order(a: Mapping[str, object], b: Mapping[str, object]) -> list[str]:
-    """Return the names of both sides, in an order that is the same if the sides are swapped."""
+    """Return the names of both bundles, in an order that does not change if the bundles are swapped."""
     place: dict[str, int] = {}
     for side in (a, b):
         for number, name in enumerate(side):
@@ -206,13 +208,13 @@ def _values(a: Facts, b: Facts) -> Iterator[ValueChange]:
 
 
 def _same_steps(one: Series, other: Series) -> bool:
-    """Return whether both have the same steps, if that is known without comparing each step."""
+    """Return True if both series are known to have the same steps, without a comparison of each step."""
     mine, theirs = one.values, other.values
     return isinstance(mine, series.Series) and isinstance(theirs, series.Series) and mine.same_steps(theirs)
 
 
 def _same_values(one: Series, other: Series) -> bool:
-    """Return whether both have the same rows, if that is known without comparing each row."""
+    """Return True if both series are known to have the same rows, without a comparison of each row."""
     mine, theirs = one.values, other.values
     return isinstance(mine, series.Series) and isinstance(theirs, series.Series) and mine.same_as(theirs)
 

@@ -1,4 +1,4 @@
-"""Extract the facts of a bundle that `harness diff` compares: those that are the same in equal launches."""
+"""Extract the facts of a bundle that `harness diff` compares: facts that are the same in equal launches."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ WHOLE = "whole run"
 
 @dataclass(frozen=True)
 class Series:
-    """The rows that one rank logged of one metric, and which of them are in the run."""
+    """The rows of one metric that one rank logged, and which of these rows are in the run."""
 
     values: Mapping[int, float] = field(default_factory=dict)
     """Maps the step of every known row to its value."""
@@ -60,9 +60,9 @@ class Facts:
 
 
 def facts(bundle: Bundle, name: str) -> Facts:
-    """Return the facts of a bundle, even of a damaged one.
+    """Return the facts of a bundle, even of a damaged bundle.
 
-    The bundle is judged again, so that the current judges decide on both sides.
+    The bundle is judged again, so that both bundles of a comparison are judged by the current judges.
     """
     verdict = judge(bundle)
     manifest = bundle.manifest or Manifest(nonce="", started_at="")
@@ -108,7 +108,7 @@ def _attempts(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
 
 
 def _code(bundle: Bundle, manifest: Manifest) -> dict[str, str]:
-    """Return the digest of each file that was sent, and the versions that rank 0 reported."""
+    """Return the digest of each file that was sent to the ranks, and the versions that rank 0 reported."""
     sent = manifest.code
     if sent is None:
         return {}

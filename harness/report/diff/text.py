@@ -16,7 +16,7 @@ MOST = 30
 
 
 def render(diff: Diff, console: Console) -> None:
-    """Print the difference, without empty sections."""
+    """Print the differences. Sections without differences are omitted."""
     result = "FAIL" if diff.matters else "PASS"
     result_text = "they differ" if diff.matters else "nothing that matters differs"
     console.print(Text(f"{MARK[result]} {result_text}", style=STYLE[result]))

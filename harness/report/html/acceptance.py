@@ -22,7 +22,7 @@ MOST = 20
 
 @dataclass(frozen=True)
 class Entry:
-    """A cell of a node's table, with a figure or a mark. `title` has the details."""
+    """A cell in the table of a node: a measured value or a mark as `text`, and the details as `title`."""
 
     text: str
     verdict: str
@@ -31,7 +31,11 @@ class Entry:
 
 @dataclass(frozen=True)
 class Row:
-    """One check of a node: an entry for the node, then one per GPU. None means no check."""
+    """One check of a node.
+
+    `places` has an entry for the node and then one for each GPU. An entry is None if the check did not run
+    there.
+    """
 
     id: str
     places: list[Entry | None]
@@ -42,7 +46,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Node:
-    """A node on the page. `tells` has its cells that did not pass."""
+    """A node on the page. `tells` contains its cells that did not pass."""
 
     result: NodeResult
     rows: list[Row]
@@ -52,7 +56,10 @@ class Node:
 
 @dataclass(frozen=True)
 class Spread:
-    """One check over the whole fleet: the count of passes, and the worst figure with its node and GPU."""
+    """The results of one check over the whole fleet.
+
+    `count` is the number of passes, and `worst` the worst measurement, with its node and GPU in `where`.
+    """
 
     id: str
     verdict: str
@@ -73,7 +80,7 @@ class View:
     """The nodes that did not pass."""
     passed: list[Node]
     opened: str
-    """The node to show unfolded, which is the first that failed."""
+    """The name of the first node that failed, which is shown unfolded."""
     spreads: list[Spread]
     pairs: PairPicture | None
 
@@ -135,7 +142,7 @@ def _figure(value: float | None, unit: str) -> str:
 
 
 def _spreads(found: Fleet) -> Iterator[Spread]:
-    """Return each check over the fleet, worst first."""
+    """Yield the results of each check over the whole fleet, worst first."""
     places: dict[str, list[tuple[NodeResult, Cell]]] = {}
     for node in found.nodes:
         for cell in node.cells:
@@ -162,7 +169,7 @@ def _spreads(found: Fleet) -> Iterator[Spread]:
 
 
 def _worst_place(places: Sequence[tuple[NodeResult, Cell]]) -> tuple[NodeResult, Cell]:
-    """Return the worst place of a check: the worst verdict, then the worst figure."""
+    """Return the node and cell with the worst verdict of a check and, among these, the worst measurement."""
 
     def order(place: tuple[NodeResult, Cell]) -> tuple[int, float]:
         cell = place[1]
@@ -173,13 +180,13 @@ def _worst_place(places: Sequence[tuple[NodeResult, Cell]]) -> tuple[NodeResult,
 
 
 def first(node: NodeResult) -> str:
-    """Return a line for the first check that failed on a node."""
+    """Return a text for the first check that failed on a node, or "" if no check failed."""
     cell = node.first
     return "" if cell is None else f"{cell.name}: {cell.text}"
 
 
 def lines(found: Fleet) -> list[str]:
-    """Return the acceptance as Markdown: the nodes that did not pass, and the number that passed."""
+    """Return the acceptance results as Markdown: the verdict, and the nodes and checks that did not pass."""
     bad = [node for node in found.nodes if node.verdict != "PASS"]
     rows = [
         [
@@ -201,10 +208,10 @@ def lines(found: Fleet) -> list[str]:
 
 
 def tests(bundle: Bundle) -> list[tuple[Check, str, float]]:
-    """Return each check of each node and of the fleet as a test: the check, its verdict and its seconds.
+    """Return a test for each check of each node and of the fleet: the check, its verdict and its seconds.
 
-    A WARN counts as passed, with WARN in its text. UNKNOWN does not pass. Checks of several GPUs are several
-    tests.
+    A WARN counts as passed, with WARN in its text. UNKNOWN does not pass. A check of several GPUs becomes
+    several tests.
     """
     found = of_bundle(bundle)
     if found is None:

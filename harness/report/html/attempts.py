@@ -20,18 +20,18 @@ class RankAttempt:
 
     rank: int
     number: int
-    """Starts at 1."""
+    """The number of the attempt, starting at 1."""
     of: int
     pod: str
     """The pod's name without the prefix of the launched object."""
     start: float
     last: float | None
-    """Time of its last recorded row, or None if it recorded no row."""
+    """Time of the last row that the attempt recorded, or None if it recorded no row."""
     rows: int
     ended: bool
-    """Whether its log contains an end record. If not, the attempt was cut off."""
+    """Whether the log contains the end record of this attempt. If not, the attempt was interrupted."""
     reason: str = ""
-    """What restarted the rank, when and why. Empty for the first attempt."""
+    """What restarted the rank, at what time and why. Empty for the first attempt."""
 
     def cells(self) -> tuple[str, ...]:
         """Return the cells of a table row, in the order of HEADINGS."""
@@ -71,7 +71,7 @@ def _of_rank(truth: Truth, seen: list[Restart], prefix: str) -> list[RankAttempt
     begins = [start.time_ms / 1000 for start in starts]
     reasons: dict[int, list[str]] = {}
     for restart in (each for each in seen if truth.rank in each.ranks):
-        # A restart is the reason for the next attempt. As clocks differ, the last may seem too early.
+        # A restart causes the next attempt. Clocks differ: if no attempt seems to follow, it is the last one.
         index = next((i for i, begin in enumerate(begins) if i and begin >= restart.at), len(begins) - 1)
         reasons.setdefault(index, []).append(restart.text)
     return [

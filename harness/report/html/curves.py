@@ -1,4 +1,4 @@
-"""Count the points that each rank logged of each metric, and those in the run, and draw their curves."""
+"""For each metric, count the points that each rank logged and the points in the run, and draw the curves."""
 
 from __future__ import annotations
 
@@ -13,20 +13,21 @@ from harness.judge.points.series import Rows, extend, put
 from harness.report.html.attempts import truths
 
 MAX_DRAWN = 400
-"""Maximum number of points of a curve, more than a screen shows. Each interval keeps its extremes."""
+"""Maximum number of points of a curve, which is more than a screen shows. A longer curve keeps the lowest and
+the highest value of each interval."""
 MAX_CURVES = 16
-"""Maximum number of curves per metric. Ranks that miss points come first."""
+"""Maximum number of curves per metric. Ranks with missing points come first."""
 Series = list[tuple[int, float]]
 
 
 @dataclass
 class Cell:
-    """One rank's points of one metric. `lost` has the steps whose logged value is not in the run."""
+    """One rank's points of one metric. `lost` contains the steps whose logged value is not in the run."""
 
     logged: int = 0
     lost: list[int] = field(default_factory=list)
     attempts: list[int] = field(default_factory=list)
-    """Rows of each attempt, for a rank that ran more than once.
+    """Number of rows of each attempt, for a rank that ran more than once.
 
     A step that two attempts logged counts once in `logged`.
     """
@@ -34,7 +35,7 @@ class Cell:
 
 @dataclass
 class Metric:
-    """A metric: a cell for each rank that logged it, and its points in the run."""
+    """A metric, with a cell for each rank that logged it, and with its points in the run."""
 
     name: str
     cells: dict[int, Cell] = field(default_factory=dict)
@@ -50,7 +51,7 @@ class Metric:
 def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
     """Return every metric that a rank logged or that is in the shared run.
 
-    Metrics that miss points come first. Both groups are sorted by name.
+    Metrics with missing points come first. Metrics with and without missing points are each sorted by name.
     """
     shared = {run.run_id for _, run in bundle.runs() if run_id is not None and run.external_id == run_id}
     recorded: Rows = {}
@@ -92,7 +93,10 @@ def steps(lost: Sequence[int], limit: int = 6) -> str:
 
 @dataclass(frozen=True)
 class Plot:
-    """A metric's curves as SVG paths in a box of `width` × `height`. `lost` has the points not in the run."""
+    """A metric's curves as SVG paths in a box of `width` × `height`.
+
+    `lost` contains the points that are not in the run.
+    """
 
     name: str
     width: int

@@ -10,11 +10,11 @@ from harness.judge.case import names
 from harness.report.html.curves import Cell, Metric
 
 MOST_COLUMNS = 32
-"""Maximum number of ranks with a column for each rank."""
+"""Maximum number of ranks for which each rank gets its own column."""
 MOST_ROWS = 300
-"""Maximum number of metrics. Metrics that miss points come first."""
+"""Maximum number of metrics in the table. Metrics with missing points come first."""
 MOST_MISSING = 8
-"""Maximum number of ranks per metric whose missing points are shown."""
+"""Maximum number of ranks per metric for which the missing points are shown."""
 
 
 @dataclass(frozen=True)
@@ -23,19 +23,22 @@ class Row:
 
     name: str
     ranks: str
-    """The ranks that logged it, such as "rank 3" or "ranks 0, 1, …"."""
+    """The ranks that logged the metric, such as "rank 3" or "ranks 0, 1, …"."""
     logged: int
     recorded: int
     lost: int
     missing: list[tuple[int, Cell]]
-    """The first ranks that miss points."""
+    """The first ranks with missing points."""
     more: int
-    """The number of further ranks that miss points."""
+    """The number of further ranks with missing points."""
 
 
 @dataclass(frozen=True)
 class Wide:
-    """The rows of the table, and a summary of the omitted rows."""
+    """The rows of the table.
+
+    `others` is the number of omitted metrics, and `others_lost` the number of their missing points.
+    """
 
     rows: list[Row]
     others: int
@@ -43,7 +46,7 @@ class Wide:
 
 
 def wide(metrics: Iterable[Metric], ranks: int) -> Wide | None:
-    """Return the table, or None if there are few enough ranks for a column each."""
+    """Return the table, or None if there are so few ranks that each gets its own column."""
     if ranks <= MOST_COLUMNS:
         return None
     rest = iter(metrics)

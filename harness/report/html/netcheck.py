@@ -1,4 +1,4 @@
-"""The netcheck matrix: which pod reaches which, for the terminal, the report page and Markdown."""
+"""The netcheck matrix: which pod can reach which, for the terminal, the report page and Markdown."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.workers.netcheck.show import MOST, word
 
 @dataclass(frozen=True)
 class Square:
-    """The result from one pod to another. `kind` is good, bad, idle (not known) or self."""
+    """The result of the connection from one pod to another. `kind` is good, bad, idle (not known) or self."""
 
     text: str
     kind: str
@@ -24,7 +24,10 @@ class Square:
 
 @dataclass(frozen=True)
 class Row:
-    """The results from one pod to all pods. `place` is its pod and node. No squares means no result."""
+    """The results of the connections from one pod to all pods.
+
+    `place` names the pod and its node. If there is no result, `squares` is empty.
+    """
 
     name: str
     place: str

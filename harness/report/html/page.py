@@ -23,9 +23,9 @@ from harness.report.html.timeline import Lane, lanes
 
 REPORT = "report.html"
 LOG_LINES = 2000
-"""Maximum number of lines per container, from the end. The full log is in the bundle."""
+"""Maximum number of log lines per container, counted from the end. The full log is in the bundle."""
 ALL_LINES = 20_000
-"""Maximum number of lines of all containers. A browser needs a second for three times as many."""
+"""Maximum number of log lines of all containers. A browser needs a second for three times as many lines."""
 MAX_EVENTS = 500
 MAX_PLOTS = 60
 LETTER = 0.85
@@ -42,7 +42,7 @@ class Log:
 
 
 def render(bundle: Bundle, verdict: Verdict) -> str:
-    """Return the page as text, from the bundle alone."""
+    """Return the page as text. All data comes from the bundle and its verdict."""
     from jinja2 import Environment, PackageLoader, StrictUndefined  # slow to import, and only used here
 
     manifest = bundle.manifest or Manifest(nonce="", started_at="")
@@ -118,9 +118,9 @@ def _tiles(manifest: Manifest, found: dict[str, Metric]) -> list[tuple[str, str]
 
 
 def _checks(verdict: Verdict) -> list[tuple[bool, list[Check]]]:
-    """Return (open, checks) for two groups: first the checks that did not pass, then the others.
+    """Return two groups of checks as (unfolded, checks): first those that did not pass, then the others.
 
-    The second group is folded if both groups have checks.
+    The second group is folded if both groups contain checks.
     """
     passed = [check for check in verdict.checks if check.result == "PASS"]
     failed = [check for check in verdict.checks if check.result == "FAIL"]
@@ -129,7 +129,7 @@ def _checks(verdict: Verdict) -> list[tuple[bool, list[Check]]]:
 
 
 def _ticks(length: float) -> list[tuple[float, str]]:
-    """Return (percent, seconds) of about five ticks at round values."""
+    """Return about five ticks of the time axis at round values, each as (position in percent, label)."""
     step = next((s for s in (1, 2, 5, 10, 20, 30, 60, 120, 300, 600, 1800) if length / s <= 7), 3600)
     return [(100 * t / length, f"{t} s") for t in range(0, int(length) + 1, step)] if length > 0 else []
 

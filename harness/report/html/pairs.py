@@ -10,14 +10,14 @@ from harness.judge.acceptance.cells import ORDER, natural
 from harness.judge.acceptance.fleet import Fleet, Pair
 
 SIDE, GAP, MARGIN = 12, 2, 4
-"""Pixels: side of a square, gap between squares, and margin."""
+"""Side of a square, gap between squares, and margin, in pixels."""
 SHADES = 4
-"""Number of shades of green: faster pairs are darker. More shades could not be distinguished."""
+"""Number of shades of green. Faster pairs are darker. More shades could not be distinguished."""
 
 
 @dataclass(frozen=True)
 class Square:
-    """The square of a pair that did not pass. It has its own title."""
+    """The square of a pair that did not pass. `title` is its tooltip."""
 
     x: int
     y: int
@@ -82,6 +82,6 @@ def _worst(pairs: Iterable[Pair]) -> list[Pair]:
 
 
 def told(pair: Pair) -> str:
-    """Return a line of text for a pair."""
+    """Return a description of a pair in one line."""
     rate = "no figure" if pair.busbw is None else f"{pair.busbw:.4g} GB/s"
     return f"{pair.a} ↔ {pair.b}: {rate}" + (f": {pair.text}" if pair.text else "")

@@ -30,7 +30,11 @@ class Lane:
 
 
 def lanes(bundle: Bundle, manifest: Manifest) -> list[Lane]:
-    """Return the lanes of stages, JobSet, Workload, the ranks' pods, and nodes that were not Ready."""
+    """Return the lanes of the timeline.
+
+    There is a lane for each stage, the launched object, its Workload, each pod of the ranks, and each node
+    that was not Ready.
+    """
     end = _end(manifest)
     made = [Lane(name, spans, "harness") for name, spans in _stages(manifest)]
     launched = manifest.launch.kind if manifest.launch else "JobSet"
@@ -65,7 +69,7 @@ def _stages(manifest: Manifest) -> Iterator[tuple[str, list[Span]]]:
 
 
 def _phase(seen: ObjectState, kind: str) -> tuple[str, str]:
-    """Return (activity, colour) from the most advanced condition."""
+    """Return the activity and colour of an object, from its most advanced condition."""
     true = {c.get("type") for c in items(seen.object, "status", "conditions") if c.get("status") == "True"}
     if kind != "workload":
         done = next((word for word in ("Complete", "Failed") if word in true), "")
@@ -117,7 +121,7 @@ def _not_ready(states: list[ObjectState], end: float) -> Iterator[Span]:
 
 
 def _runs(states_at: list[tuple[float | None, str, str]], end: float) -> Iterator[Span]:
-    """Return a span for each run of equal states. The last state extends to the end of the launch."""
+    """Yield a span for each sequence of equal states. The last span extends to the end of the launch."""
     known = [(at, label, colour) for at, label, colour in states_at if at is not None]
     start = 0
     for position in range(1, len(known) + 1):

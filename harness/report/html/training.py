@@ -28,7 +28,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Curves:
-    """The curves of the run's losses in a box of `width` × `height`."""
+    """The loss curves of a run, in a box of `width` × `height`."""
 
     width: int
     height: int
@@ -39,11 +39,11 @@ class Curves:
     evaluated: str
     """SVG path of the validation loss."""
     points: list[Mark]
-    """The evaluations."""
+    """The evaluations, each at its step and validation loss."""
     resumed: list[Mark]
     """The first step of each attempt after the first one."""
     floor: Mark | None
-    """The entropy of the texts, if it is known."""
+    """The entropy of the training texts, if it is known."""
     rows: list[Mark]
     columns: list[Mark]
 
@@ -54,9 +54,9 @@ class View:
 
     curves: Curves | None
     checkpoints: list[tuple[TrainedCheckpoint, bool]]
-    """The checkpoints, each with whether the link `best` points to it."""
+    """The checkpoints, each with a boolean that is true if the link `best` points to the checkpoint."""
     error: str | None
-    """The reason why the training's disk could not be read, if it could not."""
+    """The reason why the training's disk could not be read, or None if it could be read."""
 
 
 def view(bundle: Bundle, found: Mapping[str, Metric]) -> View | None:

@@ -10,7 +10,7 @@ PIPE_COLUMNS = 240
 
 
 def wide() -> Console:
-    """Return a console for tables, of unlimited width unless stdout is a terminal."""
+    """Return a console for tables. If stdout is not a terminal, the console is PIPE_COLUMNS wide."""
     console = Console()
     if not console.is_terminal:
         console.width = PIPE_COLUMNS

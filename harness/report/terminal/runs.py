@@ -31,7 +31,7 @@ class Row(BaseModel):
     verdict: str
     cause: str | None
     seconds: float | None
-    """Seconds from start to end, or None without an end."""
+    """Seconds from start to end, or None if the end was not recorded."""
     bytes: int
 
 
@@ -51,9 +51,9 @@ def row(one: Past) -> Row:
 
 
 def show(rows: Sequence[Row], console: Console) -> None:
-    """Print a table in the given order, with the total size at the bottom.
+    """Print a table of bundles in the given order, with the total size at the bottom.
 
-    On a narrow terminal some columns are omitted. The name of a bundle contains its time.
+    On a narrow terminal, some columns are omitted. The time is also part of the name of a bundle.
     """
     wide = console.width >= WIDE
     table = Table(box=None, pad_edge=False, show_footer=len(rows) > 1)

@@ -33,7 +33,7 @@ def render(
     netcheck: Matrix | None = None,
     accepted: Fleet | None = None,
 ) -> None:
-    """Print the verdict of a bundle. `attempts` has the attempts of ranks that ran more than once."""
+    """Print the verdict of a bundle. `attempts` contains the attempts of ranks that ran more than once."""
     style = STYLE[verdict.verdict]
     body = Text()
     body.append(verdict.explanation)
@@ -62,7 +62,10 @@ def render(
 
 
 def _after(verdict: Verdict, bundle: Path) -> Iterator[tuple[str, str]]:
-    """Return the evidence, next steps and hints as (label, text), with the user's path of the bundle."""
+    """Yield the evidence, next steps and hints as (label, text).
+
+    Texts contain the path of the bundle in the form in which the user gave it.
+    """
     for line in verdict.evidence:
         yield "evidence", str(bundle / line)
     for line in verdict.next:
@@ -125,7 +128,10 @@ def _matrix(found: Matrix) -> Table:
 
 
 def accepted_table(found: Fleet) -> Table:
-    """Return a table of the nodes that did not pass, worst first, and of the fleet's checks and verdict."""
+    """Return a table of the acceptance results.
+
+    It contains the nodes that did not pass, worst first, then the failed checks of the fleet and the verdict.
+    """
     table = Table(box=None, pad_edge=False, header_style="dim", title=None)
     for heading in ("", "node", "verdict", "cause", "what failed first"):
         table.add_column(heading, overflow="fold", no_wrap=heading in ("", "node", "verdict"))
