@@ -224,7 +224,7 @@ class Program:
 
         With several ranks, `finish` itself does not wait.
         """
-        if self.spec["patient"]:  # `finish` sends SIGTERM, which kills an upload process that still starts.
+        if self.spec["patient"]:  # `finish` sends SIGTERM, which kills an upload process without a handler.
             self.wait_until(lambda: all(map(_handles_sigterm, self.uploads())))
         if self.spec["finish"]:
             self.run.finish()

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 CONNECT_SECONDS = 3.5
-"""Longer than a neighbour look-up (3 × 1 s), so that a missing machine is distinguished from a filter."""
+"""Timeout, longer than an ARP or NDP look-up (3 × 1 s), to distinguish a missing machine from a filter."""
 
 _BY_ERRNO = {
     errno.ECONNREFUSED: "tcp.refused",
@@ -30,7 +30,7 @@ _BY_ERRNO = {
 
 @dataclass
 class Reached:
-    """A connection, or the cause why there is none. `text` is the kernel's error."""
+    """A connection, or the cause if there is none. `text` is the kernel's error."""
 
     connection: socket.socket | None
     cause: str | None
