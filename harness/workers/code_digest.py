@@ -37,7 +37,7 @@ IMAGE = "/etc/pluto-e2e-harness.image"
 """The file with the worker image's own tag, written when the image is built (Dockerfile)."""
 CLIENT = "pluto-ml"
 MOST_FILES, MOST_BYTES = 500, 32 << 20
-"""Maximum number and total size of the files below PLACES that are read. Imported files are always read."""
+"""Maximum number and total size of the files in PLACES that are read. Imported files are always read."""
 LONGEST = 400
 """Maximum length of a name or value in characters, so that a fact fits into a frame even when escaped."""
 _PYC_HEADER = 16
@@ -191,7 +191,7 @@ def _packages() -> str:
 
 
 def _client() -> Iterator[Fact]:
-    """Yield a digest of Pluto's client, and each of its files that RECORD lacks or lists differently."""
+    """Yield a digest of Pluto's client, and each of its files that does not match the package's RECORD."""
     try:
         installed = importlib.metadata.distribution(CLIENT)
     except importlib.metadata.PackageNotFoundError:

@@ -179,7 +179,7 @@ def boolean() -> int:
 
 
 def _beside(more: Callable[[int], dict[str, Any]]) -> int:
-    """Run the worker, and pass additional values to `run.log` that are missing from the ground truth."""
+    """Run the worker, and pass additional values to `run.log` that it does not record as ground truth."""
     return int(
         multinode.main(
             log=lambda run, metrics, step: multinode.plain_log(run, {**metrics, **more(step)}, step)
@@ -242,7 +242,7 @@ def accumulation() -> int:
 
 
 def second_init() -> int:
-    """Initialise the run a second time in the same process, so that the steps start from the first again."""
+    """Initialise the run a second time in the same process, so that the step counter starts again."""
 
     def log_again(_: Any, metric: str, record: Callable[..., None]) -> None:
         import pluto

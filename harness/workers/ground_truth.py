@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-if __package__:  # The harness mounts a package (outside.py). Beside a worker, this is a plain module.
+if __package__:  # The recorder imports a package (outside.py), a worker imports plain modules.
     from . import client_rules, code_digest
     from . import truth_frames as frames
     from .kept_rows import KeptRows
@@ -39,7 +39,8 @@ that no row is lost if the process is killed. A rank that logs faster writes fra
 MOST_TOLD = 200
 """Maximum number of warnings. There is at most one for each metric and reason."""
 STDOUT, STDERR = os.dup(1), os.dup(2)
-"""Duplicates of the original stdout and stderr. They survive redirection and are not inherited."""
+"""Duplicates of the original stdout and stderr. They stay valid after a redirection, and child processes do
+not inherit them."""
 
 
 class Recorder:

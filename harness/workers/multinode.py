@@ -1,9 +1,9 @@
 """Run a small, real DistributedDataParallel training. This is the worker of every rank of the main job.
 
-It proves that the ranks form one process group, by an all-reduce with a known sum. It trains, and logs
+An all-reduce with a known sum proves that the ranks form one process group. The worker then trains, and logs
 per-rank and shared metrics to one Pluto run with the unmodified pluto-ml client. It records each value as
-ground truth before run.log(). torchrun launches it, with gloo on CPUs and nccl on GPUs. Its exit
-code is not 0 if a check fails.
+ground truth before run.log(). torchrun launches the worker, with gloo on CPUs and nccl on GPUs. Its exit code
+is not 0 if a check fails.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ MORE_METRICS = int(os.environ.get("E2E_MORE_METRICS", "0"))
 DEVICE = os.environ.get("E2E_DEVICE", "auto")
 """With `cuda`, a rank without a GPU fails. With `auto`, a rank without a GPU trains on the CPU."""
 STALL_SECONDS = float(os.environ.get("HARNESS_STALL_SECONDS", "60")) + STEP_SECONDS
-"""Maximum seconds of a rank without progress. A rank that waits for other ranks gets 1.5 times as long, so
+"""Maximum seconds without progress in a rank. A rank that waits for other ranks gets 1.5 times as long, so
 that the stalled rank exits first and writes its stacks to the log.
 """
 _ENDS = time.monotonic() + float(os.environ.get("HARNESS_RANK_SECONDS", "500"))
@@ -154,7 +154,7 @@ def wait_for_sync(rank: int, seconds: float) -> None:
 
 
 def uploaders() -> list[Path]:
-    """Return the /proc folders of the upload processes of this PLUTO_DIR in this container."""
+    """Return the /proc folders of the upload processes in this container that use this PLUTO_DIR."""
     own = os.environ["PLUTO_DIR"]
     processes = (PROC / f"{pid}" for pid in OwnProcesses().pids())
     return [each for each in processes if _is_sync(each, own)]

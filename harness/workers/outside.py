@@ -32,7 +32,7 @@ _MODULES = {
 """Modules that launch ranks, with the launcher's name."""
 MAX_ANCESTORS = 64
 RECORDED_BY = "HARNESS_RECORDED_BY"
-"""Variable that identifies the process that records a rank: "<pid>:<rank>". Child processes inherit it."""
+"""Variable with the process that records a rank, as "<pid>:<rank>". Child processes inherit it."""
 
 
 _inherited: dict[str, str] = {}
@@ -105,7 +105,7 @@ class _Finder:
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return another finder's spec, with a loader that also wraps the module. None for other modules."""
+        """Return another finder's spec with a loader that wraps the module, or None for other modules."""
         if name not in _WRAPPED:
             return None
         for finder in [finder for finder in sys.meta_path if finder is not self]:
@@ -147,7 +147,7 @@ _WRAPPED = {
     "torch.distributed.distributed_c10d": (("outside_process", "wrap_group"),),
     "torch.distributed.elastic.agent.server.local_elastic_agent": (("outside_process", "wrap_agent"),),
 }
-"""Module → the functions that wrap it, as (module of this package, function). Imported only when needed."""
+"""Module → its wrappers, as (module of this package, function). They are imported only when needed."""
 
 
 def _at_exit(process: int, is_rank: bool) -> None:
@@ -214,7 +214,7 @@ def rank_here() -> int | None:
 
 
 def variable(name: str) -> str:
-    """Return an environment variable or "", even if the program has cleared its environment."""
+    """Return an environment variable, even if the program has cleared its environment, or ""."""
     return os.environ.get(name) or _given.get(name, "")
 
 

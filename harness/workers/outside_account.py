@@ -16,7 +16,7 @@ from . import client_rules
 MAX_DEPTH, MAX_LEAVES = 20, 10_000
 """Containers in a value are examined up to this nesting depth and this number of leaves."""
 MAX_ENTRIES = 1000
-"""Maximum number of entries for keys and reasons. All values beyond it share one entry."""
+"""Maximum number of entries for keys and reasons. All further values share one entry."""
 METRIC = 0
 """The value of RecordType.METRIC in pluto.sync.store."""
 NOTHING_QUEUED = "the client queued nothing of it"
@@ -103,7 +103,7 @@ class Leaf:
 
 
 def leaves(name: Any, value: Any, read: Callable[[Any], Any]) -> list[Leaf]:
-    """Return the leaves of one value. `read` returns the number that the client reads from it, or None."""
+    """Return the leaves of a value. `read` returns the number that the client reads from a leaf, or None."""
     found: list[Leaf] = []
     text = name if isinstance(name, str) else repr(name)[:80]
     if isinstance(value, list):
@@ -155,7 +155,7 @@ class Account:
     """Counts the values that one process passed to the client, by outcome. Not thread-safe."""
 
     def __init__(self, tell: Callable[[list[Any]], None]) -> None:
-        """`tell` is called with the entry of each key and reason when it first occurs."""
+        """`tell` is called with an entry when its key and reason first occur."""
         self.handed = self.logged = self.past = 0
         self.unseen = ""
         """Why the client's queue could not be watched, or ""."""
@@ -166,7 +166,7 @@ class Account:
         """Whether the client has queued at least one value."""
 
     def same(self, data: Mapping[str, Any], queued: Queued, step: Any) -> bool:
-        """Count a call's values if the client queued exactly these numbers. Return whether it did."""
+        """Count a call's values and return True if the client queued exactly these numbers."""
         if queued.metrics != data or len(queued.steps) != 1 or type(step) is not int or step < 0:
             return False
         if queued.steps[0] != step or step > client_rules.MAX_STEP:

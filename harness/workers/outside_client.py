@@ -34,7 +34,7 @@ class Stream(Recorder):
     _run = 0
 
     def __init__(self, nonce: str, rank: int, parent: int | None = None, **named: Any) -> None:
-        """`parent` is the rank's pid if this process is a child of a rank, or None."""
+        """`parent` is the rank's pid if this process is a child of a rank, otherwise None."""
         self.parent = parent
         super().__init__(nonce, rank, **named)
         self._names: set[str] = set()
@@ -139,7 +139,7 @@ class Outside:
         self.queue: str | None = None
         """The path of the client's own queue, a database."""
         self.counting = threading.RLock()
-        """Held during a call of `log` without a step."""
+        """Locked while `log` is called without a step."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._account = Account(stream.left_out)
@@ -155,7 +155,7 @@ class Outside:
 
     @property
     def here(self) -> bool:
-        """Return whether the current process created this object, and did not inherit it by a fork."""
+        """Return whether the current process created this object, and did not inherit it through a fork."""
         return self._pid == os.getpid()
 
     def known(self, op: Any) -> tuple[int, bool, Queue | None]:
@@ -179,7 +179,7 @@ class Outside:
     def take(self, op: Any, data: Any, step: Any, timestamp: Any) -> Call:
         """Record one call of `log`, and return the call to pass to the client.
 
-        In its data, each tensor is replaced by the number that the client would read from it. Tensors are
+        In the returned data, each tensor is replaced by the number that the client would read. Tensors are
         read only once, here, because each read waits for the device.
         """
         number, same_run, queue = self.known(op)
@@ -283,7 +283,7 @@ class Outside:
             self.stream.end()
 
     def pause(self) -> None:
-        """Record the outcome of all values so far, in a child of a rank. A pool can kill it at any time."""
+        """Record the outcome of all values so far, because a pool can kill this child process at any time."""
         with self._lock:
             if not self._ended:
                 self.stream.guarded(self.stream.flush)

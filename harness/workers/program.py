@@ -32,7 +32,7 @@ FOLDER = os.environ.get("PROGRAM_JOURNALS", "/witness")
 UPLOAD_SECONDS = 60.0
 CODES = {"os._exit 3": 3, "sys.exit 3": 3, "SystemExit 3": 3, "sys.exit text": 1, "exception": 1}
 CODES |= {"SIGKILL": 137, "SIGTERM": 143, "SIGABRT": 134, "interrupt": 130, "SIGINT": 130}
-"""Exit codes of the ways to end the process that are failures."""
+"""Way to end the process → exit code, for the ways that are failures."""
 KEPT_VARIABLES = ("PLUTO_", "PATH", "HOME", "NO_PROXY")
 """Prefixes of the variables in a clean environment, which the client needs to reach the tracker."""
 
@@ -66,7 +66,7 @@ class Journal:
 
 
 def value_of(kind: str, number: float) -> tuple[Any, list[float | None]]:
-    """Return a value of the given kind, and the list of its numbers, with None for what is not a number."""
+    """Return a value of the given kind, and the list of its numbers, with None for each non-number."""
     import numpy
 
     plain: dict[str, Any] = {
@@ -233,8 +233,8 @@ class Program:
     def uploads(self) -> list[Path]:
         """Return the /proc folders of the upload processes of this process's queue.
 
-        With a shared /proc, this also reads the command lines of other containers, but does not select their
-        processes: only this process's own upload processes have the queue's folder in their arguments.
+        If containers share /proc, this also reads the command lines in other containers. It does not select
+        processes there, because only this process's upload processes have the queue's folder as an argument.
         """
         own = os.environ["PLUTO_DIR"].encode()
         return [each for each in Path("/proc").iterdir() if each.name.isdigit() and _uploads(each, own)]
@@ -284,7 +284,7 @@ class Program:
             subprocess.run([sys.executable, "-c", "print('a helper that logs nothing')"], check=False)
 
     def forked(self) -> None:
-        """Log to the parent's run, and end without the parent's exit handlers."""
+        """Log to the parent's run, and exit without running the parent's exit handlers."""
         self.journal, self.role = Journal(self.folder, "child"), "child"
         try:
             for call in self.spec["child_calls"]:
@@ -295,7 +295,7 @@ class Program:
 
     # -- the end -----------------------------------------------------------------------------------------
     def end(self, how: str) -> None:
-        """End the process in the way that `how` names. Return if it ends at the end of the script."""
+        """End the process in the way that `how` names. Return if the script is to continue to its end."""
         self.journal.write("end", how=how, code=CODES.get(how, 0))
         if how.startswith("SIG"):
             os.kill(os.getpid(), getattr(signal, how))

@@ -1,6 +1,6 @@
 """The ground-truth wire format: authenticated lines on a rank's stdout that record what it logged.
 
-Standard library only: ranks import it inside the pod, and the harness imports it to read the logs.
+Standard library only, because ranks import this module in their pods. The harness imports it to read logs.
 
 A frame is one line, at most MAX_LINE bytes (one atomic pipe write):
 

@@ -27,7 +27,7 @@ BUDGET = 30.0
 LONGEST = 0.5
 """Maximum seconds of one stream. A 10 Gbit/s link across a continent reaches its full rate in this time."""
 WARM_UP = 0.3
-"""Bytes are not counted during this first fraction of a stream."""
+"""The fraction of a stream, from its start, during which bytes are not counted."""
 PINGS = 100
 SLOW = 0.2
 """A link is slow if its rate is below this fraction of the usual rate. A busy CPU has a smaller effect."""
@@ -174,7 +174,7 @@ def measure(address: str, port: int, seconds: float) -> Measured:
 
 
 def take(connection: socket.socket, body: bytes) -> float:
-    """Receive a stream for the seconds in `body`, and return its bytes per second after the warm-up.
+    """Receive a stream for the seconds given in `body`. Return its bytes per second after the warm-up.
 
     Raises ValueError if the seconds are out of range, and OSError if the stream ends early.
     """

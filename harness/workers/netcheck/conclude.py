@@ -33,7 +33,7 @@ from .surroundings import compare
 ASKER = ("dns.no_server", "dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.search_path")
 """Causes that accuse the rank that looked up a name, not the rank with that name."""
 PLACED = ("tcp.filtered", "tcp.no_route", "tcp.denied", "tcp.reset", "address.family", "mtu.black_hole")
-"""Causes that accuse ranks by the pattern in the matrix. Causes in no list accuse the probed rank."""
+"""Causes that accuse ranks by the pattern in the matrix. Causes in neither tuple accuse the probed rank."""
 ABSENT = ("dns.no_record", "dns.negative_cached", "tcp.no_route", PENDING)
 """Outcomes that other ranks observe if a rank does not exist."""
 _ALONE = {
@@ -107,7 +107,7 @@ def conclude(
 
 
 def _aged(cell: Cell, receiver: int, at: Mapping[int, Report]) -> Cell:
-    """Return the cell, with the outcome dns.old_address if DNS returned an address that the rank lacks."""
+    """Return the cell, with the outcome dns.old_address if DNS returned an address that is not the rank's."""
     known = set(at[receiver].addresses) if receiver in at else set()
     known |= {report.heard[receiver] for report in at.values() if receiver in report.heard}
     silent = cell.outcome.startswith("tcp.") or cell.outcome == "peer.silent"
@@ -134,7 +134,7 @@ def _own(reports: Sequence[Report]) -> list[Finding]:
 
 
 def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
-    """Return a finding for each rank that is not its index in the list of peers, or that exists twice."""
+    """Return a finding for each rank that differs from its index in the list of peers or exists twice."""
     said: dict[int, dict[str, str]] = defaultdict(dict)
     place: dict[str, int] = {}
     for report in reports:
@@ -228,7 +228,7 @@ def _placed(
 
 
 def _by_service(reports: Sequence[Report]) -> bool:
-    """Return whether the only report comes from a rank that probed only rank 0, maybe by a Service's name.
+    """Return whether the only report is from a rank that knows only rank 0, possibly by a Service name.
 
     Such a name has no address if rank 0 does not exist, or if the Service does not select rank 0.
     """
@@ -238,7 +238,7 @@ def _by_service(reports: Sequence[Report]) -> bool:
 def _unrecorded(reports: Sequence[Report], missing: Sequence[int], certain: bool) -> Finding | None:
     """Return a finding if no rank of the job has a DNS record, not even the ranks that reported.
 
-    Other ranks are then not known to be missing, although they have no records.
+    In this case, a missing record does not prove that another rank is missing.
     """
     own = [report.row.get(report.place) for report in reports]
     if (certain and not missing) or not all(cell and cell.outcome == "dns.no_record" for cell in own):

@@ -34,7 +34,7 @@ class Diagnosis:
         if self.verdict == "ok":
             return []
         causes = [f"{f.cause}: {f.advice}" for f in self.findings if f.status == "failed"]
-        # A step that was not requested needs no advice. The bandwidth finding has ranks if requested.
+        # A step that was not requested needs no advice. If bandwidth was requested, its finding has ranks.
         asked = [f for f in self.findings if f.step not in OUTSIDE or (f.step == "bandwidth" and f.ranks)]
         unknown = [f for f in asked if f.status == "unknown"]
         doubts = [f"{f.step}: {f.text}" for f in unknown if f.step == "variables" or not causes]

@@ -26,9 +26,8 @@ class Answer:
     """The answer of one server for one name and type.
 
     `kind` is answer, nodata (the name exists, without this type), nxdomain, failed (an error code), silent,
-    refused (nothing listens) or no_route. `ttl` is the number of seconds for which the answer may be cached,
-    or None. For a negative answer, it is the lower of the SOA record's own TTL and its MINIMUM
-    field.
+    refused (nothing listens) or no_route. `ttl` is the number of seconds for which the answer can be cached,
+    or None. For a negative answer, it is the lower of the SOA record's own TTL and its MINIMUM field.
     """
 
     kind: str

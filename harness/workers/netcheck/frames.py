@@ -34,7 +34,7 @@ def encode(nonce: str, diagnosis: dict[str, Any], mark: str = MARK) -> list[str]
 
 
 class Collector:
-    """Collects lines in any order and returns each complete diagnosis once. Lines can occur repeatedly."""
+    """Collects lines in any order and returns each complete diagnosis once. Repeated lines are allowed."""
 
     def __init__(self, nonce: str, mark: str = MARK) -> None:
         self._nonce = nonce

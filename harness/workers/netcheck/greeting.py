@@ -1,6 +1,6 @@
 """A small server and client with which ranks exchange their run id and rank.
 
-A message has a header of 16 bytes (8 of MARK, 4 for the kind, 4 for the length) and a body. The kinds:
+A message has a header of 16 bytes (8 for MARK, 4 for the kind, 4 for the length) and a body. The kinds:
 
 - HELO: the identity of the sender. The response is the identity of the server.
 - FILL: bytes that fill packets. The response is the number of bytes that arrived.
@@ -33,8 +33,9 @@ PATIENCE = 2.0
 
 @dataclass(frozen=True)
 class Hello:
-    """The identity of a rank. `instance` is a new random id at each start. `clock` is the rank's time
-    in seconds since 1970.
+    """The identity of a rank.
+
+    `instance` is a new random id at each start. `clock` is the rank's time in seconds since 1970.
     """
 
     run: str
@@ -95,7 +96,7 @@ def header(kind: bytes, length: int) -> bytes:
 
 
 def receive(connection: socket.socket, ends: float) -> tuple[bytes, bytes]:
-    """Return the kind and body of one message. `ends` is a monotonic time. Raises the errors of `call`."""
+    """Return the kind and body of one message, before the monotonic time `ends`. Raises errors as `call`."""
     mark, kind, length = _HEADER.unpack(_exactly(connection, _HEADER.size, ends, MARK))
     if mark != MARK or length > _MOST:
         raise ValueError(f"it says {mark!r}")
@@ -213,7 +214,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def _exactly(connection: socket.socket, length: int, ends: float, mark: bytes = b"") -> bytes:
-    """Return exactly `length` bytes. Raises ValueError as soon as they differ from `mark`."""
+    """Return exactly `length` bytes. Raises ValueError as soon as the first bytes differ from `mark`."""
     got = bytearray()
     while len(got) < length:
         connection.settimeout(max(0.01, ends - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Run a check in a container whose job is running or hanging. `harness netcheck RUN` starts this module there.
+"""Run a check in a container whose job runs or hangs. `harness netcheck RUN` starts this module in it.
 
 The ranks and their addresses come from three sources. Later sources override earlier ones: the variables of
 the container's first process, the variables of the training's first process (a script can export more), and

@@ -125,7 +125,7 @@ def setup_networking(
 
 
 def check_names(variables: MutableMapping[str, str]) -> Iterator[Finding]:
-    """Yield a finding for each variable that names an interface which this host does not have."""
+    """Yield a finding for each variable that names an interface that this host does not have."""
     names = set(addresses().values())
     for name in SOCKETS:
         given = variables.get(name, "")

@@ -35,7 +35,7 @@ def failure(cause: str, text: str) -> RuntimeError:
 def wait_for_rank_0(seconds: float) -> None:
     """Wait at most `seconds` until rank 0 is reachable. Raises RuntimeError with the cause.
 
-    Rank 0 itself only waits until its name resolves, because it opens the port later unless torchrun does so.
+    If rank 0 opens the port itself, it does so later, and here only waits until its name resolves.
     """
     known = validate_environment()
     for finding in known.findings:
@@ -58,7 +58,8 @@ def launch(ready: float, timeout: float, backend: str | None = None, verbose: bo
     """Start the default process group and check it by an all-reduce. Raises RuntimeError with the cause.
 
     `ready` is the number of seconds in which rank 0, and then all ranks, must start. `timeout` is PyTorch's
-    own timeout in seconds. `backend` is by default nccl with CUDA and gloo without. The group is kept.
+    own timeout in seconds. `backend` is by default nccl with CUDA and gloo without. The process group
+    stays open.
     """
     try:
         import torch

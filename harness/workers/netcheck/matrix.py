@@ -1,7 +1,8 @@
-"""Classify the failures in the matrix of all pairs as rows, columns, blocks and pairs. Pure functions.
+"""Classify the failures in the matrix of all pairs as rows, columns, blocks and pairs.
 
 A failing row points to the sender's egress, a failing column to the receiver's ingress, and a failing block
-to a boundary between two groups of ranks. A pattern never includes a pair that works.
+to a boundary between two groups of ranks. A pattern never includes a pair that works. All
+functions are pure.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ class Pattern:
 
 
 def classify(bad: Iterable[tuple[int, int]], good: Iterable[tuple[int, int]]) -> list[Pattern]:
-    """Return patterns that together explain all bad pairs (sender, receiver) and no good pair.
+    """Return patterns that together cover all bad pairs (sender, receiver) and no good pair.
 
     A pair in neither set is unknown.
     """

@@ -109,7 +109,7 @@ class Names:
     _refused: bool = False
 
     def look_up(self, name: str) -> Lookup:
-        """Resolve a name once, and let no cache store a negative answer that other programs would get."""
+        """Resolve a name once. No cache stores a negative answer that other programs would get."""
         try:
             return Lookup(name, (str(ipaddress.ip_address(name.strip("[]"))),), found=name)
         except ValueError:
@@ -171,7 +171,7 @@ class Names:
         return next((answer for answer in again if answer.kind == "nxdomain"), None)
 
     def _kept(self, candidate: str, before: _Absent | None, now: Answer) -> _Absent:
-        """Return the absent name. `kept` is true if a cache stores its "no such name" for all record types.
+        """Return an absent name. `kept` is true if a cache stores its "no such name" for all record types.
 
         The TTL then counts down over queries of different types. Two queries can have the same random type
         by chance, so a third query decides. An answer with a TTL of an hour is not from the cluster's zone.

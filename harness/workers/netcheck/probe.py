@@ -79,7 +79,7 @@ class Probe:
 
     @property
     def cell(self) -> Cell:
-        """The current result. A connection attempt without a response counts as filtered.
+        """The current result. A connection attempt that gets no response counts as filtered.
 
         This result replaces an earlier failure, because the peer may have started behind a filter meanwhile.
         """
@@ -137,7 +137,7 @@ class Probe:
         cell = self._judged(self._from(greeted, there, address))
         if cell.outcome != OK or there.instance == self._own.instance or not self.fills:
             return cell
-        if self._cell.outcome != "mtu.black_hole":  # Full packets are slow. Show the rank now.
+        if self._cell.outcome != "mtu.black_hole":  # Sending full packets is slow, so show the rank now.
             self._cell = replace(cell, outcome=PENDING, text="full packets are tried")
         filled = fill(address, self._port)
         return replace(

@@ -30,7 +30,7 @@ _BY_ERRNO = {
 
 @dataclass
 class Reached:
-    """A connection, or the cause if there is none. `text` is the kernel's error."""
+    """A connection, or the cause if there is none. `text` is the kernel's error message."""
 
     connection: socket.socket | None
     cause: str | None
@@ -40,7 +40,7 @@ class Reached:
 
 def cause_of(error: OSError) -> str:
     """Return the cause that corresponds to an error of `connect`, `send` or `recv`."""
-    if isinstance(error, socket.timeout):  # TimeoutError only since Python 3.10
+    if isinstance(error, socket.timeout):  # This is TimeoutError only since Python 3.10.
         return "tcp.filtered"
     return _BY_ERRNO.get(error.errno or 0, "tcp.reset")
 

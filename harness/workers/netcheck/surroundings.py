@@ -19,8 +19,8 @@ from .interfaces import infiniband
 CLOCK_SECONDS = 5.0
 """Maximum clock offset. A larger one breaks tokens, timeouts and the time axis of a tracker."""
 SHM_PER_PROCESS = 16 * 1024 * 1024
-"""Required bytes of /dev/shm for each process of a node. This is a rule of this project. A container's default
-of 64 MiB is enough for four processes, but not for eight (nccl #525, #290; ai-cloud-validation #643).
+"""Required bytes of /dev/shm for each process of a node, by a rule of this project. A container's default of
+64 MiB is enough for four processes, but not for eight (nccl #525, #290; ai-cloud-validation #643).
 """
 _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 

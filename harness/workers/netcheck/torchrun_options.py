@@ -96,7 +96,7 @@ def of_container(proc: Path = PROC, own: int | None = None) -> dict[str, str]:
 
 
 def gpus(folder: Path = Path("/dev")) -> int:
-    """Return how many NVIDIA GPUs this container has, by their device files."""
+    """Return the number of NVIDIA GPUs in this container, by their device files."""
     return sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in folder.glob("nvidia*"))
 
 
