@@ -26,7 +26,8 @@ The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (sequence number), and f
     {"k":"end","count":rows_in_all,"sha256":root}
 A "left" frame is written when the client drops a value for a new reason, and once more, with all counts,
 before the "account" frame (outside_account.py). "init" is written when rows come from a different init than
-the previous rows. A "fault" with a negative "q" was written by a child process of the rank.
+the previous rows. A "fault" with a negative "q" was written by a child process of the rank, and
+is not part of the sequence.
 Frames of the recorder around the client (outside_client.py) also have "s":"outside".
 A rank has several attempts if torchrun restarts it or its pod is created again. Each attempt has its own id;
 "restart" is torchrun's restart count, or null without torchrun.

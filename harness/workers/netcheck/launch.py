@@ -35,7 +35,7 @@ def failure(cause: str, text: str) -> RuntimeError:
 def wait_for_rank_0(seconds: float) -> None:
     """Wait at most `seconds` until rank 0 is reachable. Raises RuntimeError with the cause.
 
-    If rank 0 opens the port itself, it does so later, and here only waits until its name resolves.
+    If rank 0 opens the port itself, it does so later, and this function only waits until its name resolves.
     """
     known = validate_environment()
     for finding in known.findings:
