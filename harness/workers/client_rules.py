@@ -1,8 +1,9 @@
 """The rules by which Pluto's client (pluto-ml 0.0.29) renames metrics, and changes or drops values.
 
-They are derived from its code: `get_char` (util.py), `_log_via_sync` and `_process_log_item_sync` (op.py),
-`upload_metrics_batch` (sync/process.py). The client does not sample, and does not shorten metric names. A
-test compares these rules with the installed client. Standard library only.
+The rules are derived from the client's code: `get_char` (util.py), `_log_via_sync` and
+`_process_log_item_sync` (op.py), `upload_metrics_batch` (sync/process.py). The client does not sample values,
+and does not shorten metric names. A test compares these rules with the installed client. Standard library
+only.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ LONGEST_TEXT = 200
 """Maximum length in characters of a string that the client sends. It drops longer strings."""
 MAX_STEP = (1 << 63) - 1
 EXACT = 1 << 53
-"""Doubles represent every integer up to this one exactly."""
+"""A double can represent every integer up to this value exactly."""
 
 
 @dataclass(frozen=True)
@@ -28,20 +29,20 @@ class Sent:
     values: tuple[float, ...] = ()
     """The numbers in the logged value, as doubles, in order. The run keeps the last one."""
     kept: bool = True
-    """Whether the run gets the last of `values`. False if the client or Pluto drops it."""
+    """Whether the last number in `values` reaches the run. False if the client or Pluto drops it."""
     why: str = ""
-    """Which change or loss the value suffers, and why. "" if the client sends it unchanged."""
+    """How the value is changed or dropped, and why. "" if the client sends it unchanged."""
 
 
 def sent_name(name: str) -> str:
-    """Return the name that the client sends: it replaces each character outside printable ASCII by `-`."""
+    """Return the metric name as the client sends it, with `-` for each character outside printable ASCII."""
     return name if _PLAIN.match(name) else _OTHER.sub("-", name)
 
 
 def whole(step: Any) -> int | None:
-    """Return a step of any type (NumPy number, tensor, text) as an integer, or None if that is impossible.
+    """Convert a step of any type (NumPy number, tensor, text) to an integer, or return None if that fails.
 
-    The recorder, its frames and the comparison with the client's queue all use this one function.
+    The recorder, its frames and the comparison with the client's queue all use this function.
     """
     if not isinstance(step, (int, float, str)) and callable(getattr(step, "item", None)):
         try:
@@ -66,7 +67,7 @@ def sent(value: Any, step: Any = 0) -> Sent:
 
 
 def _list(items: list[Any]) -> Sent:
-    """Return what the client sends for a list: it logs the items in order, so the last number remains."""
+    """Return what the client sends for a list. It logs the items in order, so the last number remains."""
     values: list[float] = []
     reasons = [] if items else ["the list is empty, so the client sends nothing"]
     for item in items:
@@ -75,7 +76,7 @@ def _list(items: list[Any]) -> Sent:
         if one.kept:
             values += one.values
         elif one.values and hasattr(item, "item"):
-            values = []  # It replaces the numbers before it, and the uploader drops it.
+            values = []  # The item replaces the numbers before it, and the uploader drops it.
     if len(values) > 1:
         reasons.append(f"of the {len(values)} numbers in a list the client keeps the last")
     return Sent(tuple(values), kept=bool(values) or not reasons, why="; ".join(dict.fromkeys(reasons)))
@@ -110,7 +111,7 @@ def _no_number(value: Any) -> Sent:
     kind = type(value).__name__
     try:
         values = () if value is None else (float(value),)
-    except Exception:  # The value's own __float__ may raise any exception.
+    except Exception:  # The value's own __float__ can raise any exception.
         values = ()
     return Sent(values, kept=False, why=f"the client leaves out what is no int or float ({kind})")
 
@@ -126,7 +127,7 @@ def _number(number: float) -> Sent:
 
 
 def refused(step: Any) -> str:
-    """Return why a step and all values sent with it do not reach the run, or "" for a valid step."""
+    """Return why a step and all values logged with it do not reach the run, or "" for a valid step."""
     if isinstance(step, str):  # The client's queue converts a string of digits to a number.
         number = whole(step)
         return refused(number) if number is not None else f"Pluto refuses step {step[:40]!r}"

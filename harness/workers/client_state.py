@@ -1,6 +1,6 @@
-"""Read from the queue of Pluto's client which points it queued, and which of them the tracker acknowledged.
+"""Read which points Pluto's client queued, and which of them the tracker acknowledged.
 
-The queue is the database sync.db below PLUTO_DIR (pluto-ml 0.0.29). Standard library only.
+The client's queue is the SQLite database sync.db below PLUTO_DIR (pluto-ml 0.0.29). Standard library only.
 """
 
 from __future__ import annotations
@@ -11,22 +11,23 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-if __package__:  # mounted as a package by the harness (outside.py); beside a worker it is a plain module
+if __package__:  # The recorder imports a package (outside.py), a worker imports plain modules.
     from . import client_rules
 else:
     import client_rules  # type: ignore[no-redef]
 
 METRIC = 0
 SENT = 2
-"""RecordType.METRIC and SyncStatus.COMPLETED of pluto.sync.store."""
+"""The values of RecordType.METRIC and SyncStatus.COMPLETED in pluto.sync.store."""
 Ranges = list[list[int]]
 
 
 def read(pluto_dir: str) -> dict[str, Any] | None:
     """Return {"whole": …, "sent": {metric: ranges of steps}, "unsent": {…}, "error": text}.
 
-    Returns None if there is no queue that can be read. `whole` is false if the client has already deleted
-    points that it sent, which it does after five minutes. A point in neither list may then have been sent.
+    Returns None if no queue can be read. `whole` is false if the client has already deleted sent points from
+    its queue, which it does after five minutes. A point that is neither in `sent` nor in `unsent` may then
+    have been sent as well.
     """
     databases = list(Path(pluto_dir).glob("**/sync.db"))
     if len(databases) != 1:

@@ -7,13 +7,13 @@ Import this module as early as possible. It reads the files at import, and detec
 Standard library only.
 
 A fact is [what, name, value]:
-    ["file", path, sha256]      a file at the time when this module was imported ("": it could not be read)
-    ["ran", path, sha256]       a file that was imported or is the program, with its present digest
-    ["touched", path, ""]       … and was written or replaced since this module was imported
-    ["stale", path, ""]         … and whose bytecode is of another source, so other code ran than the file's
+    ["file", path, sha256]      a file as it was when this module was imported ("" if it could not be read)
+    ["ran", path, sha256]       a file that was imported or is the main script, with its current digest
+    ["touched", path, ""]       a "ran" file that was written or replaced after this module was imported
+    ["stale", path, ""]         a "ran" file whose bytecode differs from its source, so other code ran
     ["stack", name, value]      image, python, packages, torch, pluto: versions and digests
     ["client", path, ""]        a file of Pluto's client that differs from the installed package
-    ["whole", "", ""]           the facts list every file
+    ["whole", "", ""]           the list of "file" facts is complete
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ IMAGE = "/etc/pluto-e2e-harness.image"
 """The file with the worker image's own tag, written when the image is built (Dockerfile)."""
 CLIENT = "pluto-ml"
 MOST_FILES, MOST_BYTES = 500, 32 << 20
-"""Maximum number and total size of the files below PLACES that are read. Imported files are always read."""
+"""Maximum number and total size of the files in PLACES that are read. Imported files are always read."""
 LONGEST = 400
 """Maximum length of a name or value in characters, so that a fact fits into a frame even when escaped."""
 _PYC_HEADER = 16
 
 
 class Files:
-    """The files of some folders, and their state at the time when this object was created."""
+    """The files in the given folders, with their state when this object was created."""
 
     def __init__(self, places: tuple[str, ...] = PLACES) -> None:
         self.places = tuple(os.path.abspath(place) for place in places)
@@ -52,7 +52,7 @@ class Files:
         self._first = {path: (_state(path), _sha256(path)) for path in self._listed()}
 
     def facts(self, last: bool = False) -> Iterator[Fact]:
-        """Yield the facts about the files. With `last`, omit files that never ran."""
+        """Yield the facts about the files. With `last`, omit files that were never imported."""
         ran = dict(self._ran())
         now = {path: _sha256(path) for path in ran}
         for path, (state, digest) in self._first.items():
@@ -81,7 +81,7 @@ class Files:
                     yield path
 
     def _ran(self) -> Iterator[tuple[str, str]]:
-        """Yield each imported file below the places, with the path of its bytecode or ""."""
+        """Yield each imported file in the folders, with the path of its bytecode or ""."""
         inside = tuple(real + os.sep for place in self.places for real in (place, os.path.realpath(place)))
         for said in _modules().values():
             path = said.get("__file__")
@@ -92,18 +92,18 @@ class Files:
 def facts(last: bool = False) -> list[Fact]:
     """Return the facts of this process. The first call takes about 30 ms. For `last`, see Files.facts."""
     found = [*_FILES.facts(last), *_stack(), *_client()]
-    if not last:  # A program's imports may extend sys.path, which would change this digest.
+    if not last:  # Later imports can extend sys.path, which would change this digest.
         found.append(["stack", "packages", _packages()])
     return [[what, name[:LONGEST], value[:LONGEST]] for what, name, value in found]
 
 
 def _modules() -> dict[str, dict[str, Any]]:
-    """Return the `__dict__` of each imported module by name. Attribute access would load a lazy module."""
+    """Return each imported module's `__dict__` by name, because attribute access would load a lazy module."""
     return {name: getattr(module, "__dict__", {}) for name, module in list(sys.modules.items())}
 
 
 def _state(path: str) -> tuple[int, int, int] | None:
-    """Return (mtime, ctime, size) of a file, which change whenever it is written or replaced, or None."""
+    """Return (mtime, ctime, size) of a file, or None. They show whether the file was written or replaced."""
     try:
         found = os.stat(path)
     except OSError:
@@ -121,9 +121,9 @@ def _sha256(path: str) -> str:
 
 @cache
 def _stale(path: str, cached: str) -> bool:
-    """Return whether the bytecode that Python uses for a source was compiled from another source.
+    """Return whether Python uses bytecode that was compiled from a different version of the source file.
 
-    Python compares time and size, or a hash of the source, or nothing (PEP 552).
+    To validate bytecode, Python compares the source's mtime and size, or its hash, or nothing (PEP 552).
     """
     try:
         with open(cached, "rb") as file:
@@ -135,13 +135,13 @@ def _stale(path: str, cached: str) -> bool:
         code = marshal.loads(body)  # noqa: S302 - Python itself has just run it
         return bool(code != compile(source, path, "exec", dont_inherit=True))
     except (OSError, ValueError, EOFError, TypeError, SyntaxError):
-        return False  # There is no bytecode, or Python could not have used it either.
+        return False  # Without usable bytecode, Python compiled the source.
 
 
 def _taken(head: bytes, path: str, source: bytes) -> bool:
-    """Return whether Python uses bytecode with this header for a source.
+    """Return whether Python accepts bytecode with this header for a source file.
 
-    Where bytecode cannot be written, old bytecode stays beside a new source.
+    Outdated bytecode remains beside a new source file if Python cannot write to the folder.
     """
     by_hash, checked = head[4] & 1, head[4] & 2
     if by_hash:
@@ -191,7 +191,7 @@ def _packages() -> str:
 
 
 def _client() -> Iterator[Fact]:
-    """Yield one digest of the client's files, and each file that its RECORD lacks or lists differently."""
+    """Yield a digest of Pluto's client, and each of its files that does not match the package's RECORD."""
     try:
         installed = importlib.metadata.distribution(CLIENT)
     except importlib.metadata.PackageNotFoundError:
@@ -205,7 +205,7 @@ def _client() -> Iterator[Fact]:
         path = os.path.abspath(str(installed.locate_file(name)))
         digests[path] = _sha256(path)
         wanted = base64.urlsafe_b64decode(expected.removeprefix("sha256=") + "==").hex()
-        # Python runs a .pth file at startup. Removing it to prevent that is allowed.
+        # Python runs .pth files at startup. Users are allowed to delete one to prevent this.
         if digests[path] != wanted and (digests[path] or not name.endswith(".pth")):
             yield ["client", path, ""]
     if not digests:
@@ -218,7 +218,7 @@ def _client() -> Iterator[Fact]:
             and os.path.abspath(path) not in digests
         ):
             yield ["client", os.path.abspath(path), ""]
-    # The digest excludes the paths, which may differ between two images with the same client.
+    # The digest excludes the paths, which can differ between two images with the same client.
     yield ["stack", "pluto_files", hashlib.sha256("".join(digests.values()).encode()).hexdigest()]
 
 

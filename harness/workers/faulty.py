@@ -2,7 +2,8 @@
 
     torchrun … /workspace/faulty.py FAULT RANK
 
-FAULT is the name of a function below. The ground truth is unaffected: it has what the rank meant to log.
+FAULT is the name of a function below. The ground truth is not affected: it contains what the rank was meant
+to log.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ FAULTS: dict[str, Callable[[], int]] = {}
 
 
 def fault(run: Callable[[], int]) -> Callable[[], int]:
-    """Register a worker with a fault. The chosen rank runs it instead of multinode.main."""
+    """Register a function that runs the worker with a fault. The chosen rank calls this function."""
     FAULTS[run.__name__] = run
     return run
 
@@ -47,7 +48,7 @@ def at_step(step: int, do: Callable[[], object]) -> int:
 
 
 def at_victims_metric(change: Callable[[str, dict[str, float]], dict[str, float]]) -> int:
-    """Run the worker, and let `change` alter the rank's own metric before STEP reaches the tracker."""
+    """Run the worker, and at STEP log `change(name of the rank's own metric, metrics)`."""
 
     def log(run: Any, metrics: dict[str, float], step: int) -> None:
         if step == STEP:
@@ -83,7 +84,7 @@ def wrong_value() -> int:
 # -- faults at the end of the process ------------------------------------------------------------------
 @fault
 def exit3() -> int:
-    """Exit without clean-up, so that the output which the client has captured is lost."""
+    """Exit without clean-up, so that the output that the client has captured is lost."""
 
     def leave() -> None:
         os.write(ground_truth.STDOUT, f"about to leave at step {STEP} with exit code 3\n".encode())
@@ -93,7 +94,7 @@ def exit3() -> int:
 
 
 def _attach_apart(*options: str) -> int:
-    """Run the worker, and at STEP attach another program with a clean environment to the run."""
+    """Run the worker. At STEP, start a program with a clean environment that attaches to the same run."""
     program = (
         "import os, sys\n"
         f"sys.path += {sys.path!r}\n"
@@ -147,7 +148,7 @@ def raise_during() -> int:
 
 @fault
 def raise_once() -> int:
-    """Raise an exception in the first attempt only, so that torchrun may restart the rank."""
+    """Raise an exception in the first attempt only. If torchrun restarts the rank, there is no fault."""
     if os.environ.get("TORCHELASTIC_RESTART_COUNT", "0") != "0":
         return int(multinode.main())
     return raise_during()

@@ -1,8 +1,8 @@
-"""Run the main job's worker with one fault of the tracker's client on one rank, or on all.
+"""Run the main job's worker with one fault of the tracker's client on one rank or all ranks.
 
     torchrun … /workspace/faulty_client.py FAULT RANK|all
 
-FAULT is the name of a function below. The ground truth has what the rank meant to log.
+FAULT is the name of a function below. The ground truth contains what the rank was meant to log.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def before_init(do: Callable[[], None]) -> None:
 
 
 def _made_with(**settings: Any) -> int:
-    """Run the worker with these settings of the client."""
+    """Run the worker with the given settings for Pluto's client."""
     import pluto
 
     pluto.init = functools.partial(pluto.init, settings=settings)
@@ -77,7 +77,7 @@ def bash() -> int:
 
 
 def sync_killed() -> int:
-    """Kill the client's upload process at STEP. The client neither notices nor starts another."""
+    """Kill the client's upload process at STEP. The client does not notice, and starts no new one."""
 
     def kill() -> None:
         for process in multinode.uploaders():
@@ -87,9 +87,10 @@ def sync_killed() -> int:
 
 
 def shared_dir() -> int:
-    """Use the PLUTO_DIR of rank 0 on the same node, and so the queue that rank 0's upload process empties.
+    """Use the PLUTO_DIR of rank 0 on the same node, so that both ranks share a queue.
 
-    That process ends when rank 0 finishes. Rows that this rank logs later stay in the queue.
+    Rank 0's upload process empties the queue and ends when rank 0 finishes. Rows that this rank logs later
+    stay in the queue.
     """
 
     def share() -> None:
@@ -107,7 +108,7 @@ def shared_dir() -> int:
 
 
 def no_wait() -> int:
-    """End right after finish(), as most programs do, so that the container ends during the upload."""
+    """Exit right after finish(), as most scripts do, so that the container terminates during the upload."""
     multinode.wait_for_sync = lambda *_: None
     return int(multinode.main())
 
@@ -135,7 +136,7 @@ def collision() -> int:
 
 
 def visitor() -> int:
-    """Write to the run from another program, as if it had got the same run id by mistake."""
+    """Write to the run from another program, as if that program had the same run id by mistake."""
 
     def visit() -> None:
         alone = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
@@ -166,7 +167,7 @@ def renamed() -> int:
 
 
 def merged_names() -> int:
-    """Use two names that differ only in letters which the client replaces by the same character."""
+    """Use two names that differ only in characters that the client replaces with the same character."""
     new = {f"loss/node{os.environ['RANK']}": f"xé{os.environ['RANK']}"}
     new |= {f"nonce/node{os.environ['RANK']}": f"xè{os.environ['RANK']}"}
     return _logging(lambda name, value: (new.get(name, name), value))
@@ -178,7 +179,7 @@ def boolean() -> int:
 
 
 def _beside(more: Callable[[int], dict[str, Any]]) -> int:
-    """Run the worker, and pass more values to `run.log` than it records."""
+    """Run the worker, and pass additional values to `run.log` that it does not record as ground truth."""
     return int(
         multinode.main(
             log=lambda run, metrics, step: multinode.plain_log(run, {**metrics, **more(step)}, step)
@@ -202,7 +203,7 @@ def only_none() -> int:
 
 
 def numpy_step() -> int:
-    """Log with NumPy integers as steps, as a counter in an array yields them."""
+    """Log with NumPy integers as steps, as if a NumPy array contained the step counter."""
     import numpy
 
     return int(
@@ -211,7 +212,7 @@ def numpy_step() -> int:
 
 
 def _again(log_again: Callable[[Any, str, Callable[..., None]], None]) -> int:
-    """Run the worker, and at STEP log further points of a metric. The worker records these as well."""
+    """Run the worker, and at STEP log additional points of one metric. The ground truth contains them too."""
     record = multinode.Recorder.record
     recorders: list[Any] = []
 
@@ -241,7 +242,7 @@ def accumulation() -> int:
 
 
 def second_init() -> int:
-    """Initialise the run a second time in the same process, so that the steps start from the first again."""
+    """Initialise the run a second time in the same process, so that the step counter starts again."""
 
     def log_again(_: Any, metric: str, record: Callable[..., None]) -> None:
         import pluto
@@ -253,7 +254,7 @@ def second_init() -> int:
 
 
 def clock_back() -> int:
-    """Log a corrected value after the client's clock went back by an hour."""
+    """Log a corrected value with a time one hour earlier, as if the clock had been set back."""
 
     def log_again(run: Any, metric: str, record: Callable[..., None]) -> None:
         earlier = time.time() - 3600

@@ -2,10 +2,10 @@
 
     truth = Recorder.from_env(rank)
     truth.record("loss/node0", step, value)      # beside every run.log()
-    truth.end()                                  # at the end: the digest goes into the termination message
+    truth.end()                                  # at the end; the pod's termination message gets the digest
 
 Import this module before the client is initialised. Frames go to the stdout that the process has at import.
-A client that captures the console replaces stdout by a pipe into itself, and the content of that pipe is
+A client that captures the console replaces stdout with a pipe to itself, and the content of that pipe is
 lost if the process dies abruptly. The wire format is in harness/workers/truth_frames.py. Standard library
 only.
 """
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-if __package__:  # mounted as a package by the harness (outside.py); beside a worker it is a plain module
+if __package__:  # The recorder imports a package (outside.py), a worker imports plain modules.
     from . import client_rules, code_digest
     from . import truth_frames as frames
     from .kept_rows import KeptRows
@@ -34,12 +34,13 @@ else:
 ROWS_PER_FRAME = 20
 BLOCK_ROWS = 1000
 AT_ONCE_PER_SECOND, AT_ONCE_IN_A_ROW = 1000.0, 200.0
-"""Rows per second, and in one burst, that get a frame each as they are recorded, so that they survive if the
-process is killed. A rank that logs faster writes frames of several rows."""
+"""Rate limit (rows per second) and burst size up to which each row is written at once in its own frame, so
+that no row is lost if the process is killed. A rank that logs faster writes frames of several rows."""
 MOST_TOLD = 200
 """Maximum number of warnings. There is at most one for each metric and reason."""
 STDOUT, STDERR = os.dup(1), os.dup(2)
-"""Duplicates of the container's own streams, which stay valid under redirection and are not inherited."""
+"""Duplicates of the original stdout and stderr. They stay valid after a redirection, and child processes do
+not inherit them."""
 
 
 class Recorder:
@@ -49,7 +50,7 @@ class Recorder:
     """Fields added to each frame and to the digest. Empty except in outside_client.py."""
 
     def __init__(self, nonce: str, rank: int, *, row_limit: int = 200_000, fd: int = STDOUT) -> None:
-        """Write the start frame. Rows past `row_limit` are recorded as digests of blocks of rows."""
+        """Write the start frame. Rows beyond `row_limit` are recorded as digests of blocks of rows."""
         self.nonce = nonce
         self.rank = rank
         self.row_limit = row_limit
@@ -83,21 +84,21 @@ class Recorder:
         return recorder
 
     def code(self, last: bool = False) -> None:
-        """Record which code this process runs (code_digest.py). `end` records it once more, with `last`."""
+        """Record which code this process runs (code_digest.py). `end` calls this again with `last`."""
         self.flush()
         try:
             facts = code_digest.facts(last)
-        except Exception as error:  # The training continues, and the judge reads why the code is unknown.
+        except Exception as error:  # The training must continue. The judge reads this reason.
             facts = [["error", type(error).__name__, str(error)[:300]]]
         self._tells_code = True
         self._write_in_parts(facts, lambda part: {"k": "code", "facts": part})
 
     def record(self, metric: str, step: int, value: Any, time_ms: int | None = None) -> None:
-        """Record what this rank is about to log with `run.log({metric: value}, step=step)`.
+        """Record a value that this rank is about to log with `run.log({metric: value}, step=step)`.
 
-        `time_ms` is the time of the point, by default now. A value that is not a number has no row. If the
-        client is going to change or drop the value, this warns in the log and writes a frame for the
-        harness, once for each metric and reason.
+        `time_ms` is the time of the point, by default the current time. Values that are not numbers get no
+        row. If the client will change or drop the value, this method writes a warning to the log and a frame
+        for the harness, once for each metric and reason.
         """
         sent = client_rules.sent(value, step)
         if sent.why:
@@ -136,7 +137,7 @@ class Recorder:
         )
 
     def client(self, state: dict[str, Any] | None) -> None:
-        """Record what the tracker's client queued and sent (client_state.py), as far as it fits a frame."""
+        """Record what Pluto's client queued and sent (client_state.py). Omit data too long for a frame."""
         if state is None:
             return
         self.flush()
@@ -148,7 +149,7 @@ class Recorder:
                 continue
 
     def end(self, output_dir: str | None = None) -> dict[str, Any]:
-        """Write the last frame, and this rank's digest into $KONDUKTOR_OUTPUT_DIR/result.json. Return it."""
+        """Write the last frames, and the digest to $KONDUKTOR_OUTPUT_DIR/result.json. Return the digest."""
         blocks = self._write_blocks, self._write_kept
         for write in (self.flush, *blocks, self._write_last_code, self._write_metrics):
             self.guarded(write)
@@ -160,7 +161,7 @@ class Recorder:
         return summary
 
     def guarded(self, write: Callable[[], None]) -> None:
-        """Call `write`, which writes a part of the record. If it raises, record a fault and continue."""
+        """Call a function that writes frames. If it raises, record a fault and continue."""
         while True:
             try:
                 return write()
@@ -168,7 +169,7 @@ class Recorder:
                 self.fault(f"{type(error).__name__}: {error}")
                 if not isinstance(error, ValueError) or not self._pending:
                     return None
-                # The row that exceeds a frame was dropped. The rows after it are still to be written.
+                # The row that is too long for a frame was dropped. Write the rows after it.
 
     def fault(self, text: str) -> None:
         """Record that rows may be missing, and why."""
@@ -188,7 +189,7 @@ class Recorder:
             self._write_in_parts(metrics, lambda part: {"k": "metrics", "metrics": part})
 
     def _tell(self, metric: str, step: int, value: Any, sent: client_rules.Sent) -> None:
-        """Report in the log and to the harness how the client changes or drops a value, shortened."""
+        """Report in the log and in a frame how the client changes or drops a value. Truncate long texts."""
         reason = sent.why.partition(":")[0]
         if not self._warn(metric, reason, f"{metric!r} = {repr(value)[:80]} at step {step}: {sent.why}"):
             return
@@ -219,7 +220,7 @@ class Recorder:
         self._write({"k": "block", "metric": metric, **span, "sha256": frames.digest(rows), **ordered})
 
     def _write_kept(self) -> None:
-        """Write the rows that Pluto keeps of each metric in blocks whose steps fell or repeated."""
+        """For each metric in blocks whose steps fell or repeated, write the rows that Pluto keeps."""
         for metric in self._in_blocks:
             rows = self._kept[metric]
             if rows.ascending or not rows.known:
@@ -241,9 +242,10 @@ class Recorder:
         self._write({**head, "kept": True, "ordered": True, **again})
 
     def _may_write_at_once(self) -> bool:
-        """Return whether this row gets a frame of its own, by a budget that refills over time.
+        """Return whether the rate limit allows a separate frame for this row.
 
-        The first row that has to wait is announced, because rows that wait are lost if the process is killed.
+        The first row that has to wait is announced in a frame, because pending rows are lost if the process
+        is killed.
         """
         now = time.monotonic()
         filled = self._credit + (now - self._credited) * AT_ONCE_PER_SECOND
@@ -257,7 +259,7 @@ class Recorder:
         return True
 
     def _write_in_parts(self, items: list[Any], payload: Callable[[list[Any]], dict[str, Any]]) -> None:
-        """Write the items as frames, and remove each from the list once it is written.
+        """Write the items as frames, and remove each written item from the list.
 
         A frame that is too long for one pipe write is split.
         """
@@ -280,7 +282,7 @@ class Recorder:
         self._seq += 1
 
     def _life(self) -> dict[str, Any]:
-        """Return where this attempt runs, torchrun's restart count and limit, and the world size."""
+        """Return the host and pid of this attempt, torchrun's restart count and limit, and the world size."""
         counts = {"restart": "TORCHELASTIC_RESTART_COUNT", "max_restarts": "TORCHELASTIC_MAX_RESTARTS"}
         counts["world"] = "WORLD_SIZE"
         found = {name: os.environ.get(variable, "") for name, variable in counts.items()}
@@ -289,7 +291,7 @@ class Recorder:
 
 
 def _merge_result(path: Path, rank: int, summary: dict[str, Any]) -> None:
-    """Merge into the result file that local ranks share: {"truth": {"<rank>": {"count": …, "sha256": …}}}.
+    """Merge into the result file that all ranks of a pod share: {"truth": {"<rank>": {"count": …, …}}}.
 
     A recorder with a mark does not overwrite the entry of the worker's own recorder.
     """

@@ -1,7 +1,8 @@
-"""The rows of one metric that Pluto keeps: for each step the row with the latest time, or the last of these.
+"""Determine which rows of a metric Pluto keeps: for each step, the row with the latest time.
 
-If the steps of a rank fall or repeat, later rows replace earlier ones. Past the row limit of the ground
-truth, only the rows that remain can be compared with the run. Standard library only, Python 3.9 and later.
+If several rows of a step have the same time, Pluto keeps the one that was logged last. If the steps of a rank
+fall or repeat, later rows therefore replace earlier ones. Beyond the row limit of the ground truth, only the
+remaining rows can be compared with the run. Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Iterator
 
 
 class KeptRows:
-    """All rows of one metric, in the order in which they were logged. Each takes 24 bytes."""
+    """All rows of one metric, in the order in which they were logged. Each row takes 24 bytes."""
 
     def __init__(self) -> None:
         self._steps, self._values, self._times = array("q"), array("d"), array("q")
@@ -33,7 +34,10 @@ class KeptRows:
         self._times.append(time_ms)
 
     def kept(self) -> Iterator[tuple[int, float, bool, bool]]:
-        """Yield (step, value, whether its values differed, whether an older value remains), by step."""
+        """Yield (step, kept value, whether the values differ, whether the value logged last was dropped).
+
+        The steps are in ascending order.
+        """
         order = range(len(self._steps))
         by_time = sorted(order, key=self._times.__getitem__)
         by_step = sorted(by_time, key=self._steps.__getitem__)
@@ -47,7 +51,7 @@ class KeptRows:
             yield self._row(group)
 
     def _row(self, group: list[int]) -> tuple[int, float, bool, bool]:
-        """Return the row that Pluto keeps of the rows of one step, which are sorted by time."""
+        """Return the row that Pluto keeps for one step. `group` has the step's rows, sorted by time."""
         last, value = max(group), self._values[group[-1]]
         again = len({repr(self._values[place]) for place in group}) > 1
         return self._steps[last], value, again, repr(self._values[last]) != repr(value)

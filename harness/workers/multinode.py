@@ -1,9 +1,9 @@
 """Run a small, real DistributedDataParallel training. This is the worker of every rank of the main job.
 
-It proves that the ranks form one process group, by an all-reduce with a known sum. It trains, and logs
+An all-reduce with a known sum proves that the ranks form one process group. The worker then trains, and logs
 per-rank and shared metrics to one Pluto run with the unmodified pluto-ml client. It records each value as
-ground truth before run.log(). torchrun launches it, with gloo on CPUs and nccl on GPUs. It exits non-zero if
-one of its checks fails.
+ground truth before run.log(). torchrun launches the worker, with gloo on CPUs and nccl on GPUs. Its exit code
+is not 0 if a check fails.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ STEPS = int(os.environ.get("E2E_STEPS", "20"))
 STEP_SECONDS = float(os.environ.get("E2E_STEP_SECONDS", "0"))
 """Seconds to pause after each step. A longer pause leaves time to inspect or disturb the job."""
 MORE_METRICS = int(os.environ.get("E2E_MORE_METRICS", "0"))
-"""How many metrics a rank logs in each step in addition to its three, for jobs with many points."""
+"""Number of metrics that a rank logs in each step besides its usual three, for jobs with many points."""
 DEVICE = os.environ.get("E2E_DEVICE", "auto")
-"""With `cuda`, a rank without a GPU fails. With `auto`, it then trains on the CPU."""
+"""With `cuda`, a rank without a GPU fails. With `auto`, a rank without a GPU trains on the CPU."""
 STALL_SECONDS = float(os.environ.get("HARNESS_STALL_SECONDS", "60")) + STEP_SECONDS
-"""Seconds that a rank may spend without progress. A rank that waits for others has half as long again, so
-that the stalled rank ends first and writes its stacks to the log.
+"""Maximum seconds without progress in a rank. A rank that waits for other ranks gets 1.5 times as long, so
+that the stalled rank exits first and writes its stacks to the log.
 """
 _ENDS = time.monotonic() + float(os.environ.get("HARNESS_RANK_SECONDS", "500"))
 Log = Callable[[Any, dict[str, float], int], None]
-"""A function that sends a step to the tracker: (run, metrics, step)."""
+"""A function that logs the metrics of a step to the tracker, called with (run, metrics, step)."""
 
 
 def plain_log(run: Any, metrics: dict[str, float], step: int) -> None:
-    """Log the metrics of a step as users do."""
+    """Log the metrics of a step in the usual way, with one call of `run.log`."""
     run.log(metrics, step=step)
 
 
@@ -52,10 +52,10 @@ def say(rank: int, text: str) -> None:
 
 
 def at_most(seconds: float) -> None:
-    """Limit this process to `seconds` until the next call of this function.
+    """Exit the process if this function is not called again within `seconds`.
 
-    After that, faulthandler writes every thread's stack to the log and exits with 1. The limit also applies
-    while the interpreter shuts down.
+    At the timeout, faulthandler writes every thread's stack to the log and exits with code 1. The timeout
+    also applies during the shutdown of the interpreter.
     """
     left = max(0.1, min(seconds, _ENDS - time.monotonic()))
     faulthandler.dump_traceback_later(left, exit=True, file=STDERR)
@@ -122,10 +122,11 @@ def train(rank: int, device: Any, on_step: Callable[[int, float, float], None]) 
 
 
 def wait_for_uploader(rank: int, seconds: float) -> None:
-    """Wait until Pluto's upload process of this rank, if there is one, handles SIGTERM.
+    """Wait until this rank's Pluto upload process, if there is one, has installed its SIGTERM handler.
 
-    finish() sends it SIGTERM, on which it sends the remaining rows. On a busy machine it takes seconds to
-    start. If SIGTERM arrives before it has installed its handler, it is killed and all rows are lost.
+    finish() sends SIGTERM to the upload process, which then sends the remaining rows. On a busy machine, the
+    upload process takes seconds to start. A SIGTERM before its handler is installed kills it, and all rows
+    are lost.
     """
     deadline = time.monotonic() + seconds
     while not all(map(_handles_sigterm, uploaders())):
@@ -136,10 +137,10 @@ def wait_for_uploader(rank: int, seconds: float) -> None:
 
 
 def wait_for_sync(rank: int, seconds: float) -> None:
-    """Keep the container alive until Pluto's upload process of this rank has ended.
+    """Keep the container alive until this rank's Pluto upload process has ended.
 
-    With WORLD_SIZE > 1, the client's finish() does not wait for that process. If the container ended then,
-    the last rows would be lost.
+    With WORLD_SIZE > 1, the client's finish() does not wait for that process. If the container ended
+    earlier, the last rows would be lost.
     """
     deadline = time.monotonic() + seconds
     while uploaders():
@@ -153,7 +154,7 @@ def wait_for_sync(rank: int, seconds: float) -> None:
 
 
 def uploaders() -> list[Path]:
-    """Return the /proc folders of the upload processes of this PLUTO_DIR in this container."""
+    """Return the /proc folders of the upload processes in this container that use this PLUTO_DIR."""
     own = os.environ["PLUTO_DIR"]
     processes = (PROC / f"{pid}" for pid in OwnProcesses().pids())
     return [each for each in processes if _is_sync(each, own)]
@@ -184,11 +185,11 @@ def main(log: Log = plain_log) -> int:
     faulthandler.enable(file=STDERR)
     at_most(math.inf)
     stacks_on_sigterm()
-    # Imports create a million objects that stay alive. Garbage collection of them, repeatedly and once more
-    # at the end of the interpreter, took a sixth of a rank's CPU time.
+    # Imports create a million objects that are never freed. Scanning them in each garbage collection and at
+    # interpreter shutdown took a sixth of a rank's CPU time.
     gc.disable()
     rank, world, device = init_distributed()
-    # Each process has its own queue. Two clients that share one lose points, even two attempts of one rank.
+    # Each attempt of a rank gets its own queue, because two clients that share a queue lose points.
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
     os.environ["PLUTO_DIR"] = f"/tmp/pluto/rank{rank}-{attempt}"  # noqa: S108
     Path(os.environ["PLUTO_DIR"]).mkdir(parents=True, exist_ok=True)
@@ -231,7 +232,7 @@ def main(log: Log = plain_log) -> int:
     truth.client(client_state.read(os.environ["PLUTO_DIR"]))
     digest = truth.end()
     say(rank, f"done: {digest['count']} points")
-    dist.barrier(device_ids=None if device.index is None else [device.index])  # NCCL would guess the GPU.
+    dist.barrier(device_ids=None if device.index is None else [device.index])  # NCCL must not guess the GPU.
     dist.destroy_process_group()
     at_most(STALL_SECONDS)
     gc.freeze()

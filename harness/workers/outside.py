@@ -1,8 +1,8 @@
-"""Wrap the public calls of Pluto's client in a recorder, without a change to the workers.
+"""Wrap the public functions of Pluto's client to record the calls, without changes to the workers.
 
 `outside_sitecustomize.py` calls `install` in every Python process of a rank's container. When a process
-imports the client, the recorder wraps the client's calls (outside_client.py). It also records which process
-this is and how it ends (outside_process.py). Standard library only, Python 3.9 and later.
+imports the client, the recorder wraps the client's functions (outside_client.py). It also records the
+identity of the process and how it ends (outside_process.py). Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CLIENT = "pluto.op"
 """The module of the client that defines the class of a run."""
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
 LAUNCH = ("HARNESS_NONCE", "HARNESS_LOG", "HARNESS_TRUTH_ROWS")
-"""Variables that a process with a clean environment copies from its ancestors."""
+"""Variables of the launch. A process with a clean environment copies them from an ancestor."""
 _MODULES = {
     "torch.distributed.run": "torchrun",
     "torch.distributed.launch": "torchrun",
@@ -32,21 +32,21 @@ _MODULES = {
 """Modules that launch ranks, with the launcher's name."""
 MAX_ANCESTORS = 64
 RECORDED_BY = "HARNESS_RECORDED_BY"
-"""A variable with the process that records for a rank: "<pid>:<rank>". Child processes inherit it."""
+"""Variable with the process that records a rank, as "<pid>:<rank>". Child processes inherit it."""
 
 
 _inherited: dict[str, str] = {}
 """The environment of the nearest ancestor with the launch's variables, if this process lacks them."""
 _given: dict[str, str] = {}
-"""The launch's variables at the start of this process. A program may clear its environment later."""
+"""The launch's variables at the start of this process. A program can clear its environment later."""
 _installed = False
 
 
 def install() -> None:
     """Wrap the client as soon as this process imports it. Do nothing outside a launch of the harness.
 
-    Python calls this twice if both the .pth file and PYTHONPATH lead here. A process whose HARNESS_NONCE is
-    empty is not recorded.
+    This function is called twice if both the .pth file and PYTHONPATH load it. A process whose HARNESS_NONCE
+    is empty is not recorded.
     """
     global _installed  # noqa: PLW0603
     nonce = os.environ.get("HARNESS_NONCE")
@@ -55,8 +55,8 @@ def install() -> None:
     _installed = True
     _given.update({name: os.environ[name] for name in (*LAUNCH, *RANKS) if name in os.environ})
     is_rank = started_by_torchrun(os.environ)
-    # Handlers run in reverse order, so this one is registered early to run late. `is_rank` is computed now,
-    # because the parent process may be gone at exit.
+    # Exit handlers run in reverse order, so this one is registered early in order to run late. `is_rank` is
+    # computed now, because the parent process can end before this one.
     atexit.register(_at_exit, os.getpid(), is_rank)
     for name in _WRAPPED:
         if name in sys.modules:
@@ -100,12 +100,12 @@ def _inherit() -> bool:
 
 
 class _Finder:
-    """A finder that finds no module itself, but wraps some modules that another finder finds."""
+    """An import finder that delegates to the other finders and wraps some of the modules that they find."""
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return the spec of another finder, with a loader that wraps the module once it is loaded."""
+        """Return another finder's spec with a loader that wraps the module, or None for other modules."""
         if name not in _WRAPPED:
             return None
         for finder in [finder for finder in sys.meta_path if finder is not self]:
@@ -132,7 +132,7 @@ def _after_loading(spec: ModuleSpec) -> None:
 
 
 def _wrap(module: ModuleType) -> None:
-    """Wrap a module's calls. An unexpected module stays unchanged, with a message in the log."""
+    """Wrap the functions of a module. If the module has an unexpected form, write a message to the log."""
     for ours, function in _WRAPPED[module.__name__]:
         try:
             getattr(import_module(f".{ours}", __package__), function)(module)
@@ -147,13 +147,13 @@ _WRAPPED = {
     "torch.distributed.distributed_c10d": (("outside_process", "wrap_group"),),
     "torch.distributed.elastic.agent.server.local_elastic_agent": (("outside_process", "wrap_agent"),),
 }
-"""Module → (module of this package, function) that wrap it. Modules are imported only when needed."""
+"""Module → its wrappers, as (module of this package, function). They are imported only when needed."""
 
 
 def _at_exit(process: int, is_rank: bool) -> None:
     """End the record of this process. A rank that created no run records that it logged nothing.
 
-    A forked child that runs its exit handlers ends its own record.
+    In a forked child that runs exit handlers, this ends the child's own record.
     """
     is_rank = is_rank and os.getpid() == process
     try:
@@ -168,9 +168,9 @@ def _at_exit(process: int, is_rank: bool) -> None:
 
 
 def ended_at_once(complete: bool) -> None:
-    """Write pending records before this process ends without its exit handlers.
+    """Write pending records before this process ends without running its exit handlers.
 
-    The ground truth gets an end frame only if `complete`, when no point can be lost.
+    `complete` means that no point can be lost. Only then does the ground truth get an end frame.
     """
     client = sys.modules.get(f"{__package__}.outside_client")
     recording = getattr(client, "_recording", None)
@@ -186,7 +186,7 @@ def ended_at_once(complete: bool) -> None:
 
 
 def finished_in_a_child() -> None:
-    """Account for the points of a child of the rank after it has finished its runs. Never raises."""
+    """Record the outcome of all points in a child of a rank that has finished its runs. Never raises."""
     client = sys.modules.get(f"{__package__}.outside_client")
     recording = getattr(client, "_recording", None)
     if recording is None or not recording.here or recording.stream.parent is None:
@@ -214,12 +214,12 @@ def rank_here() -> int | None:
 
 
 def variable(name: str) -> str:
-    """Return a variable of the launch, even if the program has cleared its environment, or ""."""
+    """Return an environment variable, even if the program has cleared its environment, or ""."""
     return os.environ.get(name) or _given.get(name, "")
 
 
 def recorded_by(environment: Mapping[str, str], rank: int) -> int | None:
-    """Return the pid of the rank that started this process as a child, or None if this is a rank itself."""
+    """Return the pid of the rank that started this process as a child, or None if this process is a rank."""
     process, _, of_rank = environment.get(RECORDED_BY, "").partition(":")
     if not process.isdecimal() or int(process) == os.getpid() or of_rank != str(rank):
         return None
@@ -237,9 +237,9 @@ def started_by_torchrun(environment: Mapping[str, str]) -> bool:
 
 
 def launcher(words: Sequence[str]) -> str:
-    """Return the name of the launcher of ranks that a command line runs, as a script or a module, or "".
+    """Return the name of the launcher (such as torchrun) that a command line runs, or "".
 
-    A launcher is recorded from its start, because it may fail on its options or end before it reads them.
+    A launcher is recorded as soon as it starts, because it can fail or end before it has read its options.
     """
     left = iter(words[1:])
     for word in left:
@@ -268,8 +268,8 @@ def command_line() -> list[str]:
 def log_of_the_container() -> int:
     """Return a file descriptor of the container's own stdout, even if the program's stdout is redirected.
 
-    Each process opens it once, and the programs that it starts do not inherit it. If the program has closed
-    it, as daemons do, and reused its number, it is opened again.
+    Each process opens the descriptor once, and its child processes do not inherit it. If the program has
+    closed the descriptor, as daemons do, or reused its number, this function opens a new one.
     """
     global _log  # noqa: PLW0603
     if _log is None or _file(_log[0]) != _log[1]:

@@ -1,8 +1,8 @@
-"""Account for every value that a program passes to `run.log`: whether Pluto's client queued it, or why not.
+"""Record for every value passed to `run.log` whether Pluto's client queued it, and if not, why.
 
 `leaves` lists the values of a call, a `Queue` records what the client adds to its own queue during the call,
-and `Account.close_call` compares the two. Nothing is predicted: the client's rules (client_rules.py) only
-provide the wording of the reason. Standard library only, Python 3.9 and later.
+and `Account.close_call` compares the two. The outcome is observed, not predicted: the client's rules
+(client_rules.py) only provide the wording of the reason. Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from typing import Any, Callable  # noqa: UP035 - Python 3.9
 from . import client_rules
 
 MAX_DEPTH, MAX_LEAVES = 20, 10_000
-"""Limits for one nested value. Leaves beyond them count as one."""
+"""Containers in a value are examined up to this nesting depth and this number of leaves."""
 MAX_ENTRIES = 1000
-"""Maximum number of entries, one for each key and reason. All further values share one entry."""
+"""Maximum number of entries for keys and reasons. All further values share one entry."""
 METRIC = 0
-"""RecordType.METRIC of pluto.sync.store."""
+"""The value of RecordType.METRIC in pluto.sync.store."""
 NOTHING_QUEUED = "the client queued nothing of it"
 
 
 class Queued:
-    """What the client queued during one call of `log`: numbers by name, and names of everything else."""
+    """What the client queued during one call of `log`: numbers by metric name, and names of other values."""
 
     __slots__ = ("metrics", "others", "steps")
 
@@ -39,8 +39,8 @@ class Queue:
     def __init__(self, store: Any, past: Callable[[Mapping[str, Any], Any, Any], None]) -> None:
         """Wrap the methods of `store`. Raises AttributeError if it is not the queue of a supported client.
 
-        `past` is called with the numbers, the step and the time (ms) of each record that is queued outside
-        a call of `log`.
+        `past` is called for each record that is queued outside a call of `log`, with its numbers, step and
+        time (ms).
         """
         self._calls = threading.local()
         enqueue, batch, file = store.enqueue, store.enqueue_batch, store.enqueue_file
@@ -73,7 +73,7 @@ class Queue:
         return getattr(self._calls, "now", None)
 
     def begin(self) -> Queued:
-        """Start to collect what this thread queues, and return the collection."""
+        """Start to collect what this thread queues. Return the object that collects it."""
         self._calls.now = queued = Queued()
         return queued
 
@@ -92,7 +92,7 @@ class Queue:
 
 
 class Leaf:
-    """One value of a call, with its key, and its number if it is one."""
+    """One value passed to `log`, with its key. `number` is None if the value is not a number."""
 
     __slots__ = ("depth", "kind", "last", "name", "number", "path", "value")
 
@@ -103,7 +103,7 @@ class Leaf:
 
 
 def leaves(name: Any, value: Any, read: Callable[[Any], Any]) -> list[Leaf]:
-    """Return the leaves of one value. `read` returns the number that the client reads from it, or None."""
+    """Return the leaves of a value. `read` returns the number that the client reads from a leaf, or None."""
     found: list[Leaf] = []
     text = name if isinstance(name, str) else repr(name)[:80]
     if isinstance(value, list):
@@ -136,7 +136,7 @@ def _nested(
 
 
 def _inner(value: Any) -> Iterator[tuple[Any, Any]] | None:
-    """Return the entries of a container, or None for a leaf. Call nothing that may consume the value."""
+    """Return the entries of a container, or None for a leaf. Iterators are leaves and are not consumed."""
     if isinstance(value, (str, bytes, int, float)) or value is None:
         return None
     kind = type(value)
@@ -155,7 +155,7 @@ class Account:
     """Counts the values that one process passed to the client, by outcome. Not thread-safe."""
 
     def __init__(self, tell: Callable[[list[Any]], None]) -> None:
-        """`tell` is called with the entry of each key and reason when it first occurs."""
+        """`tell` is called with an entry when its key and reason first occur."""
         self.handed = self.logged = self.past = 0
         self.unseen = ""
         """Why the client's queue could not be watched, or ""."""
@@ -163,10 +163,10 @@ class Account:
         self._left: dict[tuple[str, str, str], list[Any]] = {}
         """(key, type, reason) → [key, type, reason, count, first step, last step]."""
         self._queued = False
-        """Whether the client has queued anything at all."""
+        """Whether the client has queued at least one value."""
 
     def same(self, data: Mapping[str, Any], queued: Queued, step: Any) -> bool:
-        """Count a call of plain numbers that equals its record in the queue. Return False for other calls."""
+        """Count a call's values and return True if the client queued exactly these numbers."""
         if queued.metrics != data or len(queued.steps) != 1 or type(step) is not int or step < 0:
             return False
         if queued.steps[0] != step or step > client_rules.MAX_STEP:
@@ -179,7 +179,11 @@ class Account:
     def close_call(
         self, came: list[Leaf], queued: Queued | None, step: Any, otherwise: str, asked_by: Exception | None
     ) -> None:
-        """Compare a call's values with the queued ones. `otherwise` is why this run queues nothing, or ""."""
+        """Compare the values of a call with those that the client queued, and count them.
+
+        `otherwise` is the reason why this run queues nothing, or "". `asked_by` is the exception that the
+        client raised, or None.
+        """
         self._queued |= queued is not None and bool(queued.metrics or queued.others)
         refused = client_rules.refused(step)
         moved = self._moved(queued, step)
@@ -262,7 +266,7 @@ class Account:
 
 
 def _equal(queued: Any, number: Any) -> bool:
-    """Return whether the client will send this number. It drops a bool at the upload."""
+    """Return whether the queued value is the given number. False for a bool, which is dropped at upload."""
     if isinstance(queued, bool) or not isinstance(queued, (int, float)):
         return False
     return queued is number or queued == number or (queued != queued and number != number)  # noqa: PLR0124

@@ -1,9 +1,10 @@
 """Record what a program passes to Pluto's client, with wrappers that do not change the client's behaviour.
 
-A point is recorded before the client receives it: with the caller's name, the value that the client would
-send, and the step that the client assigns if the caller passes none (pluto-ml 0.0.29, op.py). Files, tables,
-histograms and text are not points. When the client returns, every value of the call is accounted for
-(outside_account.py). Standard library only, Python 3.9 and later.
+A point is recorded before the client receives it, with the caller's metric name and the value that the client
+would send. If the caller passes no step, the recorder computes the step that the client would assign
+(pluto-ml 0.0.29, op.py). Files, tables, histograms and text are not points. After the client has returned,
+the recorder determines which values were queued (outside_account.py). Standard library only, Python 3.9 and
+later.
 """
 
 from __future__ import annotations
@@ -26,21 +27,21 @@ from .outside_account import Account, Leaf, Queue, Queued
 
 
 class Stream(Recorder):
-    """Writes the frames of the recorder around the client. Rows of one call share a frame."""
+    """Writes the frames of the recorder around the client. The rows of one `log` call share a frame."""
 
     mark: ClassVar[dict[str, str]] = {"s": "outside"}
     _in_call = False
     _run = 0
 
     def __init__(self, nonce: str, rank: int, parent: int | None = None, **named: Any) -> None:
-        """`parent` is the pid of the rank, if this process is a child of it."""
+        """`parent` is the rank's pid if this process is a child of a rank, otherwise None."""
         self.parent = parent
         super().__init__(nonce, rank, **named)
         self._names: set[str] = set()
 
     @property
     def fd(self) -> int:
-        """The container's own stdout, which is opened again if the program has closed it."""
+        """The container's own stdout, which is reopened if the program has closed it."""
         return outside.log_of_the_container()
 
     @fd.setter
@@ -55,7 +56,11 @@ class Stream(Recorder):
     def call(
         self, rows: list[tuple[str, int, float]], time_ms: int, run: int = 0, same_run: bool = True
     ) -> None:
-        """Record the points of one call. `run` numbers the run objects in the order of their `init`."""
+        """Record the points of one `log` call.
+
+        `run` is the index of the run object, in order of `init`. `same_run` is true if that object logs to
+        the same run as the first one.
+        """
         if run != self._run:
             self.flush()
             self._write({"k": "init", "number": run, "same_run": same_run})
@@ -82,11 +87,11 @@ class Stream(Recorder):
             self._warn(metric, "name", f"Pluto's client renames {metric!r} to {name!r}")
 
     def rounded(self, metric: str, step: int, value: Any, sent: client_rules.Sent) -> None:
-        """Report in the log and record that the run will contain a different number."""
+        """Record, and write to the log, that the run will contain a different number."""
         self._tell(metric, step, value, sent)
 
     def left_out(self, entry: list[Any]) -> None:
-        """Report in the log and record at once that the client dropped a value for a new reason."""
+        """Record at once, and write to the log, that the client dropped a value for a new reason."""
         key, kind, why, _, step, _ = entry
         if kind != "NoneType":
             self._warn(key, why, f"{key!r} ({kind}) at step {step} was not logged: {why}")
@@ -103,18 +108,18 @@ class Stream(Recorder):
 
 
 class Handed(dict):  # type: ignore[type-arg]
-    """The data for the client in place of the caller's: the same entries, with each tensor read once."""
+    """The data passed to the client: the caller's entries, with each tensor replaced by its number."""
 
     def __init__(self, entries: list[tuple[Any, Any]]) -> None:
         super().__init__(entries)
         self._entries = entries
 
     def items(self) -> Any:
-        return self._entries  # These include duplicate keys.
+        return self._entries  # Unlike a dict, this list can have duplicate keys.
 
 
 class Call:
-    """One call of `log`: the data and step to pass to the client, and the values from the caller."""
+    """One call of `log`: the data and step for the client, and the values that the caller passed."""
 
     def __init__(self, data: Any, step: Any, otherwise: str) -> None:
         self.data, self.step, self.otherwise = data, step, otherwise
@@ -127,14 +132,14 @@ MAX_NAMES = 100_000
 
 
 class Outside:
-    """The recording of one process. Thread-safe. A forked child creates its own."""
+    """The recording of one process. Thread-safe. A forked child creates its own instance."""
 
     def __init__(self, stream: Stream) -> None:
         self.stream = stream
         self.queue: str | None = None
         """The path of the client's own queue, a database."""
         self.counting = threading.RLock()
-        """Locked during a call of `log` without a step."""
+        """Locked while `log` is called without a step."""
         self._pid = os.getpid()
         self._lock = threading.RLock()
         self._account = Account(stream.left_out)
@@ -150,11 +155,11 @@ class Outside:
 
     @property
     def here(self) -> bool:
-        """Return whether this process itself records, and is not a fork of the process that does."""
+        """Return whether the current process created this object, and did not inherit it through a fork."""
         return self._pid == os.getpid()
 
     def known(self, op: Any) -> tuple[int, bool, Queue | None]:
-        """Return the entry of a run object in `_runs`. The first call starts to watch its queue."""
+        """Return the entry of a run object in `_runs`. The first call adds it and wraps the run's queue."""
         with self._lock:
             if op in self._runs:
                 return self._runs[op]
@@ -172,10 +177,10 @@ class Outside:
             return self._runs[op]
 
     def take(self, op: Any, data: Any, step: Any, timestamp: Any) -> Call:
-        """Record one call of `log` before the client receives it.
+        """Record one call of `log`, and return the call to pass to the client.
 
-        The client receives the caller's data, with each tensor replaced by the number that the client would
-        read. Tensors are read only once, here, because each read waits for the device.
+        In the returned data, each tensor is replaced by the number that the client would read. Tensors are
+        read only once, here, because each read waits for the device.
         """
         number, same_run, queue = self.known(op)
         manager, mode = op._sync_manager, op.settings.mode
@@ -212,7 +217,7 @@ class Outside:
         return call
 
     def close(self, op: Any, call: Call, raised: Exception | None) -> None:
-        """Account for the values of a call after the client has returned from it. Never raises."""
+        """Record the outcome of each value after the client has returned from a call. Never raises."""
         try:
             queue = self._runs[op][2]
             if queue is not None:
@@ -245,7 +250,7 @@ class Outside:
             self.failed(error)
 
     def made(self, op: Any) -> None:
-        """Record the settings of a run object that decide whether its client uploads."""
+        """Record whether the client of a run object uploads, and where its queue is."""
         mode, uploads = str(op.settings.mode), bool(op.settings.sync_process_enabled)
         queue = "" if op._sync_manager is None else str(op._sync_manager.db_path)
         with self._lock:
@@ -265,7 +270,7 @@ class Outside:
             outside.say(f"could not even record that: {another!r}")
 
     def end(self) -> None:
-        """End the record. Omit the end frame after an uncaught exception, because points may be missing."""
+        """End the record. After an uncaught exception, omit the end frame, because points may be missing."""
         with self._lock:
             if self._ended:
                 return
@@ -278,7 +283,7 @@ class Outside:
             self.stream.end()
 
     def pause(self) -> None:
-        """Account for everything so far, in a child of the rank, which a pool may kill at any time."""
+        """Record the outcome of all values so far, because a pool can kill this child process at any time."""
         with self._lock:
             if not self._ended:
                 self.stream.guarded(self.stream.flush)
@@ -294,7 +299,7 @@ _recording: Outside | None = None
 
 
 def wrap(module: ModuleType) -> None:
-    """Wrap the class of a run in the client's module `pluto.op`. Raises AttributeError if it is missing."""
+    """Wrap the run class of the client's module `pluto.op`. Raises AttributeError if the class is missing."""
     run: Any = module.Op
     run.__init__, run.log = _around_init(run.__init__), _around_log(run.log)
 
@@ -313,7 +318,7 @@ def crashed() -> bool:
 
 
 def begin() -> None:
-    """Start recording if this process is a rank, or a child of a rank that logs too."""
+    """Start recording if this process is a rank or a child process of a rank."""
     global _recording  # noqa: PLW0603
     if _recording is not None and _recording.here:
         return
@@ -366,8 +371,8 @@ def _around_log(original: Callable[..., Any]) -> Callable[..., Any]:
         recording = _recording_here()
         if recording is not None:
             # The client stores the step in the run object until it queues the point, so another thread could
-            # change it meanwhile. The lock prevents that for steps that the client assigns. A change of a
-            # step that the caller passed must be detected, not prevented.
+            # change it meanwhile. The lock prevents that for steps that the client assigns. For a step that
+            # the caller passed, the recorder must detect the change, not prevent it.
             with recording.counting if step is None else nullcontext():
                 try:
                     timestamp = options.get("timestamp", rest[1] if len(rest) > 1 else None)
@@ -418,14 +423,14 @@ def _entries(data: Any) -> list[tuple[Any, Any]] | None:
 
 
 def _number(read: dict[int, Any], value: Any) -> Any:
-    """Return the number that the client reads from a value, or None. `read` caches the numbers by id."""
+    """Return the number that the client reads from a value, or None. `read` caches numbers by object id."""
     if isinstance(value, (int, float)):
         return value
     if id(value) in read:
         return read[id(value)]
     try:
         number = value.item()
-    except Exception:  # Not a tensor, or a tensor of several numbers. The client drops it too.
+    except Exception:  # The value is no tensor, or has several numbers. The client drops it too.
         return None
     if isinstance(number, (int, float)):
         if not isinstance(number, bool):  # The client queues a tensor of a bool, but not a bool.
@@ -446,7 +451,7 @@ def _read(value: Any, read: dict[int, Any]) -> Any:
 
 
 def _milliseconds(timestamp: Any) -> int:
-    """Return the time (ms) that the client assigns to the points: the caller's if it is valid, else now."""
+    """Return the caller's timestamp in ms if the client would accept it, otherwise the current time."""
     given = isinstance(timestamp, (int, float)) and not isinstance(timestamp, bool)
     seconds = timestamp if given and 0 < timestamp < float("inf") else time.time()
     return int(seconds * 1000)

@@ -1,10 +1,10 @@
 """Determine the exit code with which this interpreter shuts down. Python does not pass it to exit handlers.
 
-From Python 3.12 on, the interpreter reports each exception that leaves a frame, and therefore the SystemExit
-that leaves the program's main module. Before that, `sys.exit`, `exit` and `quit` are replaced by functions
-that raise a subclass of SystemExit, which detects that the shutdown reads its code. A SystemExit that the
-program raises itself is not detected there, so the code is unknown if the program's source raises one.
-Standard library only, Python 3.9 and later.
+From Python 3.12 on, sys.monitoring reports each exception that leaves a frame, including the SystemExit that
+leaves the main module. In earlier versions, this module replaces `sys.exit`, `exit` and `quit` with functions
+that raise a subclass of SystemExit. The subclass detects when the interpreter reads the exit code at
+shutdown. A SystemExit that the program raises directly is not detected in these versions. If the source
+contains such a `raise`, the exit code is unknown. Standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ MAX_MODULES, MAX_SOURCE = 500, 2_000_000
 _TOOLS = (4, 3)
 """Tool ids of sys.monitoring that Python does not reserve."""
 _RAISED = re.compile(rb"^(?!\s*except\b).*\bSystemExit\b", re.MULTILINE)
-"""A line that names SystemExit, other than to catch it."""
+"""Matches a line that names SystemExit, except in an `except` clause."""
 _asked: object = None
-"""The argument of the SystemExit that ended the program's own module, or None."""
+"""The argument of the SystemExit that ended the main module, or None."""
 _watched = _watching = False
 
 
@@ -89,7 +89,7 @@ class _Leaving(SystemExit):
         asked = self.args[0] if self.args else None
         try:
             sys._getframe(1)
-        except ValueError:  # No Python frame is the caller, so the interpreter is.
+        except ValueError:  # The caller is no Python frame, so it is the interpreter.
             _asked = asked
         return asked
 
@@ -106,7 +106,7 @@ def _watch_calls() -> None:
     sys.exit = _exit
     quitter: Any = type(getattr(builtins, "exit", None))
     if quitter.__name__ != "Quitter":
-        return  # Python runs without `site`, or the program has an `exit` of its own.
+        return  # Python runs without `site`, or the program has replaced `exit`.
 
     def leave(_: Any, code: object = None) -> NoReturn:
         with contextlib.suppress(Exception):

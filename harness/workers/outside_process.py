@@ -1,10 +1,10 @@
-"""Record the identity of a process, its view of the world of ranks, and its end. Record torchrun's agent too.
+"""Record a process's identity, rank, world size and end. Also record what torchrun's agent does.
 
 Each event is one line on the container's own stdout, even if the script redirects its output:
 
     @process1 <base64 of compact JSON> <MAC>        (framed as in truth_frames.py)
 
-The JSON has "k" (kind) and "id" ("<pod uid>/<pid>/<start time in ticks>"), and by its kind
+The JSON has "k" (kind), "id" ("<pod uid>/<pid>/<start time in ticks>"), and fields that depend on the kind:
     {"k":"start","pid":n,"ppid":n,"host":h,"role":"agent"|"rank"|"python","argv":[...],"env":{...},"t":ms}
                                and, if it runs under `timeout N`, "limit":"timeout N","limit_since_ms":ms
     {"k":"group","rank":n,"world":n,"t":ms}                torch.distributed was initialised
@@ -33,18 +33,18 @@ from typing import Any
 from . import outside, outside_exit
 
 MAX_COMMAND, MAX_ARGUMENT = 1200, 200
-"""Maximum length in characters of a command line and of each of its words, so that they fit a frame."""
+"""Maximum length in characters of a command line and of each of its words, so that they fit into a frame."""
 WORLD = (
     *("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE"),
     *("MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RESTART_COUNT", "TORCHELASTIC_MAX_RESTARTS"),
     *("TORCHELASTIC_RUN_ID", "PET_NNODES", "PET_STANDALONE", "PET_NPROC_PER_NODE"),
 )
-"""Environment variables that define a process's view of the world of ranks."""
+"""Environment variables that contain a process's rank, world size and rendezvous."""
 HEADER = "X-Harness-Process"
 """The request header with the identity of the process (harness/tracker/api/http.py)."""
 MAX_ANCESTORS = 8
 _MEMORY_EVENTS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
-"""Files of the container's cgroup, of version 2 and of version 1."""
+"""Files that count the OOM kills in the container, for cgroup v2 and v1."""
 _DURATION = re.compile(r"\d+(\.\d+)?[smhd]?$")
 _POD = re.compile(r"/pods/([0-9a-f]{8}-[0-9a-f-]{27})/")
 _PROCESS_EXIT = os._exit
@@ -75,7 +75,7 @@ def _here() -> _State:
 
 @functools.lru_cache(maxsize=1)
 def identity() -> str:
-    """Return "<pod uid>/<pid>/<start time in ticks>". The pod uid is "" if no mount shows it."""
+    """Return "<pod uid>/<pid>/<start time in ticks>". The pod uid is "" if no mount path contains it."""
     return _identity_of(str(os.getpid()))
 
 
@@ -88,7 +88,7 @@ def _identity_of(pid: str) -> str:
 
 
 def start(role: str = "python") -> None:
-    """Record once that this process runs, and arrange that its end is recorded. Never raises.
+    """Record that this process runs, and make sure that its end is recorded. Never raises.
 
     `role` is "rank" for a process that torchrun started as a rank, and "agent" for torchrun or another
     launcher. Any other process is recorded when it initialises torch.distributed or starts Pluto's client.
@@ -116,7 +116,7 @@ def end(how: str, code: int | None, error: str = "") -> None:
 
 
 def at_exit() -> None:
-    """Record the end of an interpreter that shuts down after an exception, `sys.exit` or its last line."""
+    """Record how the interpreter ends: by an exception, by `sys.exit`, or after the script's last line."""
     error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
     if error is not None:
         end("exception", 1, f"{type(error).__name__}: {error}")
@@ -148,7 +148,7 @@ def write(event: dict[str, Any]) -> None:
 
 
 def _arguments() -> list[str]:
-    """Return the command line of this process, cut to fit a frame."""
+    """Return the command line of this process, truncated to fit into a frame."""
     room, kept = MAX_COMMAND, []
     for word in outside.command_line():
         if room <= 0:
@@ -159,7 +159,7 @@ def _arguments() -> list[str]:
 
 
 def _limit() -> dict[str, Any]:
-    """Return the `timeout N` command among the ancestors of this process and its start time, or {}."""
+    """Return the command and start time of a `timeout N` process that is an ancestor of this one, or {}."""
     pid = os.getppid()
     for _ in range(MAX_ANCESTORS):
         try:
@@ -237,7 +237,7 @@ def wrap_group(module: ModuleType) -> None:
 
 
 def wrap_run(module: ModuleType) -> None:
-    """Record that this process uses Pluto's client, and which of its runs it finished (`pluto.op`)."""
+    """Record that this process uses Pluto's client, and track its unfinished runs (`pluto.op`)."""
     run: Any = module.Op
     begin, finish = run.__init__, run.finish
 
@@ -273,7 +273,7 @@ def wrap_interface(module: ModuleType) -> None:
 
 
 def wrap_uploader(module: ModuleType) -> None:
-    """Add the identity of the process whose points are uploaded to each upload (`pluto.sync.process`)."""
+    """Add to each upload the identity of the process that logged the points (`pluto.sync.process`)."""
     uploader: Any = module._SyncUploader
     original = uploader._get_headers
 
@@ -296,7 +296,7 @@ def uploads_for() -> str:
 def wrap_agent(module: ModuleType) -> None:
     """Record what torchrun's agent does (`torch.distributed.elastic.agent.server.local_elastic_agent`).
 
-    The methods are the same in PyTorch 2.0 to 2.12. Calls of a method that is missing are not recorded.
+    The wrapped methods are the same in PyTorch 2.0 to 2.12. If one is missing, its calls are not recorded.
     """
     agent: Any = module.LocalElasticAgent
     for name, told in (("_start_workers", _workers), ("_monitor_workers", _failed)):
@@ -337,7 +337,7 @@ def _tell_after(owner: Any, name: str, told: Callable[[Any, Any], None]) -> None
 
 
 def _workers(agent: Any, pids: dict[int, int]) -> None:
-    """Record the ranks that an agent started, with the numbers that its rendezvous assigned."""
+    """Record the ranks that an agent started, with the rank numbers from its rendezvous."""
     start("agent")
     group = agent.get_worker_group()
     spec = group.spec

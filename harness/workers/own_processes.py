@@ -1,8 +1,8 @@
 """Find the container's own processes: those in the cgroup of this process or in a cgroup below it.
 
 With hostPID or shareProcessNamespace, /proc also lists processes of other containers, which the harness must
-not signal, wait for or inspect. own_processes.sh has the same rule for shells. Standard library only, Python
-3.9.
+not signal, wait for or inspect. own_processes.sh implements the same rule for shell scripts. Standard
+library only, Python 3.9.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""Run one generated training program, and keep a journal of it: python3 program.py PROGRAM.
+"""Run a generated training program, and write a journal of its calls: python3 program.py PROGRAM.
 
 PROGRAM is base64 of the JSON that harness/faults/program.py generates. Each process writes a journal below
-FOLDER, on a disk that outlives the container. Each line is synced before its event: the start of a process,
-each call of `run.log` with all its values, and the end with the exit code. Only the oracle reads the journals
-(harness/faults/program_oracle.py). A process without a line "end" was ended from outside.
+FOLDER, on a disk that outlives the container. The journal has a line for the start of the process, for each
+call of `run.log` with all its values, and for the end with the exit code. Each line is synced to disk before
+its event. If the journal has no "end" line, the process was killed from outside. Only the oracle reads the
+journals (harness/faults/program_oracle.py).
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ FOLDER = os.environ.get("PROGRAM_JOURNALS", "/witness")
 UPLOAD_SECONDS = 60.0
 CODES = {"os._exit 3": 3, "sys.exit 3": 3, "SystemExit 3": 3, "sys.exit text": 1, "exception": 1}
 CODES |= {"SIGKILL": 137, "SIGTERM": 143, "SIGABRT": 134, "interrupt": 130, "SIGINT": 130}
-"""Exit codes of the ends that are failures."""
+"""Way to end the process → exit code, for the ways that are failures."""
 KEPT_VARIABLES = ("PLUTO_", "PATH", "HOME", "NO_PROXY")
-"""Prefixes of the variables that a clean environment keeps, so that the client can reach the tracker."""
+"""Prefixes of the variables in a clean environment, which the client needs to reach the tracker."""
 
 
 class OnlyItems:
@@ -65,7 +66,7 @@ class Journal:
 
 
 def value_of(kind: str, number: float) -> tuple[Any, list[float | None]]:
-    """Return a value of a kind, and the numbers in it. None stands for a value that is not a number."""
+    """Return a value of the given kind, and the list of its numbers, with None for each non-number."""
     import numpy
 
     plain: dict[str, Any] = {
@@ -115,7 +116,7 @@ def value_of(kind: str, number: float) -> tuple[Any, list[float | None]]:
 def entries_of(
     spec: list[Any], prefix: str, own: str, number: float
 ) -> tuple[dict[str, Any], list[list[Any]]]:
-    """Return the mapping for one call, and [name, kind, number] of each value in it.
+    """Return the mapping for one call of `log`, and [name, kind, number] for each value in it.
 
     An entry of `spec` is [name, kind], or [name, "nested" or "items", spec of the inner mapping].
     """
@@ -139,7 +140,7 @@ def encoded(number: float | None) -> float | str | None:
 
 
 def wrapped(data: dict[str, Any], container: str) -> Any:
-    """Return the mapping of a call as an object of the given type."""
+    """Return the mapping of a call, converted to the given type of mapping."""
     kinds: dict[str, Any] = {
         "dict": dict,
         "ordered": collections.OrderedDict,
@@ -151,7 +152,7 @@ def wrapped(data: dict[str, Any], container: str) -> Any:
 
 
 def step_of(kind: str, step: int) -> Any:
-    """Return a step of a kind. For None, the client counts the steps."""
+    """Return a step of the given kind. If it is None, the client counts the steps."""
     import numpy
 
     kinds: dict[str, Any] = {
@@ -166,7 +167,7 @@ def step_of(kind: str, step: int) -> Any:
 
 
 class Program:
-    """One process of the program."""
+    """One process of a generated program."""
 
     def __init__(self, spec: dict[str, Any], role: str, folder: str) -> None:
         self.spec, self.role, self.folder = spec, role, folder
@@ -185,7 +186,7 @@ class Program:
         self.run = pluto.init(project=os.environ.get("PLUTO_PROJECT", "e2e"), name=f"program-{self.rank}")
 
     def log(self, call: dict[str, Any], own: str, offset: int = 0) -> None:
-        """Write a call to the journal, then make it."""
+        """Write a call of `log` to the journal, then make the call."""
         step = call["step"] + offset
         data, leaves = entries_of(call["data"], "", own, call["number"] + self.rank / 8 + offset / 64)
         given = step_of(call["step_kind"], step)
@@ -199,7 +200,7 @@ class Program:
             self.run.log(wrapped(data, call["container"]), step=given)
 
     def calls(self, part: list[dict[str, Any]], name: str, offset: int = 0) -> None:
-        """Make the calls in each of several threads, each thread with its own metrics."""
+        """Make the calls in this thread and in each additional thread. Each thread has its own metrics."""
         own = f"/{name}{self.rank}"
         threads = [
             threading.Thread(target=self.one_by_one, args=(part, f"{own}.{at}", offset))
@@ -221,9 +222,9 @@ class Program:
     def close_run(self) -> None:
         """Finish the run, and wait until the client's upload process has ended.
 
-        In a world of several ranks, `finish` itself does not wait.
+        With several ranks, `finish` itself does not wait.
         """
-        if self.spec["patient"]:  # `finish` sends SIGTERM, which kills an upload process that just started.
+        if self.spec["patient"]:  # `finish` sends SIGTERM, which kills an upload process without a handler.
             self.wait_until(lambda: all(map(_handles_sigterm, self.uploads())))
         if self.spec["finish"]:
             self.run.finish()
@@ -232,8 +233,8 @@ class Program:
     def uploads(self) -> list[Path]:
         """Return the /proc folders of the upload processes of this process's queue.
 
-        With a shared /proc, this also reads the command lines of other containers, but does not select their
-        processes: only this process's own upload processes have the queue's folder in their arguments.
+        If containers share /proc, this also reads the command lines in other containers. It does not select
+        processes there, because only this process's upload processes have the queue's folder as an argument.
         """
         own = os.environ["PLUTO_DIR"].encode()
         return [each for each in Path("/proc").iterdir() if each.name.isdigit() and _uploads(each, own)]
@@ -283,7 +284,7 @@ class Program:
             subprocess.run([sys.executable, "-c", "print('a helper that logs nothing')"], check=False)
 
     def forked(self) -> None:
-        """Log to the parent's run, and end without the parent's exit handlers."""
+        """Log to the parent's run, and exit without running the parent's exit handlers."""
         self.journal, self.role = Journal(self.folder, "child"), "child"
         try:
             for call in self.spec["child_calls"]:
@@ -294,7 +295,7 @@ class Program:
 
     # -- the end -----------------------------------------------------------------------------------------
     def end(self, how: str) -> None:
-        """End the process as `how` specifies. Return if it is to end with the script."""
+        """End the process in the way that `how` names. Return if the script is to continue to its end."""
         self.journal.write("end", how=how, code=CODES.get(how, 0))
         if how.startswith("SIG"):
             os.kill(os.getpid(), getattr(signal, how))
@@ -353,7 +354,7 @@ class Program:
         return None
 
     def as_child(self) -> None:
-        """Log with a client of its own."""
+        """Log in a child process that has its own client."""
         self.open_run()
         for call in self.spec["child_calls"]:
             self.log(call, f"/child{self.rank}")
@@ -361,7 +362,7 @@ class Program:
         self.journal.write("end", how="return", code=0)
 
     def again(self) -> None:
-        """Log the second half of the calls, as the program that replaced the rank by exec."""
+        """Log the second half of the calls after the rank has replaced itself by exec."""
         self.open_run()
         self.calls(self.spec["calls"][len(self.spec["calls"]) // 2 :], "rank")
         self.close_run()
@@ -369,12 +370,12 @@ class Program:
 
 
 def started(spec: dict[str, Any], folder: str) -> None:
-    """Run a child process of `multiprocessing`."""
+    """Run the program in a child process of `multiprocessing`."""
     Program(spec, "child", folder).as_child()
 
 
 def _uploads(process: Path, own: bytes) -> bool:
-    """Return whether this is a running upload process of the client's queue."""
+    """Return whether a process is running and uploads the queue in the folder `own`."""
     try:
         command = (process / "cmdline").read_bytes()
         state = (process / "stat").read_text().rsplit(")", 1)[1].split()[0]

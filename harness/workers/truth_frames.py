@@ -1,38 +1,39 @@
 """The ground-truth wire format: authenticated lines on a rank's stdout that record what it logged.
 
-Standard library only: ranks import it inside the pod, and the harness imports it to read the logs.
+Standard library only, because ranks import this module in their pods. The harness imports it to read logs.
 
 A frame is one line, at most MAX_LINE bytes (one atomic pipe write):
 
     @truth1 <base64 of compact JSON> <first 32 hex digits of HMAC-SHA256(nonce, base64 text)>
 
-The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (seq), and by its kind
+The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (sequence number), and fields that depend on the kind:
     {"k":"start","t":time_ms,"host":hostname,"pid":n,"restart":n,"max_restarts":n,"world":n}
     {"k":"rows","n":first_row_number,"rows":[[metric, step, value, time_ms], ...]}
     {"k":"block","metric":m,"first":step,"last":step,"count":c,"sha256":hex}
-        and "ordered": whether the metric's steps have only risen so far. With "kept": true, a block of the
-        rows that Pluto keeps of a metric whose steps fell or repeated, by step, and "again": how many of its
-        points had different values, "older": how many keep an older value
+        and "ordered": whether the metric's steps have only risen so far. With "kept": true, the block has the
+        rows that Pluto keeps of a metric whose steps fell or repeated, sorted by step. "again" is then the
+        number of points with different values, and "older" the number of points that keep an older value.
     {"k":"code","facts":[[what, name, value], ...]}     see code_digest.py
     {"k":"client","whole":bool,"sent":{m:[[first,last],...]},"unsent":{...},"error":text}
     {"k":"settings","mode":text,"uploads":bool,"queue":path}
     {"k":"fault","text":why_rows_may_be_missing}
-    {"k":"batching","rows":n}    from here on up to n - 1 rows may wait for the next frame
+    {"k":"batching","rows":n}    from now on, up to n - 1 rows can wait for the next frame
     {"k":"init","number":n,"same_run":bool}    the next rows come from the n-th init of the process
     {"k":"left","left":[[key, type, why, values, first_step, last_step], ...]}
     {"k":"account","handed":n,"logged":n,"left":n,"past":n,"unseen":text}
     {"k":"rewrite","metric":m,"step":text,"was":text,"kept":bool,"why":text}
-    {"k":"metrics","metrics":[[metric, rows, sha256], ...]}    of an attempt with blocks, before its end
+    {"k":"metrics","metrics":[[metric, rows, sha256], ...]}    only for an attempt with blocks, before its end
     {"k":"end","count":rows_in_all,"sha256":root}
 A "left" frame is written when the client drops a value for a new reason, and once more, with all counts,
-before the "account" frame (outside_account.py). "init" is written when rows come from another init than the
-rows before them. A "fault" with a negative seq was written by a child of the rank, outside the sequence.
+before the "account" frame (outside_account.py). "init" is written when rows come from a different init than
+the previous rows. A "fault" with a negative "q" was written by a child process of the rank, and
+is not part of the sequence.
 Frames of the recorder around the client (outside_client.py) also have "s":"outside".
 A rank has several attempts if torchrun restarts it or its pod is created again. Each attempt has its own id;
 "restart" is torchrun's restart count, or null without torchrun.
-`seq` counts an attempt's frames from 0, so a gap is a lost frame. Blocks stand for rows past the row limit,
-which are not in the log. A line whose MAC does not match the launch's nonce is not ground truth.
-Values are finite numbers as JSON numbers, or the strings "NaN", "Infinity", "-Infinity".
+"q" counts an attempt's frames from 0, so a gap means a lost frame. Blocks represent the rows beyond the row
+limit, which are not in the log. A line whose MAC does not match the launch's nonce is not ground truth.
+Finite values are JSON numbers. Other values are the strings "NaN", "Infinity", "-Infinity".
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ from typing import Any
 
 MARK = "@truth1 "
 PROCESS_MARK = "@process1 "
-"""Mark of the lines of outside_process.py, about a process's identity and end."""
+"""Prefix of the lines in which outside_process.py records a process's identity and end."""
 EXIT_MARK = "@exit1 "
-"""Mark of a line of harness/launch/files/worker_init.sh: "@exit1 <nonce> <exit code of the command>"."""
+"""Prefix of a line from harness/launch/files/worker_init.sh: "@exit1 <nonce> <exit code of the command>"."""
 MAX_LINE = 4000
 _compact = json.JSONEncoder(separators=(",", ":")).encode
 _FRAMES = {
@@ -74,7 +75,7 @@ def decode_value(value: float | str) -> float:
 
 
 def row_bytes(metric: str, step: int, value: float) -> bytes:
-    """Return the canonical bytes of one row, for digests: identical doubles give identical bytes."""
+    """Return the canonical bytes of one row, for digests. Identical doubles give identical bytes."""
     return _compact([metric, int(step), encode_value(value)]).encode() + b"\n"
 
 

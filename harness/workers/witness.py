@@ -3,9 +3,9 @@
     torchrun … /workspace/witness.py BEHAVIOUR RANK
 
 BEHAVIOUR is `healthy`, `unaided` (the worker records no ground truth, like a worker that does not use the
-harness), or a fault of faulty.py or faulty_client.py on that rank. FOLDER is mounted from the node, and only
-the harness's oracle reads it (harness/faults/oracle.py). Each row is written before the client receives it:
-rank, metric, step and value as JSON.
+harness), or a fault of faulty.py or faulty_client.py on rank RANK. The files are in a folder that is mounted
+from the node. Only the harness's oracle reads them (harness/faults/oracle.py). Each row is written as JSON
+before the client receives it: rank, metric, step and value.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Unaided:
 
 
 def witnessed(log: multinode.Log = multinode.plain_log) -> int:
-    """Run the worker, and write each step to the file before `log` is called."""
+    """Run the worker, and write the rows of each step to the file before `log` is called."""
     rank, folder = int(os.environ["RANK"]), f"{FOLDER}/{os.environ['HARNESS_NONCE']}"
     os.makedirs(folder, exist_ok=True)
     file = os.open(f"{folder}/{rank}-{os.getpid()}.jsonl", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
@@ -51,7 +51,7 @@ def witnessed(log: multinode.Log = multinode.plain_log) -> int:
 
 
 def main(behaviour: str, victim: int) -> int:
-    """Run the worker with the behaviour, and return its exit code."""
+    """Run the worker with the given behaviour, and return its exit code."""
     multinode.main = witnessed
     if behaviour == "unaided":
         multinode.Recorder = Unaided

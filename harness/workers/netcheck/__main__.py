@@ -1,6 +1,7 @@
 """Check whether all ranks of a job can connect. Run `python -m netcheck` in each pod at the same time.
 
-Exit code: 0 all pairs work, 1 a check failed, 2 wrong usage, 3 no check failed but at least one is unknown.
+Exit code: 0 if all pairs work, 1 if a check failed, 2 for wrong usage, 3 if no check failed but a result is
+unknown.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ EXIT = {"ok": 0, "failed": 1, "unknown": 3}
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command's argument parser. Wrong usage exits with 2."""
+    """Return the command's argument parser, which exits with code 2 on wrong usage."""
     made = argparse.ArgumentParser(
         "python -m netcheck", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -9,11 +9,11 @@ from .finding import Finding, failed, ok, unknown
 
 
 def self_test(seconds: float = 60.0, elements: int = 1 << 16) -> Finding:
-    """All-reduce `elements` numbers that depend on rank and index, and return whether every sum is right.
+    """All-reduce `elements` numbers that depend on rank and index, and check every sum.
 
-    It uses the existing process group, or creates one from torchrun's variables and destroys it afterwards,
-    with nccl if CUDA is available and gloo otherwise. The numbers are float64, so every sum is exact. Without
-    PyTorch, the finding is unknown.
+    If there is no process group, this function creates one from torchrun's variables and destroys it
+    afterwards. The backend is nccl if CUDA is available, otherwise gloo. The numbers are float64, so every
+    sum is exact. Without PyTorch, the finding is unknown.
     """
     try:
         import torch

@@ -1,8 +1,8 @@
-"""Measure bytes per second and latency of each pair, a few pairs at a time, in a bounded time.
+"""Measure the bandwidth and latency of each pair of ranks, several pairs at a time, within a time limit.
 
 Rank 0 requests the measurements round by round. In each round a rank is in at most one pair, as in a
-round-robin tournament, so that no two measurements share a pod. The receiver ends each stream. It ignores the
-first part, in which TCP still grows its window, and counts the bytes that arrive in the rest.
+round-robin tournament, so that no two measurements share a pod. The receiver decides when a stream ends. It
+ignores the start of the stream, while TCP still increases its window, and counts the bytes that arrive later.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from .matrix import classify
 from .reach import connect
 
 BUDGET = 30.0
-"""Seconds for all pairs together, unless the network does not respond."""
+"""Maximum seconds for all pairs together, if the network responds."""
 LONGEST = 0.5
-"""Maximum seconds of one stream, in which 10 Gbit/s across a whole continent reaches its full rate."""
+"""Maximum seconds of one stream. A 10 Gbit/s link across a continent reaches its full rate in this time."""
 WARM_UP = 0.3
-"""The fraction of a stream at its start in which no bytes are counted."""
+"""The fraction of a stream, from its start, during which bytes are not counted."""
 PINGS = 100
 SLOW = 0.2
-"""The fraction of other links' rate below which a link is slow. A busy CPU reduces the rate by less."""
+"""A link is slow if its rate is below this fraction of the usual rate. A busy CPU has a smaller effect."""
 AGAIN = 3
-"""How many times a slow pair is measured again."""
+"""Maximum number of times that a slow pair is measured again."""
 _CHUNK = 1 << 20
 
 
@@ -42,7 +42,7 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Measured:
-    """The measurement of a pair from its sender to its receiver, or `error`.
+    """The measurement of a pair, from its sender to its receiver. `error` is set if the measurement failed.
 
     `rate` is the payload of one TCP stream in bytes per second. `p50` and `p99` are percentiles of a round
     trip with 16 bytes each way, in seconds.
@@ -55,7 +55,7 @@ class Measured:
 
     @classmethod
     def of(cls, data: Any) -> Measured:
-        """Return the measurement in JSON data, or one with an error if the data have another form."""
+        """Return the measurement in JSON data. If the data have another format, its `error` is set."""
         try:
             return cls(**data)
         except TypeError:
@@ -66,11 +66,11 @@ class Measured:
 
 
 Ask = Callable[[Pair, float], Measured]
-"""A function that measures one pair, with a stream of the given seconds."""
+"""A function that measures one pair with a stream of the given length in seconds."""
 
 
 def rounds(ranks: Sequence[int]) -> Iterator[list[Pair]]:
-    """Yield n - 1 rounds of (sender, receiver) in each direction, which together contain all pairs."""
+    """Yield rounds of pairs (sender, receiver). Together they contain each pair once in each direction."""
     places: list[int | None] = [*ranks, *([None] if len(ranks) % 2 else [])]
     half = len(places) // 2
     for _ in range(max(0, len(places) - 1)):
@@ -82,16 +82,16 @@ def rounds(ranks: Sequence[int]) -> Iterator[list[Pair]]:
 
 
 def seconds_each(ranks: int, budget: float = BUDGET) -> float:
-    """Return the maximum seconds of each stream so that all pairs fit into the budget."""
+    """Return the length of each stream in seconds, so that all pairs fit into the budget."""
     number = ranks - 1 if ranks % 2 == 0 else ranks
     return min(LONGEST, budget / max(1, 2 * number) / 2)
 
 
 def all_pairs(ranks: Sequence[int], machines: Mapping[int, str], ask: Ask) -> dict[Pair, Measured]:
-    """Measure every pair, and return the measurements. `machines` has a name of each rank's node.
+    """Measure every pair, and return the measurements. `machines` maps each rank to the name of its node.
 
-    A pair that is slow or timed out is measured again alone, up to AGAIN times, because another process may
-    have used the CPU. Its fastest stream counts.
+    A pair that is slow or failed is measured again while no other pair is, up to AGAIN times, because another
+    process may have used the CPU. The fastest measurement counts.
     """
     seconds, ends = seconds_each(len(ranks)), time.monotonic() + BUDGET
     found: dict[Pair, Measured] = {}
@@ -106,9 +106,9 @@ def all_pairs(ranks: Sequence[int], machines: Mapping[int, str], ask: Ask) -> di
 
 
 def slow(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> dict[Pair, float]:
-    """Return the pairs with a rate below SLOW of the usual rate, each with that usual rate.
+    """Return the pairs with a rate below SLOW times the usual rate. Map each of them to the usual rate.
 
-    Pairs within one node are compared with each other, and pairs across two nodes with each other.
+    Pairs within a node and pairs across two nodes have separate usual rates.
     """
     groups: dict[bool, dict[Pair, float]] = {True: {}, False: {}}
     for (sender, receiver), measured in found.items():
@@ -117,14 +117,14 @@ def slow(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> dict[Pa
             groups[together][sender, receiver] = measured.rate
     bad: dict[Pair, float] = {}
     for rates in groups.values():
-        # One bad node of three is in two thirds of the pairs, so the median would be a rate of that node.
+        # One bad node of three is in two thirds of the pairs, so the median would be the rate of a bad pair.
         usual = sorted(rates.values())[len(rates) * 3 // 4] if rates else 0.0
         bad.update({pair: usual for pair, rate in rates.items() if rate < SLOW * usual})
     return bad
 
 
 def judge(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> list[Finding]:
-    """Return findings for the slow nodes and links, or that none is slow. Unmeasured pairs are unknown."""
+    """Return findings about slow nodes and links, or one ok finding. Unmeasured pairs are unknown."""
     findings = [
         unknown("bandwidth", f"{sender} → {receiver} was not measured: {each.error}", [sender])
         for (sender, receiver), each in found.items()
@@ -157,7 +157,7 @@ def megabytes(rate: float) -> str:
 
 
 def measure(address: str, port: int, seconds: float) -> Measured:
-    """Measure from here to a greeting server. The stream takes `seconds`, and the pings at most as long."""
+    """Measure from this rank to a greeting server. The stream and the pings each take up to `seconds`."""
     reached = connect(address, port, PATIENCE)
     if reached.connection is None:
         return Measured(error=f"{address} port {port}: {reached.text}")
@@ -168,13 +168,13 @@ def measure(address: str, port: int, seconds: float) -> Measured:
         except (OSError, ValueError) as error:
             return Measured(error=f"{address} port {port}: {error or type(error).__name__}")
         finally:
-            # Reset the connection, or data in the buffer of a slow link would delay the next measurement.
+            # Without a reset, data in the buffer of a slow link would delay the next measurement.
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     return Measured(rate, _percentile(trips, 50), _percentile(trips, 99))
 
 
 def take(connection: socket.socket, body: bytes) -> float:
-    """Receive a stream for the seconds in `body`, and return its bytes per second after the warm-up.
+    """Receive a stream for the seconds given in `body`. Return its bytes per second after the warm-up.
 
     Raises ValueError if the seconds are out of range, and OSError if the stream ends early.
     """
@@ -213,7 +213,7 @@ def _ping(connection: socket.socket, seconds: float) -> list[float]:
 
 
 def _stream(connection: socket.socket, seconds: float) -> float:
-    """Send until the receiver responds with its rate. Raises TimeoutError if it does not respond."""
+    """Send data until the receiver responds with the rate. Raises TimeoutError if it does not respond."""
     chunk, ends = memoryview(bytes(_CHUNK)), time.monotonic() + seconds + 2 * PATIENCE
     body = json.dumps(seconds).encode()
     connection.settimeout(PATIENCE)

@@ -28,7 +28,7 @@ ENTRIES = {
     "dns_resolution": "dns",
     "port_availability": "tcp",
 }
-"""The guide's names of checks, with netcheck's names of the steps."""
+"""Names of the checks in ColossalAI's guide → names of netcheck's steps."""
 VARIABLES = (
     *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK", "LOCAL_RANK", "NODE_RANK", "RDZV_ID", "JOB_ID"),
     *(
@@ -43,7 +43,7 @@ VARIABLES = (
 
 
 def validate_k8s_environment() -> dict[str, str]:
-    """Return the variables of the job that are set. Raises RuntimeError with every variable that is wrong.
+    """Return the job's variables that are set. Raises RuntimeError with a line for each invalid variable.
 
     Prints a line on stderr for each variable that cannot be checked.
     """
@@ -63,7 +63,8 @@ def validate_k8s_environment() -> dict[str, str]:
 def setup_k8s_networking() -> dict[str, str]:
     """Set the interface of gloo and NCCL if it is not set, and print the reason. Return the new variables.
 
-    Unlike the original, this determines the interface from the routes, and leaves InfiniBand on.
+    Unlike ColossalAI's function, this one determines the interface from the routes and leaves InfiniBand
+    enabled.
     """
     name = os.environ.get("MASTER_ADDR", "")
     found = Names(Configuration.read()).look_up(name) if name else None
@@ -79,7 +80,7 @@ def setup_k8s_networking() -> dict[str, str]:
 def wait_for_master_ready(
     master_addr: str | None = None, master_port: int | None = None, timeout: float | None = None
 ) -> Waited:
-    """Wait until the training's port is open on rank 0. The result is true if it is, else it has the cause.
+    """Wait until the training's port is open on rank 0. Otherwise, the result is false and has the cause.
 
     `timeout` is in seconds, by default COLOSSALAI_MASTER_READY_TIMEOUT.
     """
@@ -88,7 +89,7 @@ def wait_for_master_ready(
 
 
 class Issues(dict[str, Any]):
-    """The entries of the guide's table: True for each check that passed, and the recommendations.
+    """The result that ColossalAI's guide describes: whether each check passed, and the recommendations.
 
     `diagnosis` is the complete result, with the matrix of all pairs.
     """
@@ -97,10 +98,10 @@ class Issues(dict[str, Any]):
 
 
 def diagnose_distributed_issues() -> Issues:
-    """Run a diagnosis together with the other ranks, and return it in the form of the guide's function.
+    """Run a diagnosis together with the other ranks. Return the result that ColossalAI's guide describes.
 
-    An entry is True if its check passed, and False if it failed or is unknown. `netcheck` is True if all
-    checks passed. The recommendations are empty only then.
+    An entry is True if its check passed, and False if it failed or is unknown. The entry `netcheck` is True
+    if all checks passed. Otherwise there are recommendations.
     """
     known = validate_environment()
     try:
@@ -117,11 +118,11 @@ def diagnose_distributed_issues() -> Issues:
 
 
 def launch_from_torch(**options: Any) -> None:
-    """Start the process group with ColossalAI if it is installed, else with PyTorch alone.
+    """Start the process group with ColossalAI if it is installed, otherwise with PyTorch.
 
-    This first waits for rank 0, at most COLOSSALAI_MASTER_READY_TIMEOUT seconds. Without ColossalAI, it waits
-    for all ranks, uses only the options `backend` and `verbose`, and checks the process group by an
-    all-reduce. Raises RuntimeError with the cause.
+    First, wait for rank 0, at most COLOSSALAI_MASTER_READY_TIMEOUT seconds. Without ColossalAI, this function
+    also waits for all ranks, and checks the process group by an all-reduce. It then uses only the options
+    `backend` and `verbose`. Raises RuntimeError with the cause.
     """
     ready, timeout = _seconds(READY_TIMEOUT, 600), _seconds(DIST_TIMEOUT, 1800)
     theirs = _theirs()

@@ -1,7 +1,7 @@
-"""Determine the cause from the reports of the ranks. All functions are pure.
+"""Determine from the reports of the ranks why ranks cannot connect. All functions are pure.
 
-A report has the findings of one rank and its row of the matrix, with a cell for each other rank. A fact that
-is in no report is unknown, and never ok.
+A report has the findings of one rank and its row of the matrix, with a cell for each other rank. A step about
+which the reports say nothing is unknown, never ok.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from .report import Report
 from .surroundings import compare
 
 ASKER = ("dns.no_server", "dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.search_path")
-"""Causes that accuse the rank that looked up a name, not the rank that has the name."""
+"""Causes that accuse the rank that looked up a name, not the rank with that name."""
 PLACED = ("tcp.filtered", "tcp.no_route", "tcp.denied", "tcp.reset", "address.family", "mtu.black_hole")
-"""Causes that accuse by their place in the matrix. All others accuse the rank that was probed."""
+"""Causes that accuse ranks by the pattern in the matrix. Causes in neither tuple accuse the probed rank."""
 ABSENT = ("dns.no_record", "dns.negative_cached", "tcp.no_route", PENDING)
 """Outcomes that other ranks observe if a rank does not exist."""
 _ALONE = {
@@ -68,7 +68,7 @@ def conclude(
 ) -> Conclusion:
     """Determine the cause from the reports of a job of `nodes` nodes with `processes` processes each.
 
-    If not `certain`, `nodes` is only the number of ranks that reported, and no rank counts as missing.
+    If `certain` is false, `nodes` is only the number of ranks that reported, and no rank counts as missing.
     `measured` has the bandwidth of each pair, or is None if it was not requested.
     """
     at = {report.place: report for report in reports}
@@ -107,7 +107,7 @@ def conclude(
 
 
 def _aged(cell: Cell, receiver: int, at: Mapping[int, Report]) -> Cell:
-    """Return the cell, as dns.old_address if its name resolves to an address that the rank does not have."""
+    """Return the cell, with the outcome dns.old_address if DNS returned an address that is not the rank's."""
     known = set(at[receiver].addresses) if receiver in at else set()
     known |= {report.heard[receiver] for report in at.values() if receiver in report.heard}
     silent = cell.outcome.startswith("tcp.") or cell.outcome == "peer.silent"
@@ -118,7 +118,7 @@ def _aged(cell: Cell, receiver: int, at: Mapping[int, Report]) -> Cell:
 
 
 def _own(reports: Sequence[Report]) -> list[Finding]:
-    """Return the findings of each rank about itself. Equal findings of several ranks become one."""
+    """Return the findings of each rank about itself. Equal findings of several ranks are merged."""
     alike: dict[tuple[str, str, str | None, str], list[Report]] = defaultdict(list)
     for report in reports:
         for finding in report.findings:
@@ -134,7 +134,7 @@ def _own(reports: Sequence[Report]) -> list[Finding]:
 
 
 def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) -> list[Finding]:
-    """Return findings for each rank that differs from its place among the peers or exists twice."""
+    """Return a finding for each rank that differs from its index in the list of peers or exists twice."""
     said: dict[int, dict[str, str]] = defaultdict(dict)
     place: dict[str, int] = {}
     for report in reports:
@@ -160,7 +160,7 @@ def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) ->
 
 
 def _bad(cells: Mapping[tuple[int, int], Cell], missing: Iterable[int], alone: bool) -> list[Finding]:
-    """Return a finding for each cause and place in the matrix. `alone` means that only one row is known."""
+    """Return findings for the failed cells of the matrix. `alone` means that only one row is known."""
     absent, found = set(missing), []
     for cause in CAUSES:
         bad = {
@@ -188,8 +188,8 @@ def _bad(cells: Mapping[tuple[int, int], Cell], missing: Iterable[int], alone: b
 def _master(reports: Sequence[Report]) -> list[Finding]:
     """Return findings about MASTER_ADDR. They accuse rank 0, or the ranks that cannot query DNS.
 
-    A connection that fails at an address of no rank is unknown, because it may be the address of a Service
-    that exposes only the training's port.
+    A failed connection to an address that no rank has is unknown. It may be the address of a Service that
+    exposes only the training's port.
     """
     known = {address for report in reports for address in report.addresses}
     found, seen = [], {report.place: report.master for report in reports if report.master}
@@ -207,7 +207,7 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
 def _placed(
     cause: str, pattern: Pattern, bad: Mapping[tuple[int, int], Cell], missing: Collection[int], alone: bool
 ) -> Finding:
-    """Return a finding that accuses ranks by the pattern, as far as the known rows prove it."""
+    """Return a finding that accuses the ranks of the pattern. If only one row is known, accuse no rank."""
     kind, accused = pattern.kind, pattern.accused
     if alone:
         kind, accused = "row", ()
@@ -228,17 +228,17 @@ def _placed(
 
 
 def _by_service(reports: Sequence[Report]) -> bool:
-    """Return whether the only report is of one rank about rank 0, at a name that need not be a pod's.
+    """Return whether the only report is from a rank that knows only rank 0, possibly by a Service name.
 
-    Such a name has no address if rank 0 does not exist, and also if the Service does not select it.
+    Such a name has no address if rank 0 does not exist, or if the Service does not select rank 0.
     """
     return len(reports) == 1 and reports[0].place != 0 and set(reports[0].row) == {0}
 
 
 def _unrecorded(reports: Sequence[Report], missing: Sequence[int], certain: bool) -> Finding | None:
-    """Return a finding if no name of the job has a DNS record, not even the name of a rank that reports.
+    """Return a finding if no rank of the job has a DNS record, not even the ranks that reported.
 
-    The missing records of other ranks then do not prove that these ranks are missing.
+    In this case, a missing record does not prove that another rank is missing.
     """
     own = [report.row.get(report.place) for report in reports]
     if (certain and not missing) or not all(cell and cell.outcome == "dns.no_record" for cell in own):
@@ -249,7 +249,7 @@ def _unrecorded(reports: Sequence[Report], missing: Sequence[int], certain: bool
 
 
 def _never(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
-    """Return what others observed of a rank that sent nothing, or "" if another cause explains it."""
+    """Return what other ranks observed of a silent rank, or "" if another cause explains its silence."""
     seen = [cell for (_, receiver), cell in cells.items() if receiver == rank]
     if any(cell.outcome not in ABSENT for cell in seen):
         return ""
@@ -260,7 +260,7 @@ def _never(rank: int, cells: Mapping[tuple[int, int], Cell]) -> str:
 def _proved(
     cells: Mapping[tuple[int, int], Cell], reports: Sequence[Report], nodes: int, found: Sequence[Finding]
 ) -> list[Finding]:
-    """Return a finding for each step that is proved by all pairs, or that has no finding yet."""
+    """Return a finding for each step that all pairs passed, and for each step that has no finding yet."""
     there = {finding.step for finding in found}
     pairs = nodes * (nodes - 1)
     proved = []
@@ -292,7 +292,7 @@ def _said(step: str, cells: Mapping[tuple[int, int], Cell], pairs: int) -> str:
 
 
 def _past(cell: Cell, step: str) -> bool:
-    """Return whether the cell proves this step, because it is ok or failed at a later step."""
+    """Return whether the pair passed this step, because its cell is ok or failed at a later step."""
     if cell.outcome in (OK, PENDING):
         return cell.outcome == OK
     return STEPS.index(CAUSES[cell.outcome]) > STEPS.index(step)

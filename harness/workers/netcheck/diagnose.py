@@ -1,4 +1,4 @@
-"""Run the check of all pairs on one rank, from its variables to its diagnosis."""
+"""Run the complete check on one rank, and return its diagnosis."""
 
 from __future__ import annotations
 
@@ -27,10 +27,11 @@ def diagnose(
 ) -> Diagnosis:
     """Run all checks that are possible in a pod, together with the other ranks, and return the diagnosis.
 
-    `others` lists all ranks in order, including this one. If it is empty, the addresses follow from the names
-    of the pods. `port` is the port of the greeting servers, by default MASTER_PORT + 1; each further process
-    of a pod uses the next port. `deadline` is in seconds. `bandwidth` also measures the bandwidth of each
-    pair, in at most 30 s more. Raises ValueError if neither the number of ranks nor WORLD_SIZE is known.
+    `others` lists all ranks in order, including this one. If it is empty, the addresses are derived from the
+    pod names. `port` is the port of the greeting servers, by default MASTER_PORT + 1. Each further process of
+    a pod uses the next port. `deadline` is in seconds. With `bandwidth`, the bandwidth of each pair is
+    measured too, in at most 30 s more. Raises ValueError if neither the number of ranks nor WORLD_SIZE is
+    known.
     """
     known = validate_environment(variables, nodes=nodes or len(others) or None)
     if known.nodes is None and not known.ok:
@@ -49,7 +50,7 @@ def diagnose(
 
 
 def alone(known: Environment) -> Diagnosis:
-    """Return a diagnosis from the variables alone."""
+    """Return a diagnosis of the variables only, without contact to other ranks."""
     findings = tuple(in_order(known.findings))
     cause, ranks = findings[0].cause, (known.node_rank or 0,)
     return Diagnosis(verdict(findings), cause, ranks, (), findings, {}, 0, known.node_rank or 0, False, 0.0)

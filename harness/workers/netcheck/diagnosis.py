@@ -12,9 +12,9 @@ from .probe import Cell
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The result on one rank. If `whole`, it is about all pairs, else only about this rank's row.
+    """The result on one rank. If `whole` is true, it covers all pairs, otherwise only those from this rank.
 
-    `rows` maps each rank that reported to its cells by rank.
+    `rows` maps each rank that reported to its row of the matrix, with a cell for each probed rank.
     """
 
     verdict: str
@@ -34,7 +34,7 @@ class Diagnosis:
         if self.verdict == "ok":
             return []
         causes = [f"{f.cause}: {f.advice}" for f in self.findings if f.status == "failed"]
-        # A step that was not requested needs no advice. A requested bandwidth has ranks in its finding.
+        # A step that was not requested needs no advice. If bandwidth was requested, its finding has ranks.
         asked = [f for f in self.findings if f.step not in OUTSIDE or (f.step == "bandwidth" and f.ranks)]
         unknown = [f for f in asked if f.status == "unknown"]
         doubts = [f"{f.step}: {f.text}" for f in unknown if f.step == "variables" or not causes]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 A, AAAA = 1, 28
 UNASSIGNED = range(4096, 32768)
-"""Unassigned record types (RFC 6895). Their answer only shows whether the name exists."""
+"""Unassigned record types (RFC 6895). The answer to such a query only shows whether the name exists."""
 _CNAME, _SOA = 5, 6
 _RD, _TC = 0x0100, 0x0200
 
@@ -26,8 +26,8 @@ class Answer:
     """The answer of one server for one name and type.
 
     `kind` is answer, nodata (the name exists, without this type), nxdomain, failed (an error code), silent,
-    refused (nothing listens) or no_route. `ttl` is the number of seconds for which the answer may be cached,
-    or None. For a negative answer, it is the lower of the SOA record's own TTL and its minimum.
+    refused (nothing listens) or no_route. `ttl` is the number of seconds for which the answer can be cached,
+    or None. For a negative answer, it is the lower of the SOA record's own TTL and its MINIMUM field.
     """
 
     kind: str

@@ -103,15 +103,15 @@ _ADVICE = {
 }
 """The advice for each cause, by step. The causes are a closed set (docs/reference/networking.md)."""
 CAUSES = {cause: step for step, advice in _ADVICE.items() for cause in advice}
-"""The step that each cause belongs to."""
+"""Cause → the step that it belongs to."""
 
 
 @dataclass(frozen=True)
 class Finding:
     """The result of one step.
 
-    `ranks` are the node ranks that the cause accuses. `pattern` is the kind of its pattern in the matrix of
-    all pairs (matrix.py), or "" if it has none. `seconds` is the time until netcheck detected it.
+    `ranks` are the node ranks that the cause accuses. `pattern` is the kind of pattern that the failures form
+    in the matrix of all pairs (matrix.py), or "". `seconds` is the time that netcheck needed for the result.
     """
 
     step: str
@@ -165,9 +165,9 @@ def unknown(step: str, text: str, ranks: Iterable[int] = ()) -> Finding:
 
 
 def verdict(findings: Sequence[Finding]) -> str:
-    """Return failed, unknown or ok. With ok, only the steps in OUTSIDE may be unknown.
+    """Return failed, unknown or ok. The verdict can be ok although steps in OUTSIDE are unknown.
 
-    A requested bandwidth that is unknown has ranks, and makes the verdict unknown.
+    An unknown bandwidth makes the verdict unknown if it was requested. Its finding then has ranks.
     """
     if any(finding.status == FAILED for finding in findings):
         return FAILED

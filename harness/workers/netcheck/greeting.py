@@ -1,13 +1,13 @@
 """A small server and client with which ranks exchange their run id and rank.
 
-A message is 16 bytes (a mark of 8, a kind of 4, a length of 4) and a body. The kinds:
+A message has a header of 16 bytes (8 for MARK, 4 for the kind, 4 for the length) and a body. The kinds:
 
 - HELO: the identity of the sender. The response is the identity of the server.
 - FILL: bytes that fill packets. The response is the number of bytes that arrived.
 - REPT: the report of a rank. The response is the verdict, or null.
 - TELL: a verdict, or null. The response is the report of the receiving rank.
 - PING: an empty body, with an empty response.
-- Other kinds have a handler from the owner of the server, which returns the response.
+- For any other kind, a handler that was passed to the server returns the response.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ PATIENCE = 2.0
 
 @dataclass(frozen=True)
 class Hello:
-    """The identity of a rank. `instance` is new at each start. `clock` is its time, in seconds since 1970."""
+    """The identity of a rank.
+
+    `instance` is a new random id at each start. `clock` is the rank's time in seconds since 1970.
+    """
 
     run: str
     rank: int
@@ -45,9 +48,10 @@ class Hello:
 
 @dataclass(frozen=True)
 class Greeted:
-    """The identity of the rank that responded, or the cause why none did.
+    """The identity of the rank that responded, or the cause if none responded.
 
-    `offset` is its clock minus the local clock, in seconds, within ± `rtt` / 2 (Cristian's method).
+    `offset` is that rank's clock minus the local clock, in seconds, with an error of at most `rtt` / 2
+    (Cristian's method).
     """
 
     hello: Hello | None
@@ -58,7 +62,7 @@ class Greeted:
 
 
 def greet(connection: socket.socket, own: Hello, seconds: float = PATIENCE) -> Greeted:
-    """Send the own identity, and return that of the rank that responds. The connection stays open."""
+    """Send this rank's identity, and return that of the rank that responds. Keep the connection open."""
     began, sent = time.monotonic(), time.time()
     try:
         _, body = call(connection, b"HELO", _hello(own), seconds)
@@ -78,7 +82,7 @@ def greet(connection: socket.socket, own: Hello, seconds: float = PATIENCE) -> G
 def call(connection: socket.socket, kind: bytes, body: bytes, seconds: float) -> tuple[bytes, bytes]:
     """Send one message and return the response.
 
-    Raises OSError if the connection fails, and ValueError if the response has another format.
+    Raises OSError if the connection fails, and ValueError if the response is no valid message.
     """
     ends = time.monotonic() + seconds
     connection.settimeout(seconds)
@@ -92,7 +96,7 @@ def header(kind: bytes, length: int) -> bytes:
 
 
 def receive(connection: socket.socket, ends: float) -> tuple[bytes, bytes]:
-    """Return the kind and body of one message, before `ends` by the monotonic clock. Raises as `call`."""
+    """Return the kind and body of one message, before the monotonic time `ends`. Raises errors as `call`."""
     mark, kind, length = _HEADER.unpack(_exactly(connection, _HEADER.size, ends, MARK))
     if mark != MARK or length > _MOST:
         raise ValueError(f"it says {mark!r}")
@@ -102,9 +106,10 @@ def receive(connection: socket.socket, ends: float) -> tuple[bytes, bytes]:
 class Server:
     """A server that responds to greetings until it is closed. A `with` block closes it.
 
-    `hello` is its identity. `reported` is called with the report of another rank, and returns the verdict or
-    None. `report` returns the report of this rank. `told` is called with a verdict. `handlers` respond to
-    other kinds of messages: they are called with the connection and body, and return JSON-compatible data.
+    `hello` is this rank's identity. `reported` is called with the report of another rank, and returns the
+    verdict or None. `report` returns the report of this rank. `told` is called with a verdict. `handlers`
+    respond to other kinds of messages: they are called with the connection and body, and return
+    JSON-compatible data.
     """
 
     def __init__(
@@ -120,7 +125,7 @@ class Server:
         """Listen on all addresses of both IP families. Raises OSError if the port is in use."""
         self.hello = hello
         self.heard: dict[str, tuple[Hello, str]] = {}
-        """Instance → the identity in its greeting, and the address from which it came."""
+        """Instance → the identity in its greeting, and its IP address."""
         self._reported, self._report, self._told = reported, report, told
         self._handlers = handlers or {}
         self._lock, self._answering = threading.Lock(), 0
@@ -209,7 +214,7 @@ def _listen(port: int) -> socket.socket:
 
 
 def _exactly(connection: socket.socket, length: int, ends: float, mark: bytes = b"") -> bytes:
-    """Return exactly `length` bytes. Raises ValueError as soon as they cannot begin with `mark`."""
+    """Return exactly `length` bytes. Raises ValueError as soon as the first bytes differ from `mark`."""
     got = bytearray()
     while len(got) < length:
         connection.settimeout(max(0.01, ends - time.monotonic()))

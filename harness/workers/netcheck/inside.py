@@ -1,9 +1,9 @@
-"""Run a check inside a container whose job runs or hangs. `harness netcheck RUN` starts this module there.
+"""Run a check in a container whose job runs or hangs. `harness netcheck RUN` starts this module in it.
 
-The ranks and their addresses come from three sources, of which later ones override earlier ones: the
-container's own variables (those of its first process), the variables of the training's first process (a
-script may have exported more), and torchrun's options. One line on stdout has the ports that the container
-uses, and one line on stdin has the parameters of the check.
+The ranks and their addresses come from three sources. Later sources override earlier ones: the variables of
+the container's first process, the variables of the training's first process (a script can export more), and
+torchrun's options. This module prints the ports that the container uses as one line, and reads the parameters
+of the check as one line from stdin.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from .variables import MASTER_PORT
 def main(processes: Sequence[int]) -> int:
     """Print the ports in use, read the parameters, run the check, and print the diagnosis. Return 0.
 
-    `processes` are the pids of the container.
+    `processes` are the pids of the container's processes.
     """
     variables = job_variables(sorted(processes))
     port = variables.get("MASTER_PORT", "")
@@ -45,7 +45,7 @@ def main(processes: Sequence[int]) -> int:
 def job_variables(processes: Sequence[int], proc: Path = PROC) -> dict[str, str]:
     """Return the variables by which the job in this container defines its ranks.
 
-    `processes` are the pids of the container in ascending order.
+    `processes` are the pids of the container's processes in ascending order.
     """
     found = dict(environment(proc, processes[0])) if processes else {}
     for pid in processes:
@@ -60,7 +60,7 @@ def job_variables(processes: Sequence[int], proc: Path = PROC) -> dict[str, str]
 
 
 def ports_in_use(proc: Path = PROC) -> list[int]:
-    """Return every local TCP port in this network namespace, of listeners and of connections."""
+    """Return every local TCP port that a listener or a connection in this network namespace uses."""
     lines = (line for name in ("tcp", "tcp6") for line in _lines(proc / "net" / name))
     found = (re.match(r"\s*\d+: [0-9A-F]+:([0-9A-F]{4}) ", line) for line in lines)
     return sorted({int(match[1], 16) for match in found if match})

@@ -40,7 +40,7 @@ def reachable(own: Iterable[str]) -> list[str]:
 
 
 def families(own: Iterable[str]) -> set[int]:
-    """Return 4, 6 or both: the IP versions in which the host has an address other than loopback."""
+    """Return the IP versions, 4 and 6, in which the host has an address other than loopback."""
     return {ipaddress.ip_address(address).version for address in reachable(own)}
 
 
@@ -55,7 +55,7 @@ def route_to(address: str) -> Route:
 
 
 def check(address: str, alone: bool = False) -> Finding:
-    """Return whether packets to rank 0 leave from an address to which others can respond.
+    """Check that packets to rank 0 have a source address to which other ranks can respond.
 
     `alone` means that the job has one node, for which loopback is enough.
     """
@@ -125,7 +125,7 @@ def setup_networking(
 
 
 def check_names(variables: MutableMapping[str, str]) -> Iterator[Finding]:
-    """Yield a finding for each variable that names an interface which this host does not have."""
+    """Yield a finding for each variable that names an interface that this host does not have."""
     names = set(addresses().values())
     for name in SOCKETS:
         given = variables.get(name, "")
@@ -137,7 +137,7 @@ def check_names(variables: MutableMapping[str, str]) -> Iterator[Finding]:
 
 
 def _present(given: str, names: set[str]) -> bool:
-    """Return whether a value in NCCL's syntax (prefixes; `=` exact, `^` all except) matches an interface."""
+    """Return whether a value in NCCL's syntax (prefixes, `=` exact, `^` excluded) matches an interface."""
     wanted = given.lstrip("^=").split(",")
     if given.startswith("^"):
         return any(not name.startswith(tuple(wanted)) for name in names)

@@ -1,7 +1,7 @@
 """Start the process group of a script that torchrun runs, and report the cause if the ranks cannot connect.
 
 PyTorch alone waits for a name that does not exist, a port that is never opened, or a rank that never starts.
-Here each of these waits has a time limit and a cause.
+Here, each wait has a time limit, and the error names the cause.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .waiting import wait_for_master
 
 NEEDED = ("RANK", "WORLD_SIZE", "MASTER_PORT")
 TELL = 2.0
-"""Seconds for which rank 0 keeps the store open after its limit, so that other ranks report the cause too."""
+"""Seconds that rank 0 keeps the store open after a timeout, so that other ranks report the cause too."""
 LEAVE = 0.5
 """Seconds to wait before the interpreter ends."""
 
@@ -35,7 +35,7 @@ def failure(cause: str, text: str) -> RuntimeError:
 def wait_for_rank_0(seconds: float) -> None:
     """Wait at most `seconds` until rank 0 is reachable. Raises RuntimeError with the cause.
 
-    Rank 0 itself only waits until its name resolves, because it opens the port later unless torchrun does.
+    If rank 0 opens the port itself, it does so later, and this function only waits until its name resolves.
     """
     known = validate_environment()
     for finding in known.findings:
@@ -58,7 +58,8 @@ def launch(ready: float, timeout: float, backend: str | None = None, verbose: bo
     """Start the default process group and check it by an all-reduce. Raises RuntimeError with the cause.
 
     `ready` is the number of seconds in which rank 0, and then all ranks, must start. `timeout` is PyTorch's
-    own timeout in seconds. `backend` is by default nccl with CUDA and gloo without. The group stays open.
+    own timeout in seconds. `backend` is by default nccl with CUDA and gloo without. The process group
+    stays open.
     """
     try:
         import torch
@@ -97,7 +98,7 @@ def _leave() -> None:
 
 
 def _agent_listens() -> bool:
-    """Return whether torchrun itself opens rank 0's port, as it does unless its rendezvous prevents it."""
+    """Return whether torchrun's agent opens rank 0's port. If not, rank 0 itself opens the port."""
     return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
 
 
@@ -116,8 +117,8 @@ def _wait_for_name(known: Environment, seconds: float) -> None:
 def _all_come(dist: Any, seconds: float) -> Any:
     """Wait at most `seconds` until every rank has registered in a store, and return that store.
 
-    Raises RuntimeError with the ranks that have not. On rank 0, the store listens on the port of the process
-    group, which uses the same store.
+    Raises RuntimeError with the ranks that have not registered. On rank 0, the store listens on the port of
+    the process group, which uses the same store.
     """
     variables: Mapping[str, str] = os.environ
     rank, world = int(variables["RANK"]), int(variables["WORLD_SIZE"])

@@ -1,7 +1,8 @@
-"""Classify the failures in the matrix of all pairs as rows, columns, blocks and pairs. Functions are pure.
+"""Classify the failures in the matrix of all pairs as rows, columns, blocks and pairs.
 
-A failing row is the sender's egress, a column is the receiver's ingress, and a block is a boundary between
-two groups of ranks. A pattern never includes a pair that works.
+A failing row points to the sender's egress, a failing column to the receiver's ingress, and a failing block
+to a boundary between two groups of ranks. A pattern never includes a pair that works. All
+functions are pure.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from .finding import listed
 class Pattern:
     """A pattern of failing pairs. `kind` is everywhere, isolated, egress, ingress, boundary or pair.
 
-    It explains every pair from one of `senders` to one of `receivers` and, unless `one_way`, the reverse.
+    A pattern covers the pairs from all `senders` to all `receivers`. Unless `one_way` is true, it also covers
+    the reverse pairs.
     """
 
     kind: str
@@ -34,7 +36,7 @@ class Pattern:
         return tuple(sorted({*self.senders, *self.receivers}))
 
     def cells(self) -> set[tuple[int, int]]:
-        """The pairs that the pattern explains."""
+        """Return the pairs that the pattern covers."""
         there = {(s, r) for s in self.senders for r in self.receivers if s != r}
         return there if self.one_way else there | {(r, s) for s, r in there}
 
@@ -44,9 +46,9 @@ class Pattern:
 
 
 def classify(bad: Iterable[tuple[int, int]], good: Iterable[tuple[int, int]]) -> list[Pattern]:
-    """Return patterns that together explain all bad pairs (sender, receiver) and no good pair.
+    """Return patterns that together cover all bad pairs (sender, receiver) and no good pair.
 
-    A pair in neither set is unknown, and proves nothing.
+    A pair in neither set is unknown.
     """
     bad = set(bad)
     known = bad | set(good)

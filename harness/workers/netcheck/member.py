@@ -1,8 +1,8 @@
-"""One rank's part in the check of all pairs: it probes the other ranks, responds to them, and exchanges rows.
+"""Run the check on one rank: probe the other ranks, respond to their probes, and exchange the results.
 
-Rank 0 collects the rows and determines the cause. It also fetches the rows of ranks that cannot send them, so
-TCP in one direction is enough. Every rank gets the verdict from rank 0. A rank that does not get it returns a
-verdict about its own row alone.
+Rank 0 collects the ranks' rows of the matrix and determines the cause. It also fetches the rows of ranks that
+cannot send them, so TCP in one direction is enough. Every rank gets the verdict from rank 0. A rank that gets
+no verdict determines one from its own row only.
 """
 
 from __future__ import annotations
@@ -29,27 +29,27 @@ from .surroundings import facts
 from .variables import Environment
 
 GRACE, NO_GRACE = 10.0, 0.5
-"""Seconds after its deadline for which a rank waits for rank 0's verdict, with and without a connection."""
+"""Seconds that a rank waits for rank 0's verdict after the deadline, with and without a connection."""
 SETTLE = {"dns.no_record": 5.0, "dns.negative_cached": 1e9, PENDING: 1e9}
-"""Seconds after the last rank's first report until a failure counts. DNS records may appear late, and cached
-negative answers expire."""
+"""Seconds after the last rank's first report until a failure is final. DNS records can appear late, and
+cached negative answers expire."""
 SETTLED = 1.6
-"""The same for all other failures, in seconds: longer than a retry takes."""
+"""Seconds until any other failure is final. A retry takes less time."""
 FINAL = ("dns.no_server", "dns.search_path")
-"""Failures that waiting does not change, because /etc/resolv.conf is constant during the life of a pod."""
+"""Failures that are final at once, because /etc/resolv.conf does not change during the life of a pod."""
 INFORM = 5.0
-"""Maximum seconds for which rank 0 waits until each rank that reported has the verdict."""
+"""Maximum seconds that rank 0 waits until all ranks that reported have the verdict."""
 FETCH = 0.7
-"""Seconds without a report from a rank after which rank 0 fetches one."""
+"""If a rank has sent no report for this many seconds, rank 0 fetches its report."""
 NOBODY_NEW = 10.0
-"""Seconds without a new rank after which no further rank is expected, if the number of ranks is unknown."""
+"""If the number of ranks is unknown, rank 0 stops waiting after this many seconds without a new rank."""
 
 
 class Member:
-    """One rank's part in the check.
+    """One rank that takes part in the check.
 
     `nodes` is None if the number of ranks is unknown. Rank 0 then accepts all ranks that report, and the
-    verdict is unknown at best. If `listed` is rank 0 alone, the ranks get each other's addresses from it.
+    verdict is unknown at best. If `listed` has only rank 0, the ranks get each other's addresses from rank 0.
     """
 
     def __init__(
@@ -137,7 +137,7 @@ class Member:
             pause = min(0.25, pause * 1.3)
 
     def _place(self) -> int:
-        """Return the index of this rank among the peers: of the peer with its instance, else its rank."""
+        """Return this process's index in the list of peers, or its rank if no peer is known to be itself."""
         for place, probe in list(self._probes.items()):
             if probe.cell.instance == self._hello.instance:
                 return place
@@ -195,7 +195,7 @@ class Member:
     # -- rank 0
 
     def _collect(self) -> None:
-        """Add the own report, and fetch the reports of ranks that do not send them."""
+        """Add this rank's report, and fetch the reports of ranks that do not send them."""
         if self._learning:
             self._learn(self._addresses())
         self._reported(json.loads(json.dumps(self._said())))
@@ -209,7 +209,7 @@ class Member:
                     self._reported(data)
 
     def _settled(self) -> bool:
-        """Return whether all ranks have reported, and all failures have lasted long enough."""
+        """Return whether all ranks have reported and all failures are final."""
         with self._lock:
             reports = [report for report, _, _ in self._reports.values()]
             since = max(first for _, first, _ in self._reports.values())
@@ -281,10 +281,10 @@ class Member:
         if self._exchange(probe, b"TELL", result.as_dict()) is not None:
             self._informed.add(instance)
 
-    # -- the others
+    # -- other ranks
 
     def _send(self) -> None:
-        """Send the own report to rank 0 if it is reachable, and store the verdict if it responds with one."""
+        """Send this rank's report to rank 0 if rank 0 is reachable. Store the verdict if there is one."""
         first = self._probes[0]
         own = [p for p in list(self._probes.values()) if p.cell.outcome == PENDING]
         if first.cell.outcome not in (OK, "mtu.black_hole") or (own and time.monotonic() - self._began < 0.5):
@@ -304,7 +304,7 @@ class Member:
                 self._probes[place] = Probe(peer, self._port, self._hello, names, self._stop).start()
 
     def _addresses(self) -> dict[str, str]:
-        """Return an address of each rank that has reported, if possible the source of its greeting."""
+        """Return an address of each rank that has reported, preferably the source address of its greeting."""
         heard = list(self._server.heard.values()) if self._server else []
         spoke = {hello.instance: address for hello, address in heard}
         with self._lock:
@@ -335,7 +335,7 @@ class Member:
                 return None
 
     def _row_alone(self) -> Diagnosis:
-        """Return a diagnosis of the own row, for a rank without a verdict from rank 0."""
+        """Return a diagnosis of this rank's row only, for a rank without a verdict from rank 0."""
         report = self._report()
         concluded = conclude([report], self._nodes, self._known.per_node or 1, self._certain)
         return self._diagnosis(concluded, [report], whole=False)

@@ -1,4 +1,4 @@
-"""Send packets of the interface's full MTU, because a path that passes small packets may drop full ones.
+"""Send packets of the interface's full MTU, because a path that passes small packets can drop full ones.
 
 If a link on the path has a smaller MTU than both ends, and its ICMP messages are dropped, connections and
 greetings succeed, but the first large message hangs forever (RFC 2923).
@@ -18,14 +18,14 @@ from .reach import connect
 PAYLOAD = 256 * 1024
 """Bytes of one transfer: many full packets, even with jumbo frames."""
 SECONDS = 1.5
-"""Seconds to wait. Several retransmissions (RTO 0.2 s, doubling) have remained unanswered by then."""
+"""Seconds to wait for a transfer. This covers several retransmissions (RTO 0.2 s, doubling)."""
 SEGMENTS = (536, 1220, 1320, 1360, 1410, 8000)
 """Sizes of TCP segments to try after a stall, in bytes. The packet has 40 (IPv4) or 60 (IPv6) bytes more."""
 
 
 @dataclass(frozen=True)
 class Filled:
-    """The cause or None, and the payload rate in bytes per second.
+    """The result of a transfer: the cause of its failure or None, and its rate in bytes per second.
 
     After a stall, `segment` is the size of the largest TCP segments that passed.
     """
@@ -55,7 +55,7 @@ def fill(address: str, port: int) -> Filled:
 
 
 def _together(address: str, port: int, segments: Sequence[int | None]) -> dict[int | None, float]:
-    """Return the seconds of the transfers that arrived, by segment size. None stands for full size."""
+    """Return the duration of each transfer that arrived, in seconds, by segment size. None is full size."""
     took: dict[int | None, float] = {}
 
     def one(segment: int | None) -> None:
@@ -72,7 +72,7 @@ def _together(address: str, port: int, segments: Sequence[int | None]) -> dict[i
 
 
 def _seconds(address: str, port: int, segment: int | None) -> float | None:
-    """Return the seconds of a transfer, or None if it did not arrive in time."""
+    """Return the duration of a transfer in seconds, or None if it did not arrive in time."""
     reached = connect(address, port, SECONDS, segment)
     if reached.connection is None:
         return None

@@ -1,10 +1,10 @@
 """Resolve a name as the system resolver would, and determine the cause if it has no address.
 
 Queries go directly to the servers of /etc/resolv.conf (dns.py). The first query only checks whether the name
-exists, with an unassigned record type that is chosen at random each time. A cache that stores answers by name
-and type, as CoreDNS does, therefore stores nothing that torch, NCCL or gloo would query, so waiting does not
-delay the record for them. A cache that stores "no such name" for all types is recognised by a TTL that counts
-down. It is not queried again until that answer expires.
+exists, with an unassigned record type that is chosen at random each time. Some caches, such as CoreDNS, store
+answers by name and type. They store no negative answer that torch, NCCL or gloo would get, so the checks do
+not delay the record for them. Other caches store "no such name" for all types. They are recognised by a TTL
+that counts down, and are not queried again until the answer expires.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from .dns import Answer
 RESOLV_CONF, HOSTS = "/etc/resolv.conf", "/etc/hosts"
 NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
 LONGEST = 3600
-"""Seconds. A negative answer with a higher TTL is not from a cluster's zone."""
+"""A negative answer with a TTL of this many seconds or more is not from the cluster's DNS zone."""
 AGREE = 4
-"""How many more queries must confirm that a name exists before its address is queried."""
+"""Number of further queries that must confirm that a name exists before its address is queried."""
 Ask = Callable[..., Answer]
 
 
@@ -38,7 +38,7 @@ class Configuration:
 
     @classmethod
     def read(cls, path: str = RESOLV_CONF) -> Configuration:
-        """Read the file as in resolv.conf(5): at most three servers, and the last search line counts."""
+        """Read the file by the rules of resolv.conf(5): at most three servers, and the last search line."""
         servers: list[str] = []
         search: tuple[str, ...] = ()
         ndots = 1
@@ -54,7 +54,7 @@ class Configuration:
         return cls(tuple(servers[:3]), search, min(ndots, 15))
 
     def candidates(self, name: str) -> list[str]:
-        """Return the full names that the system resolver tries for a name, in its order."""
+        """Return the full names that the system resolver tries for a name, in the same order."""
         if name.endswith("."):
             return [name]
         searched = [f"{name}.{domain}." for domain in self.search if domain]
@@ -63,8 +63,9 @@ class Configuration:
 
 @dataclass
 class Lookup:
-    """The result for a name: its addresses, or a cause. `again` is the earliest time for another look-up, in
-    seconds of the clock.
+    """The result of a look-up: the addresses of a name, or the cause if there are none.
+
+    `again` is the earliest time for another look-up, in seconds of the resolver's clock.
     """
 
     name: str
@@ -78,7 +79,7 @@ class Lookup:
 
 @dataclass(frozen=True)
 class _Absent:
-    """A name that did not exist at `at`. If `kept`, the server's cache repeats that answer until `until`."""
+    """A name that did not exist at time `at`. If `kept`, a cache repeats that answer until `until`."""
 
     ttl: int
     at: float
@@ -93,8 +94,9 @@ class _Absent:
 class Names:
     """A resolver that remembers the server's negative answers and when they expire.
 
-    Not thread-safe. `clock` returns seconds of a monotonic clock. Without `written`, /etc/hosts is ignored:
-    it always contains a pod's own name, and only the DNS server shows whether others can resolve it.
+    Not thread-safe. `clock` returns seconds of a monotonic clock. If `written` is false, /etc/hosts is
+    ignored. It always contains the pod's own name, but only the DNS server shows whether other pods can
+    resolve that name.
     """
 
     configuration: Configuration
@@ -107,7 +109,7 @@ class Names:
     _refused: bool = False
 
     def look_up(self, name: str) -> Lookup:
-        """Resolve a name once, without causing a cache to store a negative answer that others would get."""
+        """Resolve a name once. No cache stores a negative answer that other programs would get."""
         try:
             return Lookup(name, (str(ipaddress.ip_address(name.strip("[]"))),), found=name)
         except ValueError:
@@ -161,17 +163,18 @@ class Names:
     def _not_everywhere(self, candidate: str) -> Answer | None:
         """Return the answer of a DNS replica that does not have the name yet, or None.
 
-        The address of a cluster's DNS stands for several replicas, and each gets new records independently.
-        If one has the name and another is queried for its address, the other caches "no such name" for 30 s.
+        Several replicas serve the address of a cluster's DNS, and each gets new records independently. If a
+        replica is queried for the address of a name that it does not have yet, it caches "no such name" for
+        30 s.
         """
         again = (self._exists(candidate) for _ in range(AGREE))
         return next((answer for answer in again if answer.kind == "nxdomain"), None)
 
     def _kept(self, candidate: str, before: _Absent | None, now: Answer) -> _Absent:
-        """Return the absent name. `kept` is set if a cache stores its "no such name" for all record types.
+        """Return an absent name. `kept` is true if a cache stores its "no such name" for all record types.
 
-        Its TTL then counts down over queries of different types. Two queries may have used the same random
-        type, so a third one decides. An answer with a TTL of an hour is not from a cluster's zone.
+        The TTL then counts down over queries of different types. Two queries can have the same random type
+        by chance, so a third query decides. An answer with a TTL of an hour is not from the cluster's zone.
         """
         seen = [now.ttl or 0]
         if before and seen[0] < before.ttl < LONGEST:
@@ -179,7 +182,7 @@ class Names:
         return _Absent(seen[-1], self.clock(), len(seen) > 1 and seen[-1] < (before.ttl if before else 0))
 
     def _ask(self, candidate: str, kind: int) -> Answer:
-        """Return the answer of the first server that gives one, in the order of the system resolver."""
+        """Return the first valid answer. Query the servers in the order of the system resolver."""
         answer = Answer("silent")
         for server in self.configuration.servers:
             answer = self.ask(server, candidate, kind)
@@ -198,7 +201,7 @@ class Names:
         return Lookup(name, cause=cause.get(answer.kind, "dns.server_failed"), text=text)
 
     def _nowhere(self, name: str, candidates: Sequence[str]) -> Lookup:
-        """Return the cause if none of the candidates exists. This also tries other likely full names."""
+        """Return the cause if none of the candidates exists. Try other likely full names first."""
         tried = f"tried {candidates[0]}" + f" and {len(candidates) - 1} more" * (len(candidates) > 1)
         for other in self._elsewhere(name, candidates):
             if (found := self._try(name, other)) is not None and found.addresses:
@@ -213,7 +216,7 @@ class Names:
         return Lookup(name, cause="dns.no_record", text=f"no such name: {tried}")
 
     def _elsewhere(self, name: str, candidates: Sequence[str]) -> Iterator[str]:
-        """Yield full names that may be meant: in this pod's namespace, and in the domains of its own name."""
+        """Yield likely full names: in this pod's namespace, and in the domains of the pod's own name."""
         domains = [f"{line.strip()}.svc.cluster.local" for line in _lines(self.namespace)]
         for _, names in _hosts(self.hosts):
             for own in names:

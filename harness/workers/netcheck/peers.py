@@ -13,7 +13,7 @@ from .variables import is_host
 
 @dataclass(frozen=True)
 class Peer:
-    """A host name or IP address, and the port of its greeting server, or None for the common port."""
+    """A host name or IP address, and the port of its greeting server. None means the common port."""
 
     host: str
     port: int | None = None
@@ -35,7 +35,7 @@ def parse(text: str) -> list[Peer]:
 
 
 def derive(master: str, rank: int | None, nodes: int | None, own: str | None = None) -> list[Peer]:
-    """Return the peers by the names of an Indexed Job, a StatefulSet or a JobSet: `NAME-<index>.SERVICE`.
+    """Return the peers if pod names are `NAME-<index>.SERVICE` (Indexed Job, StatefulSet, JobSet).
 
     `own` is this pod's full name. Returns [] if no name matches the pattern.
     """
@@ -50,7 +50,7 @@ def derive(master: str, rank: int | None, nodes: int | None, own: str | None = N
 
 
 def full_name(hosts: str = HOSTS) -> str:
-    """Return this host's name as the kubelet writes it to /etc/hosts, with the Service if there is one."""
+    """Return this host's name as the kubelet writes it to /etc/hosts, with the Service name if any."""
     own = socket.gethostname()
     try:
         words = Path(hosts).read_text(encoding="utf-8", errors="replace").split()

@@ -1,4 +1,4 @@
-"""Probe one pair until it works: resolve, connect, greet, fill. The result is a cell of the matrix."""
+"""Probe one pair until it works: resolve, connect, greet, send full packets. The result is a Cell."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from .reach import connect
 
 PENDING = "pending"
 AGAIN = 0.3
-"""Seconds without a response after which an earlier failure is discarded, unless it also was silence."""
+"""After this many seconds without a response, a failure is discarded unless it is one of SILENT."""
 SILENT = ("tcp.filtered", "tcp.no_route")
-"""Failures without a response, until a timeout or until the network gave up."""
+"""Failures in which the peer sent no response at all."""
 UNANSWERED = 1.5
-"""Seconds without a response to at least two SYN packets, after which a connection counts as filtered."""
+"""A connection counts as filtered if at least two SYN packets get no response in this many seconds."""
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The result of one rank's probe of another: ok, pending or a cause, and which rank responded from where.
+    """The result of probing a rank from another rank. `outcome` is ok, pending or a cause.
 
-    `rtt` and `offset` are in seconds as in greeting.py, `rate` is in bytes per second, and `at` is in seconds
-    after the start. With --bandwidth, `bandwidth` is in bytes per second and `p50` and `p99` are in seconds.
+    `rank`, `instance` and `run` describe the rank that responded from `address`. `rtt` and `offset` are in
+    seconds as in greeting.py, `rate` is in bytes per second, and `at` is in seconds after the start. With
+    --bandwidth, `bandwidth` is in bytes per second and `p50` and `p99` are in seconds.
     """
 
     outcome: str
@@ -53,12 +54,12 @@ class Cell:
 
 
 class Probe:
-    """Probes one peer in a thread of its own until it works, or until `stop` is set."""
+    """Probes one peer in a separate thread until the probe succeeds or `stop` is set."""
 
     fills = True
-    """Whether full packets are sent too."""
+    """Whether the probe also sends full packets."""
     everywhere = False
-    """Whether every address of the name has to respond. Otherwise one is enough."""
+    """Whether every address of the name must respond. Otherwise, one address is enough."""
 
     def __init__(self, peer: Peer, port: int, own: Hello, names: Names, stop: threading.Event) -> None:
         self._peer, self._own, self._names, self._stop = peer, own, names, stop
@@ -78,9 +79,9 @@ class Probe:
 
     @property
     def cell(self) -> Cell:
-        """The current result. A connection attempt without a response counts as filtered after a while.
+        """The current result. A connection attempt that gets no response counts as filtered.
 
-        It replaces an earlier failure, because the peer may have started meanwhile, behind a filter.
+        This result replaces an earlier failure, because the peer may have started behind a filter meanwhile.
         """
         cell, calling = self._cell, self._calling
         if cell.outcome != OK and calling is not None:
@@ -103,7 +104,7 @@ class Probe:
             pause = min(1.0, pause * 1.6)
 
     def _try(self) -> float:
-        """Probe once. Return when to try again, by the monotonic clock."""
+        """Probe once. Return the earliest monotonic time for the next attempt."""
         found = self._names.look_up(self._peer.host)
         if found.cause:
             self._cell = self._of(found.cause, found.text)
@@ -136,7 +137,7 @@ class Probe:
         cell = self._judged(self._from(greeted, there, address))
         if cell.outcome != OK or there.instance == self._own.instance or not self.fills:
             return cell
-        if self._cell.outcome != "mtu.black_hole":  # Filling is slow, and the rank is known by now.
+        if self._cell.outcome != "mtu.black_hole":  # Sending full packets is slow, so show the rank now.
             self._cell = replace(cell, outcome=PENDING, text="full packets are tried")
         filled = fill(address, self._port)
         return replace(
@@ -144,7 +145,7 @@ class Probe:
         )
 
     def _judged(self, cell: Cell) -> Cell:
-        """Return the cell, or a failed one if a subclass has further requirements."""
+        """Return the cell, or a failed cell if it does not meet the requirements of a subclass."""
         return cell
 
     def _from(self, greeted: Greeted, there: Hello, address: str) -> Cell:
@@ -173,7 +174,7 @@ class Probe:
 
 
 class FirstProbe(Probe):
-    """A probe that requires rank 0 at every address of its name, because a client may get any of them."""
+    """A probe that requires rank 0 at every address of its name, because a client can get any of them."""
 
     everywhere = True
 

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 CONNECT_SECONDS = 3.5
-"""Longer than a neighbour look-up (3 × 1 s), so that a missing machine is distinguished from a filter."""
+"""Timeout, longer than an ARP or NDP look-up (3 × 1 s), to distinguish a missing machine from a filter."""
 
 _BY_ERRNO = {
     errno.ECONNREFUSED: "tcp.refused",
@@ -30,7 +30,7 @@ _BY_ERRNO = {
 
 @dataclass
 class Reached:
-    """A connection, or the cause why there is none. `text` is the kernel's error."""
+    """A connection, or the cause if there is none. `text` is the kernel's error message."""
 
     connection: socket.socket | None
     cause: str | None
@@ -40,7 +40,7 @@ class Reached:
 
 def cause_of(error: OSError) -> str:
     """Return the cause that corresponds to an error of `connect`, `send` or `recv`."""
-    if isinstance(error, socket.timeout):  # TimeoutError only since Python 3.10
+    if isinstance(error, socket.timeout):  # This is TimeoutError only since Python 3.10.
         return "tcp.filtered"
     return _BY_ERRNO.get(error.errno or 0, "tcp.reset")
 

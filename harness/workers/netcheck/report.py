@@ -26,12 +26,12 @@ class Report:
     heard: Mapping[int, str] = field(default_factory=dict)
     """Rank → the address from which it greeted this rank."""
     named: bool = True
-    """Whether a run id is set, so that ranks of other jobs are recognised."""
+    """Whether a run id is set, which is needed to recognise ranks of other jobs."""
     master: Cell | None = None
     """The result of the probe of MASTER_ADDR, if that is a different name from the first peer's."""
 
     def with_rates(self, measured: Mapping[tuple[int, int], Measured]) -> Report:
-        """Return the report with the measured bandwidth of its pairs."""
+        """Return the report with the measured bandwidth of this rank's pairs."""
         row = {
             place: replace(cell, bandwidth=each.rate, p50=each.p50, p99=each.p99)
             if (each := measured.get((self.place, place)))

@@ -21,7 +21,7 @@ _CELLS = {
 
 
 def text(result: Diagnosis, color: bool = False) -> str:
-    """Return the complete text."""
+    """Return the diagnosis as text. With `color`, the main lines are bold."""
     return "\n".join(_lines(result, color))
 
 

@@ -17,10 +17,10 @@ from .finding import Finding, failed, listed, ok, unknown
 from .interfaces import infiniband
 
 CLOCK_SECONDS = 5.0
-"""A larger offset breaks tokens, timeouts and the time axis of a tracker."""
+"""Maximum clock offset. A larger one breaks tokens, timeouts and the time axis of a tracker."""
 SHM_PER_PROCESS = 16 * 1024 * 1024
-"""Required bytes of /dev/shm for each process of a node, by our own rule. A container's default of 64 MiB is
-enough for four processes, but not for eight (nccl #525, #290; ai-cloud-validation #643).
+"""Required bytes of /dev/shm for each process of a node, by a rule of this project. A container's default of
+64 MiB is enough for four processes, but not for eight (nccl #525, #290; ai-cloud-validation #643).
 """
 _NCCL = ("nvidia-nccl-cu13", "nvidia-nccl-cu12", "nvidia-nccl-cu11")
 
@@ -42,8 +42,8 @@ def facts(shm: str = "/dev/shm") -> dict[str, Any]:  # noqa: S108
 def find_packages() -> None:
     """Make installed packages importable under `python -S`, without running their .pth files.
 
-    These may run any code: the .pth file of Pluto's client imports the whole client, which takes 0.3 s of CPU
-    time. Packages in a folder that only a .pth file lists are not found.
+    A .pth file can run any code. For example, that of Pluto's client imports the whole client, which takes
+    0.3 s of CPU time. Packages in a folder that only a .pth file lists are not found.
     """
     site.addpackage = lambda *_: None
     site.main()
@@ -52,10 +52,11 @@ def find_packages() -> None:
 def compare(
     of: Mapping[int, Mapping[str, Any]], offsets: Mapping[int, tuple[float, float]], processes: int = 1
 ) -> list[Finding]:
-    """Return findings about the facts of the ranks.
+    """Return findings about facts that differ between ranks or are unsuitable.
 
-    `offsets` has each rank's clock minus rank 0's, and the error of that, in seconds. Ranks that differ from
-    the most common value are accused, or all ranks if no value is most common.
+    `offsets` has for each rank the offset of its clock from rank 0's clock, and the error of that offset, in
+    seconds. A finding accuses the ranks that differ from the most common value. If no value is the most
+    common one, it accuses all ranks.
     """
     found: list[Finding] = []
     for name in ("python", "torch", "nccl"):
@@ -93,7 +94,7 @@ def compare(
 
 
 def _clocks(offsets: Mapping[int, tuple[float, float]]) -> list[Finding]:
-    """Return a finding for clocks that differ too much from the median, which may include rank 0's."""
+    """Return a finding for clocks that differ too much from the median. Rank 0's clock can be one of them."""
     middle = median(offset for offset, _ in offsets.values())
     off = {
         rank: o - middle for rank, (o, error) in offsets.items() if abs(o - middle) - error > CLOCK_SECONDS

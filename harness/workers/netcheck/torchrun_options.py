@@ -1,6 +1,6 @@
 """Read torchrun's options from a command line, a script, or the processes of this container.
 
-An option counts only if its value is literal. Values that a shell has yet to expand are ignored.
+Only literal values are used. Values that a shell would expand are ignored.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ _IN_SCRIPT = re.compile(r"(?:^|[\s;&|(])((?:\S*/)?torchrun|torch\.distributed\.(
 
 
 def is_torchrun(words: Sequence[str]) -> bool:
-    """Return whether the words of a command line start torchrun."""
+    """Return whether a command line starts torchrun."""
     return any(_LAUNCHERS.search(word) for word in words[:4])
 
 
 def environment(proc: Path, pid: int) -> Mapping[str, str]:
-    """Return the environment with which a process was started, or {} if it is gone or not readable."""
+    """Return the environment with which a process was started, or {} if it cannot be read."""
     pairs = (pair.partition("=") for pair in _split(proc / str(pid) / "environ"))
     return {name: value for name, mark, value in pairs if mark}
 
 
 def command_line(proc: Path, pid: int) -> list[str]:
-    """Return the words of a process's command line, or [] if it is gone."""
+    """Return the words of a process's command line, or [] if it cannot be read."""
     return _split(proc / str(pid) / "cmdline")
 
 
@@ -80,8 +80,9 @@ def from_script(text: str) -> dict[str, str]:
 def of_container(proc: Path = PROC, own: int | None = None) -> dict[str, str]:
     """Return the options of the torchrun that runs in this container, as variables.
 
-    This is the torchrun that started this process, else the first one in the container, else the one in the
-    script of the container's first process. Outside a pod, only the ancestors of this process are read.
+    This is the torchrun that started this process, or the first torchrun in the container. If neither exists,
+    it is the torchrun command in the script of the container's first process. Outside a pod, only the
+    ancestors of this process are read.
     """
     for pid in _parents(proc, os.getpid() if own is None else own):
         if is_torchrun(words := command_line(proc, pid)):
@@ -95,7 +96,7 @@ def of_container(proc: Path = PROC, own: int | None = None) -> dict[str, str]:
 
 
 def gpus(folder: Path = Path("/dev")) -> int:
-    """Return how many NVIDIA GPUs this container has, by their device files."""
+    """Return the number of NVIDIA GPUs in this container, by their device files."""
     return sum(bool(re.fullmatch(r"nvidia\d+", path.name)) for path in folder.glob("nvidia*"))
 
 

@@ -25,14 +25,14 @@ RUN_ID = (
     "HARNESS_NONCE",
     "PLUTO_RUN_ID",
 )
-"""In each of these tuples, the first variable that is set counts."""
+"""In each of NODES, PROCESSES, NODE_RANK and RUN_ID, the first variable that is set is used."""
 AUTOMATIC = ("auto", "gpu", "cpu")
 """Words that torchrun accepts instead of a number of processes."""
 
 
 @dataclass(frozen=True)
 class Environment:
-    """The values of the variables. `nodes`, `per_node` and `world_size` are None if they are unknown.
+    """The values of the variables. None stands for an unknown value.
 
     `node_rank` is the index of this pod. `local_rank` is the index of a process in this pod, and 0 outside
     torchrun. `run_id` is "" if no variable identifies the job.
@@ -50,14 +50,14 @@ class Environment:
 
     @property
     def ok(self) -> bool:
-        """Whether no variable is wrong."""
+        """Return whether no variable is invalid."""
         return not any(finding.status == "failed" for finding in self.findings)
 
 
 def validate_environment(
     variables: Mapping[str, str] | None = None, *, nodes: int | None = None
 ) -> Environment:
-    """Return the values of the variables, and a finding for each variable that is wrong.
+    """Return the values of the variables, and a finding for each invalid variable.
 
     `variables` defaults to the environment, the options of this container's torchrun, and the number of its
     GPUs. `nodes` is the expected number of nodes, if the caller knows it.
@@ -76,7 +76,7 @@ def port_after(port: int, more: int) -> int:
 
 
 def is_host(name: str) -> bool:
-    """Return whether this is an IP address or a possible DNS name."""
+    """Return whether a text is an IP address or has the syntax of a DNS name."""
     try:
         ipaddress.ip_address(name)
     except ValueError:
@@ -148,13 +148,13 @@ class _Reader:
         )
 
     def _formed(self, declared: int | None) -> int | None:
-        """Return the number of nodes in the world that an elastic torchrun has formed, else `declared`."""
+        """Return the number of nodes with which an elastic torchrun has started, or else `declared`."""
         _, given = self._first(NODES)
         formed = self._variables.get("GROUP_WORLD_SIZE", "")
         return int(formed) if ":" in given and formed.isdecimal() and int(formed) else declared
 
     def _contradictions(self, declared: int | None) -> None:
-        """Add a failed finding if two sources have different numbers of nodes. A range contradicts none."""
+        """Add a failed finding if two sources specify different numbers of nodes. Ranges are not compared."""
         name, given = self._first(NODES)
         if declared is None or ":" in given:
             return

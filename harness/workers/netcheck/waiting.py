@@ -21,8 +21,9 @@ from .variables import port_after, validate_environment
 class Waited:
     """Whether rank 0 responded within the deadline. `cause` and `text` describe the last failure.
 
-    `history` has every cause with the seconds at which it first occurred. For example, "dns.no_record"
-    followed by "tcp.refused" means that the name was missing from DNS at first, and now resolves.
+    `history` lists each cause with the time in seconds at which it first occurred. For example,
+    "dns.no_record" followed by "tcp.refused" means that the name was missing from DNS at first, and now
+    resolves.
     """
 
     ready: bool
@@ -45,9 +46,9 @@ def wait_for_master(
 ) -> Waited:
     """Wait until rank 0 responds at `address` (MASTER_ADDR) and `port`, at most `deadline` seconds.
 
-    With `greeting`, `port` is netcheck's port on rank 0 (by default MASTER_PORT + 1), and rank 0 of this run
-    must respond. Without it, `port` is the training's port (by default MASTER_PORT), and any open port is
-    enough. The name is resolved as in names.py. Raises ValueError if no address is known.
+    If `greeting` is true, `port` is netcheck's port on rank 0 (by default MASTER_PORT + 1), and rank 0 of
+    this run must respond. Otherwise, `port` is the training's port (by default MASTER_PORT), which only has
+    to be open. The name is resolved as in names.py. Raises ValueError if no address is known.
     """
     known = validate_environment(variables)
     address = address or known.master_addr
