@@ -84,7 +84,7 @@ def test_one_launch_is_alone(
     finished(start(OURS), seconds=300)
     check = alone(client, tmp_path, run_id)
     assert check.result == "PASS", check.explanation
-    assert "By the key of each request" in check.explanation
+    assert "ccording to the key of each request" in check.explanation
 
 
 @pytest.mark.parametrize("order", ["before", "during", "after"])
