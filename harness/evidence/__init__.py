@@ -36,7 +36,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a name on first access: reader and writer import pydantic, which is slow."""
+    """Import the module of a name on first access, because importing pydantic (reader, writer) is slow."""
     if name in _HOME:
         return getattr(import_module(f"harness.evidence.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -16,16 +16,16 @@ class AcceptanceCheck(Record):
     """The result of one acceptance test in a pod (harness/workers/acceptance/check.py)."""
 
     id: str
-    """FAMILY.NAME, for example compute.gemm.bf16."""
+    """The test's id in the form FAMILY.NAME, for example compute.gemm.bf16."""
     tag: Literal["ENV", "COMPUTE", "TRAIN", "DDP", "RESULT"]
     verdict: Verdict
     text: str
     cause: str | None = None
     gpu: str | None = None
-    """UUID of the tested GPU."""
+    """UUID of the tested GPU, if the test is about one GPU."""
     index: int | None = None
     ranks: list[int] = []
-    """Ranks that the test blames, or to which its result applies."""
+    """Ranks that the test identified as faulty, or to which its result applies."""
     measured: float | None = None
     unit: str = ""
     expected: float | None = None
@@ -44,7 +44,7 @@ class AcceptanceGpu(Record):
     uuid: str
     name: str
     memory: int = 0
-    """Bytes."""
+    """The memory in bytes."""
 
 
 class CollectiveRow(Record):
@@ -63,13 +63,13 @@ class CollectiveRow(Record):
     wrong: int
     """The number of elements with a wrong result."""
     percentiles: dict[str, float] = {}
-    """p50, p90, p99 and max of the slowest rank's time per iteration, in seconds."""
+    """p50, p90, p99 and max of the time per iteration of the slowest rank, in seconds."""
     by_rank: dict[int, float] = {}
     """Rank → median of the rank's own time per iteration, in seconds."""
 
 
 class PairRow(Record):
-    """The measurement between two nodes, without any other node."""
+    """The bandwidth measured between two nodes while no other node takes part."""
 
     a: int
     b: int
@@ -82,7 +82,7 @@ class PairRow(Record):
 
 
 class AcceptanceReport(Record):
-    """The final report of one pod: on its own node (`kind` node) or on all nodes together (`kind` ddp)."""
+    """The final report of one pod, about its own node (`kind` "node") or about all nodes (`kind` "ddp")."""
 
     version: int = 1
     kind: Literal["node", "ddp"]
@@ -100,7 +100,7 @@ class AcceptanceReport(Record):
     nodes: int = 1
     ranks: int = 1
     hosts: dict[int, str] = {}
-    """Rank → its Kubernetes node. Only for `kind` ddp."""
+    """Rank → its Kubernetes node. Empty unless `kind` is "ddp"."""
     collectives: list[CollectiveRow] = []
     pairs: list[PairRow] = []
 
