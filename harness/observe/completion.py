@@ -1,9 +1,9 @@
 """Detect when a launch is over, to stop waiting for it. The judges determine the cause.
 
-A launch is over when its object (for example a JobSet or a Job) and all its pods have ended. If the controller
-restarts pods that end (a StatefulSet or a DaemonSet), the launch is over when the command of every rank has
-ended. A launch is also over if it cannot end by itself, because an image cannot be pulled, a queue or quota will
-not admit the job, no node can run a pod, a node was lost, or a controller is inactive.
+A launch is over when its object (for example a JobSet or a Job) and all its pods have ended. If the
+controller restarts pods that end (a StatefulSet or a DaemonSet), the launch is over when the command of every
+rank has ended. A launch is also over if it cannot end by itself, because an image cannot be pulled, a queue
+or quota will not admit the job, no node can run a pod, a node was lost, or a controller is inactive.
 """
 
 from __future__ import annotations
@@ -335,7 +335,7 @@ class CompletionDetector(Seen):
         return f"every rank has ended, and {where} still runs"
 
     def _masked(self) -> str | None:
-        """Return a sentence if a pod ended with exit code 0 although its ranks failed, and other pods still run.
+        """Return a sentence if a pod ended with exit code 0 although its ranks failed.
 
         No controller restarts such a pod, so the other pods could wait forever for its ranks.
         """
@@ -438,9 +438,10 @@ class CompletionDetector(Seen):
 
 
 def pods_in_line(doing: Mapping[str, str]) -> str:
-    """Return the state of each pod in one line. If there are more than NAMED_PODS pods, count the pods by state.
+    """Return the state of each pod in one line.
 
-    If at most NAMED_EXCEPTIONS pods are in a state, their names are added to the number.
+    If there are more than NAMED_PODS pods, return the number of pods in each state. If at most
+    NAMED_EXCEPTIONS pods are in a state, their names follow the number.
     """
     if len(doing) <= NAMED_PODS:
         return ", ".join(sorted(f"{name} {what}" for name, what in doing.items())) or "none"

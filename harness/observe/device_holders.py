@@ -45,7 +45,10 @@ def record(kube: Kube, pods: Iterable[Object], namespace: str, writer: BundleWri
 
 
 def holders(nodes: Iterable[Object], pods: Iterable[Object], wanted: set[str]) -> list[DeviceHolder]:
-    """Return the pods on `nodes` that request `wanted` resources and have not ended, the most devices first."""
+    """Return the pods on `nodes` that request `wanted` resources, the most devices first.
+
+    Pods that have ended are left out.
+    """
     has = {str(node["metadata"]["name"]): mapping(node, "status", "allocatable") for node in nodes}
     records = []
     for pod in pods:

@@ -1,7 +1,7 @@
 """Send a request that a controller should have sent, as a server-side dry run.
 
-A controller that cannot create an object often retries without reporting an error. The API server's response to
-the same request contains the reason, for example an unreachable webhook, a quota, a policy or a removed
+A controller that cannot create an object retries without reporting an error. The API server's response to the
+same request contains the reason, for example an unreachable webhook, a quota, a policy or a removed
 permission. The request impersonates the controller if the harness has the permission to do so. Nothing is
 created, because every request has `dryRun=All`.
 """

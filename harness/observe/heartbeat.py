@@ -1,6 +1,6 @@
 """Check periodically whether the API server responds.
 
-Watches cannot show this, because the watches of a frozen server are as silent as those of an unchanged cluster.
+Watches cannot show this: if the server is frozen, they are as silent as if nothing changed in the cluster.
 """
 
 from __future__ import annotations

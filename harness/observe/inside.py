@@ -1,4 +1,4 @@
-"""Inspect the processes, the TCP connections and the addresses of the rendezvous host in running containers."""
+"""Inspect running containers: their processes, TCP connections, and addresses of the rendezvous host."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ _NEXT_UNSTAMPED = re.compile(rb"\n(?!\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
 class KnownLines:
-    """The position up to which a log was read: the newest timestamp, and how many lines have this timestamp."""
+    """The position up to which a log was read: the newest timestamp, and how many lines have it."""
 
     def __init__(self) -> None:
         self._last, self._lines = b"", 0

@@ -290,7 +290,7 @@ class BundleWriter:
 
     def close(self) -> None:
         """Close every file. A later write opens its file again."""
-        with contextlib.suppress(HarnessError):  # Points can be lost here: they are no proof without a summary.
+        with contextlib.suppress(HarnessError):  # Without a summary, points prove nothing and can be lost.
             self.points.flush()
         with self._lock:
             for file in self._files.values():

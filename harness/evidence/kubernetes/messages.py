@@ -61,8 +61,8 @@ _REFUSALS = (
 )
 """Messages of the condition QuotaReserved. The first matching entry determines the cause."""
 _UNTIL_QUOTA = "insufficient unused quota"
-"""The message about a flavor that is full at the moment. This flavor might admit the job later, even if no other
-flavor can."""
+"""The message about a flavor that is full at the moment. This flavor might admit the job later, even if no
+other flavor can."""
 _REFUSAL_REASONS: dict[str, CauseId] = {
     "ExceedsMaxQuota": "admission.quota_exceeded",
     "NoMatchingFlavor": "admission.no_flavor",

@@ -1,4 +1,4 @@
-"""Find images on the nodes of a cluster by the nodes' status. A kubelet reports only its 50 largest images."""
+"""Find images in the status of a cluster's nodes. A kubelet reports only its 50 largest images."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def holders(nodes: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def other_tags(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
-    """Return images on the nodes with the repository of `image` and another tag, or [] if a node has `image`."""
+    """Return images on the nodes with another tag of the same repository, or [] if a node has `image`."""
     there, wanted = holders(nodes), normal(image)
     if wanted in there:
         return []
@@ -34,7 +34,7 @@ def other_tags(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def same_name(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
-    """Return images on the nodes with the name and tag of `image` from other registries, such as `localhost/`."""
+    """Return images on the nodes with the same name and tag from other registries, such as `localhost/`."""
     wanted = normal(image)
     return sorted(
         name for name in holders(nodes) if name != wanted and name.split("/")[-1] == wanted.split("/")[-1]

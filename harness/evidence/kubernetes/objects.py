@@ -51,7 +51,7 @@ class ObjectState:
 
 
 def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
-    """Return the field managers that wrote the object between two of its states. Writes of the status do not count.
+    """Return the field managers that wrote the object between two of its states, except for its status.
 
     If no manager has a new entry, return the managers that are no longer listed, because a manager disappears
     when it removes the only field that it has written.
@@ -99,9 +99,9 @@ class Pod:
         return str(mapping(self.last.object, "spec").get("hostname") or self.name.rpartition("-")[0])
 
     def container(self, name: str, state: str) -> tuple[ObjectState, dict[str, Any]] | None:
-        """Return the latest pod state in which the container was in `state`, and that container state, or None.
+        """Return the pod's latest state in which the container was in `state`, and the container's state.
 
-        `state` is waiting, running or terminated.
+        `state` is waiting, running or terminated. Returns None if the container was never in this state.
         """
         for seen in reversed(self.history):
             for status in items(seen.object, "status", "containerStatuses"):

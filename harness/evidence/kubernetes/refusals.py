@@ -1,4 +1,4 @@
-"""Find events about pods or Jobs of a launch that the API server refused, and the rule that caused the refusal.
+"""Find events about pods or Jobs of a launch that the API server refused, and the rule behind the refusal.
 
 Such an event is a Warning about an object whose controller creates pods, with the reason of a failed
 creation. The text of the event only determines whether another attempt can succeed, and which rule caused the
@@ -78,7 +78,7 @@ class Refusal:
         return rule_of(self.message)
 
     def look(self, namespace: str) -> str | None:
-        """Return the arguments of the kubectl command that shows the rule, or None if the rule is not known."""
+        """Return the arguments of the kubectl command that shows the rule, or None if it is not known."""
         rule = _rule(self.message)
         if rule is None:
             return None

@@ -34,7 +34,7 @@ class Agent:
     started: bool
     """Whether the agent has started its ranks, even if they have ended since."""
     busy: bool = False
-    """Whether the agent uses CPU time. A busy agent might still be starting and not yet wait for other agents."""
+    """Whether the agent uses CPU time. A busy agent might still be starting, not yet waiting for others."""
 
     @property
     def host(self) -> str:

@@ -105,7 +105,7 @@ def _list(found: list[Any], name: str, path: str) -> Iterator[str]:
     types: tuple[type, ...] | None = (
         _MAPPING if name in _OF_MAPPINGS else _TEXT if name in _OF_TEXTS else None
     )
-    if path.endswith("onExitCodes.values"):  # In a Job's podFailurePolicy, `values` are exit codes, not labels.
+    if path.endswith("onExitCodes.values"):  # A Job's podFailurePolicy lists exit codes in `values`.
         types = _NUMBER
     odd: list[int] = []
     for at, item in enumerate(found):

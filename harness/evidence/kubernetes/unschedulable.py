@@ -88,7 +88,7 @@ def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
 
 
 def kept_away(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
-    """Return how the node's labels and taints exclude the pod, each as a predicate such as "has no label a=b"."""
+    """Return how the node's labels and taints exclude the pod, as predicates such as "has no label a=b"."""
     labels = mapping(node, "metadata", "labels")
     wanted = mapping(pod, "spec", "nodeSelector")
     found = [f"has no label {key}={value}" for key, value in wanted.items() if labels.get(key) != value]

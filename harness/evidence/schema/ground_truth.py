@@ -69,7 +69,7 @@ class TruthBlock(Record):
     count: int
     sha256: str
     ordered: bool | None = None
-    """Whether the steps of the metric have strictly increased so far. None in bundles of an older recorder."""
+    """Whether the metric's steps have strictly increased so far. None in bundles of an older recorder."""
     kept: bool = False
     """Whether the block contains the rows that Pluto keeps, sorted by step. Such blocks are written for a
     metric whose steps decreased or repeated, and cover all rows of the metric in the attempt. In the
@@ -89,13 +89,13 @@ class TruthMetrics(Record):
 
 
 class TruthEnd(Record):
-    """The last line of an attempt, with the number of rows that the rank recorded and a digest of all rows."""
+    """The last line of an attempt, with the number of rows that the rank recorded and a digest of them."""
 
     kind: Literal["end"] = "end"
     count: int
     sha256: str
     metrics: dict[str, tuple[int, str]] = {}
-    """The digests of TruthMetrics, in bundles of an older recorder. Empty if they did not fit in one frame."""
+    """The digests of TruthMetrics, in bundles of an older recorder. Empty if they exceeded one frame."""
 
 
 class TruthClient(Record):

@@ -57,7 +57,7 @@ class NetcheckDiagnosis(Record):
     """Sender → receiver → the sender's result. A sender whose results did not arrive is absent."""
     nodes: int
     rank: int
-    """The node rank that made the diagnosis: 0 if `whole` is true, else the rank whose results `rows` contains."""
+    """The node rank that made the diagnosis: 0 if `whole` is true, else the rank that probed the others."""
     whole: bool
     """Whether the diagnosis covers all pairs. If not, rank 0 gave no verdict, and `rows` contains the results
     of one rank."""

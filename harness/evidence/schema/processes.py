@@ -72,7 +72,7 @@ class AgentFailure(ProcessEvent):
     failures: list[tuple[int, int, int, int, str]]
     """(process id, local rank, rank, exit code or negative signal number, message)."""
     oom_kills: int = 0
-    """How many processes in the container the kernel's OOM killer had killed when the failure was detected."""
+    """How many processes in the container the OOM killer had killed when the failure was detected."""
 
 
 class AgentResult(ProcessEvent):
