@@ -28,7 +28,7 @@ from harness.observe.known_lines import KnownLines
 
 RETRY_SECONDS, LONGEST_RETRY = 0.3, 2.0
 """The first and the longest delay between retries, in seconds. Each delay is 1.5 times the previous one, to
-limit the load on the API server: 256 pods without logs, with three retries a second, caused 22 000 requests."""
+limit the load on the API server. 256 pods without logs and three retries a second caused 22 000 requests."""
 MAX_RETRIES = 20
 """The maximum number of retries in a row, which take about half a minute. If a kubelet restarts on a busy
 machine, it is unavailable for many seconds."""
@@ -113,7 +113,7 @@ class LogFollower:
         self._whole.add(life)
 
     def finish(self, seconds: float, lost: Collection[str] = ()) -> None:
-        """Wait until every log is read to its end, and report a log that is not after `seconds` as a gap.
+        """Wait until all logs are read to their end. Report logs that are unfinished after `seconds` as gaps.
 
         Do not wait for the logs of the pods in `lost`.
         """

@@ -1,7 +1,7 @@
 """Detect a rendezvous that does not complete, by inspecting the containers at the deadline.
 
-torchrun waits for other agents for ten minutes and prints nothing meanwhile. When every pod of the job has run
-for the time limit of the rendezvous, the processes, connections and resolved names in each container are
+torchrun waits for other agents for ten minutes and prints nothing meanwhile. When every pod of the job has
+run for the time limit of the rendezvous, the processes, connections and resolved names in each container are
 recorded. If a torchrun agent is still waiting then, the launch is over. The judges determine the cause.
 """
 

@@ -333,7 +333,7 @@ class Check(Record):
     evidence: list[str] = []
     """References to lines in the bundle, each as file:line."""
     advice: str = ""
-    """What the user should do about the result. If empty, docs/causes.md contains the advice for the cause."""
+    """What the user should do about the result. If empty, the advice for the cause is in docs/causes.md."""
 
 
 class Verdict(Record):
