@@ -1,4 +1,4 @@
-"""The evidence bundle: the files that connect the code that runs a launch with the code that judges it."""
+"""The evidence bundle: the files that the launch code writes and the judges read."""
 
 from __future__ import annotations
 

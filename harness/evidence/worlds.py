@@ -76,7 +76,7 @@ class ProcessRecord:
         return self.start.argv if self.start else []
 
     def env(self, name: str) -> int | None:
-        """Return the number in an environment variable of the process, or None."""
+        """Return an environment variable of the process as a number, or None if it is not a number."""
         text = self.start.env.get(name, "") if self.start else ""
         return int(text) if text.isdecimal() else None
 
@@ -92,7 +92,7 @@ class RankLife:
     """The source of `rank` and `world`: "group" (torch.distributed), "torchrun", or "" for assumed values."""
     restart: int
     processes: tuple[ProcessRecord, ...]
-    """The processes that recorded themselves as this rank."""
+    """The recorded processes that ran as this rank."""
     agent: ProcessRecord | None
     failure: tuple[int, str] | None
     """The failure that torchrun reported, as (exit code or negative signal number, message)."""

@@ -56,7 +56,7 @@ class Life:
 
 
 class _Unread(Exception):
-    """The kubelet responded with a message of its own instead of the log."""
+    """Raised if the kubelet responded with an error message instead of the log."""
 
 
 class LogFollower:
@@ -113,7 +113,7 @@ class LogFollower:
         self._whole.add(life)
 
     def finish(self, seconds: float, lost: Collection[str] = ()) -> None:
-        """Wait until all logs are read to their end. Report logs that are unfinished after `seconds` as gaps.
+        """Wait until all logs are read to their end. Report a log that takes longer than `seconds` as a gap.
 
         Do not wait for the logs of the pods in `lost`.
         """
@@ -145,7 +145,7 @@ class LogFollower:
             self._whys[life] = f": {type(error).__name__}"
 
     def _run(self, namespace: str, life: Life) -> None:
-        """Follow a log. Report an unexpected error as a gap, because the log would otherwise look complete."""
+        """Follow a log. Report an unexpected error as a gap, so that the log does not look complete."""
         try:
             self._follow(namespace, life)
         except Exception as error:

@@ -1,4 +1,4 @@
-"""Observe one launch and record it: objects, logs, ground truth, and the responses of the API server."""
+"""Observe one launch, and record its objects, logs and ground truth, and the responses of the API server."""
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ class LaunchObserver:
         self._writer.update(watched=self._watcher.kinds())
 
     def wait_for_completion(self, progress: Progress) -> None:
-        """Wait until the launch is over, or until it can no longer be observed.
+        """Wait until the launch is over.
 
         Raises HarnessError with the cause run.timed_out, cluster.unreachable, cluster.deleted or
         run.evidence_disk_full.
@@ -333,7 +333,7 @@ class LaunchObserver:
                 taken(line.partition(" ")[0], pod, document)
 
     def _checked(self, at: str, pod: str, document: Any) -> None:
-        """Record a diagnosis of netcheck."""
+        """Record a diagnosis that netcheck printed."""
         diagnosis = NetcheckDiagnosis.model_validate(document)
         self._writer.netcheck(NetcheckRecord(at=at, pod=pod, diagnosis=diagnosis))
         if diagnosis.whole and self._launch.netcheck == "alone" and self._told is None:

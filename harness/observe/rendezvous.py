@@ -36,7 +36,7 @@ class RendezvousMonitor:
         record: Callable[[RendezvousSnapshot], None],
         clock: Clock = CLOCK,
     ) -> None:
-        """Create a monitor. The deadline is `seconds` after the last of the `nodes` pods started to run."""
+        """Create a monitor. The deadline is `seconds` after all `nodes` pods have started to run."""
         self._kube = kube
         self._nodes = nodes
         self._seconds = seconds

@@ -16,7 +16,7 @@ class Seen:
     """Processes every watch event, and keeps the newest state of each object."""
 
     launched: str = "jobset"
-    """The evidence file of the launched object (harness/evidence/kubernetes/kinds.py)."""
+    """The launched object's file in objects/, without ".jsonl" (harness/evidence/kubernetes/kinds.py)."""
     clock: Clock = CLOCK
     exits: dict[str, int] = field(default_factory=dict)
     """uid of a pod → exit code of the command in its rank's container."""
@@ -126,7 +126,7 @@ def not_ready(node: Object) -> bool:
 
 
 def is_down(deployment: Object) -> bool:
-    """Return whether a Deployment is scaled to 0 and has no available pod."""
+    """Return whether a Deployment is scaled to 0 and has no available pod. A mere restart does not count."""
     none_available = not (deployment.get("status") or {}).get("availableReplicas")
     return none_available and (deployment.get("spec") or {}).get("replicas") == 0
 

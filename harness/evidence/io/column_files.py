@@ -35,7 +35,7 @@ MOST_ROWS = 65_536
 MOST_BUFFERED = 500_000
 """The maximum number of points in the write buffer, about 20 MB."""
 Put = Callable[[bytes], int]
-"""Appends bytes to a file and returns their offset."""
+"""A function that appends bytes to a file and returns their offset in the file."""
 
 
 def _fields(columns: Columns, path: str, put: Put) -> dict[str, Any]:
@@ -105,7 +105,7 @@ class PointWriter:
     """
 
     line: Callable[[Record], None]
-    """Appends a record to tracker/points.jsonl."""
+    """A function that appends a record to tracker/points.jsonl."""
     path: str
     put: Put
     lines: int = POINT_LINES
@@ -189,7 +189,7 @@ def _fit(numbers: Sequence[int]) -> bool:
 
 
 PointPart = Point | tuple[PointColumns, Columns]
-"""A point, or a record of many points of one sender with its columns."""
+"""A point, or (record, columns) for many points of one sender."""
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
 _POINT_COLUMNS: TypeAdapter[PointColumns] = TypeAdapter(PointColumns)
 _COLUMNS = re.compile(rb'\{\s*"kind"\s*:\s*"columns"')
@@ -242,7 +242,7 @@ def points(parts: Iterable[tuple[int, PointPart]]) -> Iterator[tuple[int, Point]
 
 
 def points_of(record: PointColumns, columns: Columns) -> Iterator[Point]:
-    """Yield the points of a record of columns."""
+    """Yield the points that a record and its columns represent."""
     received = chain.from_iterable(repeat(at, count) for count, at in record.received)
     for (metric, step, value, time_ms), at in zip(columns.rows(), received, strict=False):
         yield Point(

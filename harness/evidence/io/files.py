@@ -24,7 +24,7 @@ _BLOCK = 1 << 20
 
 @contextlib.contextmanager
 def on_disk(path: Path) -> Iterator[None]:
-    """Convert the OSError of a full disk to a HarnessError. Other errors are raised unchanged."""
+    """Convert an OSError caused by a full disk to a HarnessError. Other errors are raised unchanged."""
     try:
         yield
     except OSError as error:

@@ -47,7 +47,7 @@ class Past:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Return the recorded verdict, or None if there is none."""
+        """Return the recorded verdict, or None if the bundle has no verdict."""
         return self._bundle.recorded_verdict
 
     @cached_property
@@ -133,7 +133,7 @@ def remove(bundle: Path) -> int:
     try:
         bundle.rename(doomed)
         shutil.rmtree(doomed)
-    except FileNotFoundError:  # another process removes it
+    except FileNotFoundError:  # Another process is removing the bundle.
         taken = 0
     except OSError as error:
         raise HarnessError(
@@ -144,7 +144,7 @@ def remove(bundle: Path) -> int:
 
 
 def sweep(runs_dir: Path) -> None:
-    """Complete removals that a killed process had started."""
+    """Complete the removal of bundles that a killed process had started to remove."""
     for doomed in runs_dir.glob(f"{_DOOMED}*"):
         if not doomed.is_symlink() and NAME.fullmatch(doomed.name.removeprefix(_DOOMED)):
             shutil.rmtree(doomed, ignore_errors=True)

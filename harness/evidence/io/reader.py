@@ -92,7 +92,7 @@ class Bundle:
 
     @property
     def damaged(self) -> list[str]:
-        """Return "file:line reason" for each record read so far that could not be parsed."""
+        """Return "file:line reason" for each record that was read so far and could not be parsed."""
         return list(self._damaged)
 
     def has(self, relative_path: str) -> bool:
@@ -187,7 +187,7 @@ class Bundle:
         return self._seen[path]
 
     def read_objects(self) -> None:
-        """Read the objects of every kind, so that `damaged` lists the problems of all of them."""
+        """Read the objects of every kind, so that `damaged` lists the problems in all objects."""
         for path in sorted((self.path / "objects").glob("*.jsonl")):
             self.history(path.stem)
         self.history("event")
@@ -309,7 +309,7 @@ class Bundle:
         return column_files.truth_lines(self.truth_parts(rank, suffix))
 
     def truth_parts(self, rank: int, suffix: str = "") -> Iterator[tuple[int, TruthLine | Columns]]:
-        """Yield a rank's ground truth with line numbers. Rows in a column file stay `Columns`."""
+        """Yield a rank's ground truth with line numbers. Rows in a column file are yielded as `Columns`."""
         path = f"truth/{rank}{suffix}.jsonl"
         for number, line in self._records(path, _TRUTH):
             if not isinstance(line, TruthColumns):
@@ -330,7 +330,10 @@ class Bundle:
         return column_files.points(self.point_parts())
 
     def point_parts(self) -> Iterator[tuple[int, column_files.PointPart]]:
-        """Yield every raw row of the tracker, with line numbers. Rows in a column file stay `Columns`."""
+        """Yield every raw row of the tracker, with line numbers.
+
+        Rows in a column file are yielded as (record, columns).
+        """
         path = "tracker/points.jsonl"
         for number, line in self.lines(path):
             try:

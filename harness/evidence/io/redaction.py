@@ -24,9 +24,9 @@ text around the secret, so they are dropped. If the remaining text is too short,
 _NAMES = "(?:API_?KEY|API_?TOKEN|ACCESS_?KEY|SECRET_?KEY|AUTH_?TOKEN|PASSWORD|PASSWD)"
 _NAME = rf"[A-Za-z0-9_]*{_NAMES}"
 _ASSIGNED = re.compile(rf"(?i)({_NAMES}(?:\\*[\"'])?\s*[=:]\s*(?:\\*[\"'])?)[^\s\"',;&\\]+")
-"""An assignment to a name that ends in one of _NAMES. Matching whole names takes ten times as long."""
+"""An assignment to a name that ends with one of _NAMES. Matching the full name would be ten times slower."""
 _ASSIGNS = re.compile(rf"{_NAMES.lower()}(?:\\*[\"'])?\s*[=:]")
-"""The start of _ASSIGNED, for text in lower case. Ignoring case takes eight times as long."""
+"""The start of _ASSIGNED, for lower-case text. A pattern that ignores case would take eight times as long."""
 _ASSIGNABLE = {
     "key": ("api_key", "apikey", "access_key", "accesskey", "secret_key", "secretkey"),
     "token": ("api_token", "apitoken", "auth_token", "authtoken"),
@@ -160,7 +160,7 @@ class Redactor:
         return max((len(form) for form in self._known), default=0)
 
     def text(self, text: str) -> str:
-        """Return the text with every secret replaced."""
+        """Return the text with every secret replaced by ***."""
         if self._pattern is not None:
             text = self._pattern.sub(MASK, text)
         folded = _folded(text)

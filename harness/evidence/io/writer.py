@@ -88,7 +88,7 @@ class BundleWriter:
         )
         self._stages: list[Stage] = []
         self._open: list[str] = []
-        """Stages of all threads that have begun but not ended."""
+        """The names of the stages, in all threads, that have begun but not ended."""
         self._current = Manifest(nonce=nonce, started_at=clock.now())
 
     @classmethod
@@ -289,7 +289,7 @@ class BundleWriter:
             self._hold.release()
 
     def close(self) -> None:
-        """Close every file. A later write opens its file again."""
+        """Close every file. A later write reopens its file."""
         with contextlib.suppress(HarnessError):  # Without a summary, points prove nothing and can be lost.
             self.points.flush()
         with self._lock:

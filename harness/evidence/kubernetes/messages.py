@@ -80,7 +80,7 @@ _EVICTIONS: tuple[tuple[str, CauseId], ...] = (
     ("NodeFailures", "cluster.node_lost"),
     ("Deactivated", "admission.deactivated"),
 )
-"""Substrings of the reason of the condition Evicted, and their causes."""
+"""(substring of the reason of the condition Evicted, cause). The first match determines the cause."""
 _CONTAINER_REASONS = {
     "ErrImagePull": Meaning("image.pull_failed", "retried"),
     "ImagePullBackOff": Meaning("image.pull_failed", "retried"),
@@ -94,7 +94,7 @@ _CONTAINER_REASONS = {
     "StartError": Meaning("image.entrypoint"),
     "ContainerCannotRun": Meaning("image.entrypoint"),
 }
-"""Reasons of a container that is waiting, or that terminated before it started."""
+"""Reason in the status of a container that is waiting or terminated before it started → its meaning."""
 _PULLS = (
     # A registry's message can be "does not exist or may require authorization", so denials are tested first.
     _Text(("pull access denied",), "image.pull_denied", "final"),
@@ -116,7 +116,7 @@ _PULLS = (
 _WRONG_ARCHITECTURE = ("exec format error", "no match for platform")
 _NO_IMAGE = ("image.pull_failed", "image.not_found")
 PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if means.cause in _NO_IMAGE)
-"""Reasons of a container whose image could not be pulled."""
+"""Reasons in the status of a container whose image could not be pulled."""
 
 
 def refusal(message: str, reason: str = "") -> Meaning:

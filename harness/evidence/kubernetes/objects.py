@@ -15,14 +15,14 @@ COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 def mapping(value: Any, *keys: str) -> dict[str, Any]:
-    """Return the mapping at a path of keys, or {} if there is none."""
+    """Return the mapping at a path of keys, or {} if there is no mapping at this path."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def items(value: Any, *keys: str) -> list[dict[str, Any]]:
-    """Return the mappings in the list at a path of keys, or [] if there is no list."""
+    """Return the mappings in the list at a path of keys, or [] if there is no list at this path."""
     entries = mapping(value, *keys[:-1]).get(keys[-1])
     return [item for item in entries if isinstance(item, dict)] if isinstance(entries, list) else []
 
@@ -70,7 +70,10 @@ def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod of the job. `index` is its node index, `history` its states in the order of resource versions."""
+    """A pod of the job.
+
+    `index` is the pod's node index. `history` contains its states in the order of resource versions.
+    """
 
     index: int
     history: tuple[ObjectState, ...]

@@ -29,7 +29,7 @@ class AcceptanceCheck(Record):
     measured: float | None = None
     unit: str = ""
     expected: float | None = None
-    """The value that healthy hardware reaches."""
+    """The value that is expected of healthy hardware."""
     limit: float | None = None
     relation: Literal[">=", "<=", "=="] = ">="
     limit_kind: str | None = None
@@ -48,7 +48,10 @@ class AcceptanceGpu(Record):
 
 
 class CollectiveRow(Record):
-    """The measurement of one collective at one size, like a row of nccl-tests. 1 GB is 10⁹ bytes."""
+    """The measurement of one collective at one message size, like a row in the output of nccl-tests.
+
+    1 GB is 10⁹ bytes.
+    """
 
     collective: str
     size: int
@@ -73,7 +76,7 @@ class PairRow(Record):
 
     a: int
     b: int
-    """Node ranks, a < b."""
+    """The ranks of the two nodes, with a < b."""
     busbw: float | None = None
     """Bus bandwidth in GB/s. None if the pair was not measured."""
     verdict: Verdict

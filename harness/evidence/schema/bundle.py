@@ -57,7 +57,7 @@ tests each node by itself, and "ddp" tests collective operations over all nodes.
 
 
 class Stage(Record):
-    """A timed part of a launch. `error` is set if the stage failed."""
+    """A timed part of a launch. `error` is set if an error in the stage ended the launch."""
 
     name: str
     started_at: str
@@ -65,7 +65,7 @@ class Stage(Record):
     ok: bool = True
     error: str | None = None
     cause: str | None = None
-    """The cause (docs/causes.md), if the stage itself determined it."""
+    """The cause of the error (docs/causes.md), if the stage determined the cause."""
 
 
 class Launch(Record):
@@ -166,7 +166,7 @@ class SentCode(Record):
 
 
 class Retry(Record):
-    """An operation of the harness that was tried again."""
+    """An operation of the harness that was retried."""
 
     at: str
     what: str
@@ -218,7 +218,7 @@ class Manifest(Record):
 
 
 class Observation(Record):
-    """One watch event. `object` is the Kubernetes object as the API server sent it."""
+    """One watch event. `object` is the Kubernetes object in the event."""
 
     received_at: str
     type: Literal["ADDED", "MODIFIED", "DELETED"]
@@ -293,7 +293,7 @@ class Asked(Record):
     """The result of a netcheck probe of an address from a container (harness/workers/netcheck/ask.py)."""
 
     outcome: str
-    """"ok" or a cause."""
+    """The result: "ok" or a cause."""
     text: str = ""
 
 

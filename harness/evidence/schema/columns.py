@@ -26,7 +26,7 @@ assert array("I").itemsize == SHORT
 
 
 class ColumnsRecord(Record):
-    """A line that represents `count` rows in a column file."""
+    """A record that represents `count` rows in a column file."""
 
     kind: Literal["columns"] = "columns"
     file: str

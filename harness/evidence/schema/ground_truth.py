@@ -85,7 +85,7 @@ class TruthMetrics(Record):
 
     kind: Literal["metrics"] = "metrics"
     metrics: list[tuple[str, int, str]]
-    """(metric, number of rows, SHA-256 of the rows)."""
+    """Each entry is (metric, number of rows, SHA-256 of the rows)."""
 
 
 class TruthEnd(Record):
@@ -120,7 +120,7 @@ class TruthCode(Record):
 
     kind: Literal["code"] = "code"
     facts: list[tuple[str, str, str]] = []
-    """(kind of fact, name, value)."""
+    """Each entry is (kind of fact, name, value)."""
 
 
 class TruthSettings(Record):
@@ -147,7 +147,7 @@ class TruthInit(Record):
 
     kind: Literal["init"] = "init"
     number: int
-    """The number of the call, 0 for the first `init` of the process."""
+    """The number of the `init` call. The first call of the process has the number 0."""
     same_run: bool = True
     """Whether the run object is attached to the same run as the process's first run object."""
 
@@ -157,7 +157,7 @@ class TruthLeft(Record):
 
     kind: Literal["left"] = "left"
     left: list[tuple[str, str, str, int, str, str]]
-    """(key, type of the value, reason, number of values so far, first step, last step)."""
+    """Each entry is (key, type of the value, reason, number of values so far, first step, last step)."""
 
 
 class TruthAccount(Record):

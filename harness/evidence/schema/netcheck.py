@@ -13,7 +13,7 @@ class NetcheckCell(Record):
     """The result of one rank's probe of another rank."""
 
     outcome: str
-    """"ok", "pending" or a cause."""
+    """The result: "ok", "pending" or a cause."""
     host: str
     text: str = ""
     address: str = ""

@@ -51,7 +51,7 @@ class ProcessGroup(ProcessEvent):
 
 
 class AgentWorkers(ProcessEvent):
-    """A start of ranks by torchrun's agent, with the numbers from its rendezvous."""
+    """A start of ranks by torchrun's agent, with the rank numbers that the rendezvous assigned."""
 
     kind: Literal["workers"] = "workers"
     restart: int
@@ -62,7 +62,7 @@ class AgentWorkers(ProcessEvent):
     """The number of agents in the rendezvous."""
     run_id: str
     workers: list[tuple[int, int, int, int]]
-    """(process id, local rank, rank, world size)."""
+    """Each entry is (process id, local rank, rank, world size)."""
 
 
 class AgentFailure(ProcessEvent):
@@ -70,7 +70,7 @@ class AgentFailure(ProcessEvent):
 
     kind: Literal["failed"] = "failed"
     failures: list[tuple[int, int, int, int, str]]
-    """(process id, local rank, rank, exit code or negative signal number, message)."""
+    """Each entry is (process id, local rank, rank, exit code or negative signal number, message)."""
     oom_kills: int = 0
     """How many processes in the container the OOM killer had killed when the failure was detected."""
 
@@ -84,9 +84,9 @@ class AgentResult(ProcessEvent):
 
 
 class ProcessEnd(ProcessEvent):
-    """The end of the process, as the process itself recorded it.
+    """The end of the process, recorded by the process itself.
 
-    A process killed by a signal records no end.
+    If a signal kills a process, no end is recorded.
     """
 
     kind: Literal["end"] = "end"

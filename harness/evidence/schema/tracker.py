@@ -73,7 +73,7 @@ class PointColumns(ColumnsRecord):
 
 
 class RunWriter(Record):
-    """All write requests of one kind from one sender to a run."""
+    """A summary of all write requests of one kind from one sender to a run."""
 
     run_id: int
     kind: str

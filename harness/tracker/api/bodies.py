@@ -24,9 +24,9 @@ BODY_SECONDS = 60
 
 
 async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """Yield the request's body in parts as they arrive.
+    """Yield the parts of the request's body as they arrive.
 
-    Raises Refused 413 for more than `limit` bytes, and 408 for a pause of more than BODY_SECONDS.
+    Raises Refused 413 for more than `limit` bytes, and 408 if no part arrives within BODY_SECONDS.
     """
     size, stream = 0, request.stream()
     while True:

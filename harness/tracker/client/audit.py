@@ -1,4 +1,4 @@
-"""Read the data of a launch from a tracker as evidence: from the embedded tracker or from hosted Pluto."""
+"""Read the data of a launch as evidence, from the embedded tracker or from hosted Pluto."""
 
 from __future__ import annotations
 

@@ -127,7 +127,7 @@ class HostedAudit:
         return []
 
     def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
-        """Return [], because Pluto does not report refused requests."""
+        """Return [], because Pluto does not report rejected requests."""
         del run_ids
         return []
 

@@ -50,7 +50,7 @@ class Curve:
 
 
 def last(db: sqlite3.Connection, run: int, name: str, of: Series = series.shown) -> tuple[int, float] | None:
-    """Return (step, value) of the last finite value of a series, or None. `of` is called to read the series."""
+    """Return (step, value) of the last finite value of a series, or None. The series is read with `of`."""
     points = of(db, run, name, None, None)
     for at in range(len(points) - 1, -1, -1):
         if math.isfinite(points.values[at]):

@@ -32,7 +32,7 @@ class Facts:
     """The values of one run. Expensive values are read on first access and cached."""
 
     def __init__(self, db: sqlite3.Connection, row: sqlite3.Row, late: float = math.inf) -> None:
-        """Create the object. After `late` (time.monotonic), expensive reads raise Slow."""
+        """Create the object. After the time `late` of time.monotonic(), expensive reads raise Slow."""
         self._db = db
         self._late = late
         self.row = row

@@ -23,7 +23,7 @@ AGGREGATIONS = ("MIN", "MAX", "AVG", "LAST", "VARIANCE")
 
 
 def names(db: sqlite3.Connection, project: str, runs: Sequence[int], search: str, limit: int) -> list[str]:
-    """Return the distinct metric names of a project, or of `runs` if it is not empty."""
+    """Return the distinct metric names of a project, or only of the runs in `runs` if it is not empty."""
     wanted = set(runs)
     found: set[str] = set()
     for (run,) in db.execute("SELECT id FROM runs WHERE project = ?", (project,)).fetchall():

@@ -1,4 +1,4 @@
-"""The ASGI application: all routes, the check of the API key, and the store."""
+"""The ASGI application with all routes, the check of the API key, and the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ASGI middleware in front of every route: the check of the API key, and responses for all errors."""
+"""ASGI middleware that checks the API key and responds to errors. It runs before every route."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ class Guard:
 class KeyRequired:
     """ASGI middleware that requires `Authorization: Bearer KEY` or `X-Api-Key: KEY`.
 
-    The second header is for callers behind the Kubernetes API server's proxy, which removes Authorization.
-    The key of a launch (keys.py) assigns each request to that launch. The key of a project gives access only
-    to that project (scopes.py).
+    X-Api-Key is for requests through the Kubernetes API server's proxy, which removes Authorization. A request
+    with the key of a launch (keys.py) is assigned to that launch. The key of a project gives access only to
+    that project (scopes.py).
     """
 
     def __init__(self, app: ASGIApp, key: str) -> None:

@@ -117,7 +117,7 @@ def in_turn(which: array[int], names: int) -> bool:
 
 
 def repeated(column: array[int], times: int) -> array[int]:
-    """Return a column with each value repeated `times` times in a row."""
+    """Return a column in which each value is repeated `times` times."""
     if times == 1:
         return column
     result = array("q", bytes(WORD * len(column) * times))

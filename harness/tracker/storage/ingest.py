@@ -156,7 +156,7 @@ def _name(name: str) -> str:
 
 
 def log_rows(text: bytes) -> list[Row]:
-    """Return the row (time_ms, message, line_number, log_type) of one log line."""
+    """Parse a log line to the row (time_ms, message, line_number, log_type)."""
     line = _object(text)
     _only(line, {"time", "message", "lineNumber", "logType", "step"})
     kind = line.get("logType") or "INFO"
@@ -164,7 +164,7 @@ def log_rows(text: bytes) -> list[Row]:
 
 
 def data_rows(text: bytes) -> list[Row]:
-    """Return the row (time_ms, step, log_name, data_type, data) of a histogram, table, graph or string."""
+    """Parse a line with a histogram, table, graph or string to (time_ms, step, log_name, data_type, data)."""
     line = _object(text)
     _only(line, {"time", "data", "dataType", "logName", "step"})
     step = 0 if line.get("step") is None else _whole(line, "step")

@@ -173,7 +173,7 @@ def heartbeat(db: sqlite3.Connection, run_id: object, sender: Sender) -> str:
 def update(
     db: sqlite3.Connection, run_id: object, sender: Sender, *, tags: Any = None, config: Any = None
 ) -> None:
-    """Replace the tags, or merge `config` into the run's config."""
+    """Replace the run's tags, or merge `config` into the run's config."""
     row = find(db, run_id, sender)
     claims.note(db, row["id"], "config" if tags is None else "tags", sender)
     if tags is not None:
