@@ -90,9 +90,9 @@ class Guard:
 class KeyRequired:
     """ASGI middleware that requires `Authorization: Bearer KEY` or `X-Api-Key: KEY`.
 
-    X-Api-Key is for requests through the Kubernetes API server's proxy, which removes Authorization. A request
-    with the key of a launch (keys.py) is assigned to that launch. The key of a project gives access only to
-    that project (scopes.py).
+    X-Api-Key is for requests through the Kubernetes API server's proxy, which removes Authorization. A
+    request with the key of a launch (keys.py) is assigned to that launch. The key of a project gives access
+    only to that project (scopes.py).
     """
 
     def __init__(self, app: ASGIApp, key: str) -> None:
