@@ -132,7 +132,10 @@ class PodProcesses:
 
     @property
     def lives(self) -> list[RankLife]:
-        """Return the last life of each rank in the pod, taken from the last round of each torchrun agent."""
+        """Return the last life of each rank in the pod.
+
+        These are the ranks that each torchrun agent started last, and the ranks without torchrun.
+        """
         lives: list[RankLife] = []
         taken: set[str] = set()
         for agent in self.agents:
@@ -285,7 +288,7 @@ class World:
 def told_by_workers(
     starts: Mapping[int, list[TruthStart]], nodes: Mapping[str, int]
 ) -> dict[int, list[RankLife]]:
-    """Map each node index to the last lives of its ranks, for workers that write their own ground truth.
+    """Map each node index to the last life of each rank, for workers that write their own ground truth.
 
     `starts` maps each rank to the starts of its attempts. `nodes` maps each pod's name to its node index.
     """
@@ -299,7 +302,7 @@ def told_by_workers(
 
 
 def fits(world: World | None, expected: Expected) -> bool:
-    """Return whether `world` exists and has the number of ranks in the job file, if the file contains one."""
+    """Return whether there is a world. If the job file contains the number of ranks, its size must match."""
     return world is not None and (not expected.ranks_given or world.size == expected.ranks)
 
 

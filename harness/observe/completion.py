@@ -46,7 +46,7 @@ GRACE = {
     "helper": 20.0,
     "masked": 30.0,
 }
-"""Seconds for which a condition must last before the launch counts as over. Transient conditions are shorter.
+"""Seconds for which a condition must last before the launch counts as over. Transient conditions end earlier.
 
 - image: An image cannot be pulled. The limit is shorter than the 10 s until the kubelet's second attempt.
 - image, surely: An image cannot be pulled, and no retry will help.
@@ -266,7 +266,7 @@ class CompletionDetector(Seen):
         return None
 
     def refusal(self) -> refusals.Refusal | None:
-        """Return the refusal because of which pods are missing, if it is final, else None."""
+        """Return the final refusal because of which pods are missing, or None."""
         pods = self.all("pod")
         fewest = [(job.get("spec") or {}).get("minNodes") for job in self.all("torchrunjob")]
         if len(pods) >= min([self.members, *filter(None, fewest)]):

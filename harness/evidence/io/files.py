@@ -1,4 +1,4 @@
-"""Write files record by record or line by line. A full disk is reported as an error of its own."""
+"""Write files record by record or line by line. A full disk raises HarnessError with a cause of its own."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Manage a folder of bundles: list and remove bundles, measure their size, and maintain the link `latest`.
 
 The writer of a bundle locks it (from `BundleWriter.create` to `done`). If a bundle is not locked and its
-manifest has no end time, its writer was cut off.
+manifest has no end time, the bundle was cut off, which means that its writer was killed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _DOOMED = ".removing-"
 
 @dataclass(frozen=True)
 class Past:
-    """A bundle in the folder, which can be damaged or still be written."""
+    """A bundle in the folder. It can be damaged, or its launch can still be running."""
 
     path: Path
 

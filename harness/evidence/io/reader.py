@@ -1,4 +1,4 @@
-"""Read a bundle, even if its writer was cut off.
+"""Read a bundle, even if its writer was killed.
 
 Records that cannot be read are listed in `damaged` instead of raising an error.
 """
@@ -248,7 +248,7 @@ class Bundle:
         return {index * per_node + local: pod for index, pod in pods.items() for local in range(per_node)}
 
     def lives(self, pods: Mapping[int, Pod]) -> dict[int, list[worlds.RankLife]]:
-        """Map each node index to the last lives of the ranks in its pod. Return {} if none were recorded."""
+        """Map each node index to the last life of each rank in its pod. Return {} if none is recorded."""
         launch = self.manifest.launch if self.manifest else None
         if launch is None or not launch.processes:
             return {}

@@ -1,4 +1,4 @@
-"""Find the pods of the launched workload, and the node index of each."""
+"""Find the pods of the launched workload, and the node index of each pod."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def _by_label(states: States) -> int | None:
 def _by_address(pods: list[States]) -> Callable[[States], int | None]:
     """Return a function that numbers a DaemonSet's pods by address, like manifests/daemonset.yaml.
 
-    A pod that replaced another one on the same node gets the number of the replaced pod.
+    If a pod replaced another pod on the same node, it gets the number of the replaced pod.
     """
     first: dict[str, tuple[int, str]] = {}
     for states in sorted(pods, key=lambda states: states[0].version):

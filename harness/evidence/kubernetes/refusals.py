@@ -139,8 +139,9 @@ def final(message: str) -> bool:
 
 
 def last(events: Iterable[object], newest_pod: float) -> Refusal | None:
-    """Return the latest final refusal, else the latest refusal, else None. Older refusals than the newest pod
-    do not count.
+    """Return the latest final refusal, or the latest refusal if none is final, or None.
+
+    Refusals before the creation of the newest pod do not count.
 
     `newest_pod` is the creation time of the newest pod in seconds since the epoch. All times are whole
     seconds, so a refusal in the same second as the pod still counts.

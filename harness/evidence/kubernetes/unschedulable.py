@@ -1,4 +1,4 @@
-"""Find why no node can run a pod even if it is empty: resources, labels, node affinity, taints, cordons.
+"""Find why a pod cannot run on any node, even on an empty node: resources, labels, affinity, taints, cordons.
 
 The recorded objects are compared by the rules of the scheduler's filters. Pod affinities, topology spread
 constraints and the requests of other pods are ignored, because other pods can end.

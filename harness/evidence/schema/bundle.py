@@ -34,7 +34,7 @@
                            no judge reads them
 
 Times are RFC 3339 UTC strings unless the field's name ends in _ms (milliseconds since the epoch) or seconds.
-Each record is written as soon as it exists, so a bundle is readable even if its writer was cut off.
+Each record is written as soon as it exists, so a bundle is readable even if its writer was killed.
 """
 
 from __future__ import annotations
@@ -252,7 +252,7 @@ class DryRun(Record):
 
 
 class DeviceHolder(Record):
-    """A pod outside the launch that holds devices of a node for which a pod of the launch waits."""
+    """A pod outside the launch that holds devices on a node while a pod of the launch waits for them."""
 
     at: str
     node: str

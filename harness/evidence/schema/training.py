@@ -52,7 +52,7 @@ class KnownEntropy(Record):
 
     entropy: float
     val: float
-    """The loss that the distribution that generated the texts has on val.jsonl."""
+    """The loss on val.jsonl of the distribution that generated the texts."""
 
 
 class TrainingAudit(Record):
@@ -99,6 +99,6 @@ class TrainingTransfer(Record):
     checkpoints: list[TransferredCheckpoint] = []
     """The checkpoints, by step."""
     torn: list[str] = []
-    """For each checkpoint that was not transferred, the reason."""
+    """The reasons why checkpoints were not transferred, one per checkpoint."""
     best: str | None = None
     """The checkpoint that best.txt names. None if it was not transferred."""

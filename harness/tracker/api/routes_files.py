@@ -111,7 +111,7 @@ async def put(request: Request) -> Response:
 
 
 async def get(request: Request) -> Response:
-    """Return a file's bytes. The headers forbid browsers to guess the content type or to run scripts."""
+    """Return a file's bytes. The headers stop browsers from guessing the content type and running scripts."""
     token, until, seal = (request.path_params[name] for name in ("token", "until", "seal"))
     if not signed.right(request.app.state.key, token, until, seal):
         raise Refused(403, "this link is invalid or has expired: request the list of files again")

@@ -40,9 +40,9 @@ class AuditReader(Protocol):
 
     source: Literal["embedded", "hosted"]
     names_processes: bool
-    """Whether the tracker stores the process that a request names. Set after reading."""
+    """Whether the tracker stores the process that a request names. The value is valid after reading."""
     truncated: bool
-    """Whether the tracker returned only some of its rows. Set after reading."""
+    """Whether the tracker returned only some of its rows. The value is valid after reading."""
 
     def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
         """Return the runs with this external id, and the runs to which processes of this job attached."""

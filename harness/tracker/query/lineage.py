@@ -19,7 +19,7 @@ DEPTH = 10
 
 @dataclass(frozen=True)
 class Segment:
-    """The steps of one run that are part of a series: `first` to `last`, or all later steps if it is None."""
+    """The steps of one run in a series: `first` to `last`, or all steps from `first` on if `last` is None."""
 
     run: int
     first: int

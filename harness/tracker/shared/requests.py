@@ -39,7 +39,7 @@ class Refused(HTTPException):
 
 
 class Busy(Refused):
-    """Raised if the server is busy. It responds with 429 and Retry-After, which Pluto's client honours."""
+    """Raised if the server is busy. The response is 429 with Retry-After, which Pluto's client honours."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(429, reason)
