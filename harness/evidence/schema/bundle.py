@@ -91,7 +91,8 @@ class Launch(Record):
     """Whether the worlds, processes and ends of ranks are recorded, by the recorder (processes.jsonl) or, if
     there is no recorder, by the workers."""
     netcheck: Literal["before", "alone"] | None = None
-    """"before" if netcheck ran in each pod before the command, "alone" if it ran instead of a command."""
+    """"before" if netcheck ran in each pod before the command. "alone" if it ran in a job that logs nothing
+    with Pluto."""
     acceptance: Literal["nodes", "ddp"] | None = None
     """The acceptance tests that ran in each pod, or None. Such a launch logs nothing with Pluto."""
     training: bool = False

@@ -34,8 +34,8 @@ class TruthStart(Record):
     world: int | None = None
     """WORLD_SIZE in the rank's environment."""
     outside: bool = False
-    """Whether the attempt was written by the recorder around Pluto's client (harness/workers/
-    outside_client.py) instead of the worker itself."""
+    """Whether the recorder around Pluto's client wrote the attempt (harness/workers/outside_client.py). If
+    not, the worker itself wrote it."""
     parent: int | None = None
     """Process id of the rank, if a child process of the rank wrote the line. Otherwise None."""
 
