@@ -1,4 +1,4 @@
-"""The evidence bundle: the files that connect the code that runs a launch with the code that judges it."""
+"""The evidence bundle: the files that the launch code writes and the judges read."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _HOME = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import the module of a name on first access: reader and writer import pydantic, which is slow."""
+    """Import the module of a name on first access, because importing pydantic (reader, writer) is slow."""
     if name in _HOME:
         return getattr(import_module(f"harness.evidence.{_HOME[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,8 @@
-"""Determine from processes.jsonl which ranks ran in which pod, the world of each, and how each ended.
+"""Determine from processes.jsonl which ranks ran in which pod, their worlds, and how each rank ended.
 
-A rank's world is the one with which it initialised torch.distributed. Without that initialisation, it is the
-one that torchrun's rendezvous assigned. A process with neither trains in a world of size 1.
+A rank's world is the one with which it initialised torch.distributed. If it did not initialise
+torch.distributed, its world is the one that torchrun's rendezvous assigned. A process without initialisation
+and without a rendezvous trains in a world of size 1.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class ProcessRecord:
     starts: list[ProcessStart] = field(default_factory=list)
     group: ProcessGroup | None = None
     rounds: list[AgentWorkers] = field(default_factory=list)
-    """Each start of ranks, if this process is an agent. Partial events of the same start are merged."""
+    """Every time this process started ranks, if it is an agent. Partial events of one start are merged."""
     failures: list[AgentFailure] = field(default_factory=list)
     result: AgentResult | None = None
     ends: list[ProcessEnd] = field(default_factory=list)
@@ -60,7 +61,7 @@ class ProcessRecord:
 
     @property
     def end(self) -> ProcessEnd | None:
-        """Return the end of the process, or None if none is recorded: it was killed or called exec."""
+        """Return the last end of the process, or None if the process was killed or called exec."""
         last = self.ends[-1] if self.ends else None
         return last if last is not None and last.how != "exec" else None
 
@@ -75,26 +76,26 @@ class ProcessRecord:
         return self.start.argv if self.start else []
 
     def env(self, name: str) -> int | None:
-        """Return the number in an environment variable of the process, or None."""
+        """Return an environment variable of the process as a number, or None if it is not a number."""
         text = self.start.env.get(name, "") if self.start else ""
         return int(text) if text.isdecimal() else None
 
 
 @dataclass(frozen=True)
 class RankLife:
-    """One life of one rank: a process that torchrun started, or one that trains without torchrun."""
+    """One life of a rank, as a process that torchrun started or that trains without torchrun."""
 
     pod: str
     rank: int
     world: int
     by: str
-    """The source of `rank` and `world`: "group", "torchrun", or "" for a process without either."""
+    """The source of `rank` and `world`: "group" (torch.distributed), "torchrun", or "" for assumed values."""
     restart: int
     processes: tuple[ProcessRecord, ...]
-    """The processes that recorded themselves as this rank."""
+    """The recorded processes that ran as this rank."""
     agent: ProcessRecord | None
     failure: tuple[int, str] | None
-    """The failure that torchrun reported: exit code or negative signal number, and message."""
+    """The failure that torchrun reported, as (exit code or negative signal number, message)."""
     pid: int
 
     @property
@@ -131,7 +132,10 @@ class PodProcesses:
 
     @property
     def lives(self) -> list[RankLife]:
-        """Return the last life of each rank in the pod: those of the last round of each torchrun."""
+        """Return the last life of each rank in the pod.
+
+        These are the ranks that each torchrun agent started last, and the ranks without torchrun.
+        """
         lives: list[RankLife] = []
         taken: set[str] = set()
         for agent in self.agents:
@@ -157,7 +161,7 @@ class PodProcesses:
         return lives + self._without_torchrun(taken)
 
     def _of_worker(self, agent: ProcessRecord, pid: int, local: int, restart: int) -> list[ProcessRecord]:
-        """Return the process of a rank, which torchrun started directly or through a wrapper."""
+        """Return the process of a rank that torchrun started directly or through a wrapper, or []."""
         here = [process for process in self._ordered if process.pid == pid and process.began >= agent.began]
         if here:
             return here[-1:]
@@ -194,13 +198,13 @@ class PodProcesses:
         ]
 
     def last_with(self, pid: int) -> ProcessRecord | None:
-        """Return the latest process with a process id, or None."""
+        """Return the latest process with the given process id, or None."""
         return next((process for process in reversed(self._ordered) if process.pid == pid), None)
 
     @property
     def commands(self) -> list[ProcessRecord]:
         """Return the processes outside torchrun that no other recorded process started."""
-        # A shell may exec its last command. That process has the shell's pid, but did not start the others.
+        # If a shell execs its last command, that process has the shell's pid but did not start the others.
         others = self._outside_torchrun
         began = {process.pid: process.began for process in reversed(others)}
         return [p for p in others if p.start and began.get(p.start.ppid, p.began + 1) > p.began]
@@ -218,7 +222,7 @@ class PodProcesses:
         ]
 
     def _below(self, process: ProcessRecord, pids: set[int]) -> bool:
-        """Return whether a process descends from one of these, as far as parents are recorded."""
+        """Return whether a process descends from one of the given processes, by the recorded parent pids."""
         parents = {p.pid: p.start.ppid for p in self._ordered if p.start}
         at, seen = process.start.ppid if process.start else 0, set[int]()
         while at and at not in seen:
@@ -260,12 +264,12 @@ def _add(process: ProcessRecord, event: ProcessLine) -> None:
 
 
 def _same(one: AgentWorkers, other: AgentWorkers) -> bool:
-    """Return whether two events share a local rank, so that they belong to different starts."""
+    """Return whether two events share a local rank, which means that they belong to different starts."""
     return bool({local for _, local, *_ in one.workers} & {local for _, local, *_ in other.workers})
 
 
 def of_nodes(events: Iterable[tuple[int, ProcessLine]], nodes: Mapping[int, Pod]) -> dict[int, PodProcesses]:
-    """Map the index of each node to the processes of its pod, as far as they were recorded."""
+    """Map each node index to the recorded processes of its pod. Nodes without such processes are absent."""
     found = pods(events)
     return {
         index: found[key] for index, pod in nodes.items() for key in (pod.last.uid, pod.name) if key in found
@@ -274,7 +278,7 @@ def of_nodes(events: Iterable[tuple[int, ProcessLine]], nodes: Mapping[int, Pod]
 
 @dataclass(frozen=True)
 class World:
-    """The ranks that form one process group, and the node of the job on which each ran."""
+    """The ranks that form one process group, and the node index of each rank."""
 
     size: int
     nodes: dict[int, int]
@@ -284,9 +288,9 @@ class World:
 def told_by_workers(
     starts: Mapping[int, list[TruthStart]], nodes: Mapping[str, int]
 ) -> dict[int, list[RankLife]]:
-    """Map each node index to the last lives of its ranks, for workers that record by themselves.
+    """Map each node index to the last life of each rank, for workers that write their own ground truth.
 
-    `starts` maps each rank to the starts of its attempts, `nodes` each pod's name to its node index.
+    `starts` maps each rank to the starts of its attempts. `nodes` maps each pod's name to its node index.
     """
     lives: dict[int, list[RankLife]] = {}
     for rank, of_rank in starts.items():
@@ -298,12 +302,12 @@ def told_by_workers(
 
 
 def fits(world: World | None, expected: Expected) -> bool:
-    """Return whether there is one world, and its size matches the job file if the file contains a size."""
+    """Return whether there is a world. If the job file contains the number of ranks, its size must match."""
     return world is not None and (not expected.ranks_given or world.size == expected.ranks)
 
 
 def is_each(size: int, ranks: Collection[int]) -> bool:
-    """Return whether `ranks` has each rank of a world exactly once. A process may record any size."""
+    """Return whether `ranks` contains each rank of a world of `size` ranks exactly once."""
     return len(ranks) == size and set(ranks) == set(range(size))
 
 
@@ -312,7 +316,7 @@ def whole(lives: dict[int, list[RankLife]], num_nodes: int) -> World | None:
 
     `lives` maps each node index to the lives of its ranks. All sizes must agree, each rank must be on exactly
     one node, and each node must have at least one rank. Ranks in other worlds, such as those of a second
-    program on a node, are ignored.
+    command on a node, are ignored.
     """
     sizes = {life.world for of_node in lives.values() for life in of_node}
     for size in sorted(sizes, reverse=True):

@@ -1,9 +1,9 @@
-"""Detect when a launch is over. This only determines when to stop waiting. The judges determine the cause.
+"""Detect when a launch is over, to stop waiting for it. The judges determine the cause.
 
-A launch is over when its object (a JobSet, a Job) and all its pods have ended. If the controller restarts
-pods that end (a StatefulSet, a DaemonSet), the launch is over when the command of every rank has ended. It is
-also over when it can never end: an image cannot be pulled, a queue or quota will not admit it, no node can
-run a pod, a node was lost, or a controller is inactive.
+A launch is over when its object (for example a JobSet or a Job) and all its pods have ended. If the
+controller restarts pods that end (a StatefulSet or a DaemonSet), the launch is over when the command of every
+rank has ended. A launch is also over if it cannot end by itself, because an image cannot be pulled, a queue
+or quota will not admit the job, no node can run a pod, a node was lost, or a controller is inactive.
 """
 
 from __future__ import annotations
@@ -46,15 +46,20 @@ GRACE = {
     "helper": 20.0,
     "masked": 30.0,
 }
-"""Seconds for which a condition must last before the launch counts as over. Transient conditions are shorter.
-`image`: less than the kubelet's 10 s before its second attempt. `image, surely`: for a reason that no retry
-changes. `never`: for a pod that even an empty node could not run. `others`: one pod cannot start, and the
-state of other pods is still unknown. A busy kubelet reports them later, and the verdict should name every
-rank. `controller`: no progress while a controller is scaled to 0. `idle`: no progress otherwise. `doubtful`:
-no progress, until a dry run is made. `helper`: other containers of the pods still run after their ranks have
-ended. `masked`: other pods still run after a pod ended with exit code 0 although its ranks had failed."""
+"""Seconds for which a condition must last before the launch counts as over. Transient conditions end earlier.
+
+- image: An image cannot be pulled. The limit is shorter than the 10 s until the kubelet's second attempt.
+- image, surely: An image cannot be pulled, and no retry will help.
+- never: A pod cannot run on any node, even if the node is empty.
+- others: A pod cannot start, and the state of other pods is still unknown. A busy kubelet reports these pods
+  later, and the verdict should name every affected rank.
+- controller: A controller is scaled to 0, and the launch makes no progress.
+- idle: The launch makes no progress for any other reason.
+- doubtful: The launch makes no progress. After this time, the observer sends a dry run.
+- helper: Other containers of the pods still run after the ranks have ended.
+- masked: A pod ended with exit code 0 although its ranks had failed, and other pods still run."""
 INIT_RESTARTS = 3
-"""The number of restarts after which a failing init container counts as failed permanently."""
+"""The number of restarts after which a failing init container counts as permanently failed."""
 NAMED_PODS, NAMED_EXCEPTIONS = 8, 3
 CONTROLLERS = ("jobset-controller", "kueue-controller")
 _SYSTEM = "system:serviceaccount:kube-system"
@@ -64,30 +69,30 @@ _ACCOUNTS = {"StatefulSet": "statefulset-controller", "DaemonSet": "daemon-set-c
 
 @dataclass
 class CompletionDetector(Seen):
-    """Processes every watch event. `reason()` is None while the launch may continue."""
+    """Processes every watch event, and determines whether the launch is over."""
 
     kind: str = "JobSet"
     held: bool = False
-    """Whether containers are kept alive after their command. `exited` then reports the end of the command."""
+    """Whether containers are kept alive after their command. `exited` is then called when a command ends."""
     scalable: bool = False
-    """Whether the number of pods may change while they run."""
+    """Whether the number of pods can change while they run."""
     members: int = 0
     """The number of expected pods."""
     container: str = ""
     """The name of the container in which a rank runs."""
     admission_seconds: float = 300.0
-    """Seconds that a job may wait for admission by Kueue. After that, no time is left for the job to run."""
+    """Time limit for Kueue to admit the job, in seconds. Later, the job would not have enough time to run."""
     hopeless: set[str] = field(default_factory=set)
-    """Awaited steps that the API server refuses because of a permanent rule."""
+    """Steps of controllers that the API server refuses because of a rule of the cluster."""
     failed: dict[str, str] = field(default_factory=dict)
-    """uid of a pod → the failure that its processes recorded, unless ranks were started again since."""
+    """uid of a pod → the failure that its processes recorded. The entry is removed if ranks start again."""
     _ranks: set[str] = field(default_factory=set)
-    """The ids of the processes that are ranks."""
+    """The process ids of ranks, as in ProcessEvent.id."""
     _steps: dict[str, str] = field(default_factory=dict)
-    """The awaited step of each launched object, by uid."""
+    """uid of a launched object → the step of a controller that it waits for."""
 
     def reason(self) -> str | None:
-        """Return in one sentence why the launch is over, or None."""
+        """Return one sentence on why the launch is over, or None if it is not over."""
         if self.scalable:
             self.scaled()
         return (
@@ -107,13 +112,13 @@ class CompletionDetector(Seen):
     def scaled(self) -> None:
         """Set the number of expected pods to the replicas of the launched object.
 
-        If it was scaled to 0, the previous number still applies.
+        If the object is scaled to 0, keep the previous number.
         """
         for item in self.all(self.launched):
             self.members = int((item.get("spec") or {}).get("replicas") or 0) or self.members
 
     def recorded(self, event: ProcessLine) -> None:
-        """Process an event of a process: a failure, or a start of ranks that clears an earlier failure."""
+        """Store the failure that a process recorded. If ranks were started, clear an earlier failure."""
         uid = event.uid or event.pod
         if isinstance(event, ProcessGroup) or (isinstance(event, ProcessStart) and event.role == "rank"):
             self._ranks.add(event.id)
@@ -126,12 +131,12 @@ class CompletionDetector(Seen):
             self.failed[uid] = f"a rank ended with exit code {event.code}"
 
     def finished(self) -> bool:
-        """Return whether every launched object has ended, so that none must be deleted."""
+        """Return whether every launched object has ended."""
         launched = self.all(self.launched)
         return bool(launched) and all(ended_as(item) for item in launched)
 
     def ran(self) -> bool:
-        """Return whether the container of a rank has started in any existing pod."""
+        """Return whether the rank's container has started in at least one existing pod."""
         return any(
             status.get("name") == self.container
             and ({"running", "terminated"} & {*(status.get("state") or {})})
@@ -140,7 +145,7 @@ class CompletionDetector(Seen):
         )
 
     def lingers(self) -> bool:
-        """Return whether the launched object has ended while pods of it still run."""
+        """Return whether the launched object has ended while some of its pods still run."""
         ended = [item for item in self.all(self.launched) if ended_as(item)]
         return any(self._lasts(item, "lingers", bool(self.running())) for item in ended)
 
@@ -153,7 +158,7 @@ class CompletionDetector(Seen):
         return f"workload {'admitted' if admitted else 'not admitted'}; pods: {pods}"
 
     def many(self) -> bool:
-        """Return whether there are too many pods to report each change."""
+        """Return whether there are too many pods to report every change of a pod."""
         return len(self.all("pod")) > NAMED_PODS
 
     def _short(self, pod: Object) -> str:
@@ -168,7 +173,7 @@ class CompletionDetector(Seen):
     def _lasts(
         self, item: Object, rule: str, holds: bool, seconds: float | None = None, part: str = ""
     ) -> bool:
-        """Return whether a condition has lasted for the rule's time in GRACE, or for `seconds`."""
+        """Return whether a condition has lasted for `seconds`, or for GRACE[rule] if `seconds` is None."""
         return self.lasts(item, rule, holds, GRACE[rule] if seconds is None else seconds, part)
 
     def _finished(self) -> str | None:
@@ -186,12 +191,15 @@ class CompletionDetector(Seen):
         return None
 
     def _untold(self, item: Object) -> bool:
-        """Return whether a TorchrunJob may still report the end of its JobSet, which the verdict needs."""
+        """Return whether a TorchrunJob has not yet reported the end of its JobSet, and might still do so.
+
+        The verdict needs this report.
+        """
         silent = [j for j in self.all("torchrunjob") if not (j.get("status") or {}).get("completionTime")]
         return bool(silent) and not self._lasts(item, "told", True)
 
     def _every_command_ended(self) -> str | None:
-        """Return a sentence if the command of every rank has ended, or if one failed some time ago."""
+        """Return a sentence if every rank's command has ended, or if a command failed some time ago."""
         staying = [pod for pod in self.all("pod") if not self._scaled_away(pod)]
         if 0 < self.members <= sum(pod["metadata"]["uid"] in self.exits for pod in staying):
             return "the command of every rank has ended"
@@ -202,7 +210,7 @@ class CompletionDetector(Seen):
         return None
 
     def _scaled_away(self, pod: Object) -> bool:
-        """Return whether the StatefulSet's controller deletes the pod because the set was scaled down."""
+        """Return whether the StatefulSet was scaled down so that its controller will delete the pod."""
         index = pod_index(pod)
         return self.scalable and index is not None and index >= self.members
 
@@ -227,7 +235,7 @@ class CompletionDetector(Seen):
         return None
 
     def _all_decided(self) -> bool:
-        """Return whether all pods exist, and the status of each shows whether it can start."""
+        """Return whether all pods exist, and the status of each pod shows whether it can start."""
         pods = self.all("pod")
         return len(pods) >= self.members and all(map(decided, pods))
 
@@ -250,7 +258,7 @@ class CompletionDetector(Seen):
         return None
 
     def _refused(self) -> str | None:
-        """Return a sentence if the API server refuses pods of the launch by a permanent rule."""
+        """Return a sentence if the API server permanently refuses pods of the launch."""
         for item in self.all(self.launched):
             refusal = self.refusal()
             if self._lasts(item, "refused", refusal is not None) and refusal is not None:
@@ -258,7 +266,7 @@ class CompletionDetector(Seen):
         return None
 
     def refusal(self) -> refusals.Refusal | None:
-        """Return a final refusal if pods are missing, or None."""
+        """Return the final refusal because of which pods are missing, or None."""
         pods = self.all("pod")
         fewest = [(job.get("spec") or {}).get("minNodes") for job in self.all("torchrunjob")]
         if len(pods) >= min([self.members, *filter(None, fewest)]):
@@ -279,7 +287,7 @@ class CompletionDetector(Seen):
         return None
 
     def _unserved(self) -> str | None:
-        """Return a sentence if a pod waits for the scheduler, and no kube-scheduler is ready."""
+        """Return a sentence if a pod waits for the scheduler while no kube-scheduler is ready."""
         parts = {p["metadata"].get("labels", {}).get("component"): p for p in self.all("control-plane")}
         if "kube-apiserver" not in parts:
             return None  # The control plane does not run in pods.
@@ -300,7 +308,7 @@ class CompletionDetector(Seen):
         return None
 
     def _init(self) -> str | None:
-        """Return a sentence if an init container fails each time that the kubelet starts it."""
+        """Return a sentence if an init container has failed in every attempt."""
         for pod in self.all("pod"):
             for status in pod["status"].get("initContainerStatuses") or []:
                 ended = (status.get("lastState") or {}).get("terminated") or {}
@@ -312,9 +320,9 @@ class CompletionDetector(Seen):
         return None
 
     def _helpers(self) -> str | None:
-        """Return a sentence if all ranks have ended, and other containers of their pods still run.
+        """Return a sentence if all ranks have ended, but other containers of their pods still run.
 
-        Native sidecars do not count: they are init containers and end with their pods.
+        Native sidecars do not count, because they are init containers and end with their pods.
         """
         pods = self.all("pod")
         ended = [pod for pod in pods if self._rank_ended(pod)]
@@ -327,9 +335,9 @@ class CompletionDetector(Seen):
         return f"every rank has ended, and {where} still runs"
 
     def _masked(self) -> str | None:
-        """Return a sentence if a pod ended with exit code 0 although its ranks failed, and others still run.
+        """Return a sentence if a pod ended with exit code 0 although its ranks failed.
 
-        No controller restarts such a pod, and the others may wait forever for its ranks.
+        No controller restarts such a pod, so the other pods could wait forever for its ranks.
         """
         for pod in self.all("pod"):
             uid, name = str(pod["metadata"]["uid"]), pod["metadata"]["name"]
@@ -361,12 +369,12 @@ class CompletionDetector(Seen):
         ]
 
     def _idle(self) -> str | None:
-        """Return a sentence about a step that a controller should take at once but does not take."""
+        """Return a sentence if a controller has not taken a step that it should have taken at once."""
         down = [name for name in CONTROLLERS for d in self.all(name) if is_down(d)]
         for jobset in self.all(self.launched):
             awaited = self._awaited(jobset)
             what, uid = awaited.text if awaited else "", jobset["metadata"]["uid"]
-            if what != self._steps.get(uid, ""):  # Another step is awaited, so its timers start now.
+            if what != self._steps.get(uid, ""):  # The object waits for another step, so restart the timers.
                 self._steps[uid] = what
                 self.begins_again(jobset, "idle")
                 self.begins_again(jobset, "doubtful")
@@ -379,7 +387,7 @@ class CompletionDetector(Seen):
     def awaited(self, at_once: bool = False) -> tuple[Awaited, Object] | None:
         """Return an overdue step of a controller and the launched object, or None if no step is overdue.
 
-        With `at_once`, a step counts as overdue as soon as it is awaited.
+        With `at_once`, every step that the object waits for counts as overdue.
         """
         for item in self.all(self.launched):
             awaited = self._awaited(item)
@@ -389,7 +397,7 @@ class CompletionDetector(Seen):
         return None
 
     def _awaited(self, item: Object) -> Awaited | None:
-        """Return the next step of a controller, or None if no controller must take one."""
+        """Return the step of a controller for which the object waits, or None."""
         pods = self.all("pod")
         if ended_as(item):
             return None
@@ -412,7 +420,7 @@ class CompletionDetector(Seen):
         return Awaited("every pod has ended, but the JobSet has not", pods[0], None, user)
 
     def _account(self, controller: str) -> str | None:
-        """Return the API server's user name for a controller's service account, or None."""
+        """Return the user name of a controller's service account at the API server, or None if not known."""
         for deployment in self.all(controller):
             account = mapping(deployment, "spec", "template", "spec").get("serviceAccountName")
             if account:
@@ -430,9 +438,10 @@ class CompletionDetector(Seen):
 
 
 def pods_in_line(doing: Mapping[str, str]) -> str:
-    """Return the state of each pod in one line. With more than NAMED_PODS pods, states are counted.
+    """Return the state of each pod in one line.
 
-    Pods in a state that at most NAMED_EXCEPTIONS pods have are named then too.
+    If there are more than NAMED_PODS pods, return the number of pods in each state. If at most
+    NAMED_EXCEPTIONS pods are in a state, their names follow the number.
     """
     if len(doing) <= NAMED_PODS:
         return ", ".join(sorted(f"{name} {what}" for name, what in doing.items())) or "none"

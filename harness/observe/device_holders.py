@@ -1,7 +1,7 @@
-"""Record the pods of others that hold devices for which pods of a launch wait.
+"""Record the pods outside a launch that hold devices for which pods of the launch wait.
 
-The scheduler's message is only "Insufficient nvidia.com/gpu". The holders can be listed while the pods wait,
-but not afterwards.
+The scheduler's message is only "Insufficient nvidia.com/gpu". The pods that hold the devices must be listed
+while the launch waits, because they might be gone afterwards.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from harness.evidence.kubernetes.unschedulable import accepts, quantity, request
 from harness.evidence.schema.bundle import DeviceHolder
 
 MAX_HOLDERS = 1000
-"""The most pods that one bundle names, those with most devices first."""
+"""The maximum number of pods that are recorded in one bundle. Pods with most devices come first."""
 _INSUFFICIENT = re.compile(r"Insufficient ([\w.-]+/[\w.-]*\w)")
 
 
 def record(kube: Kube, pods: Iterable[Object], namespace: str, writer: BundleWriter) -> None:
-    """Record the holders of devices for which a pod of the launch waits. `namespace` is the launch's.
+    """Record the pods outside `namespace` that hold devices for which one of the launch's `pods` waits.
 
     Nothing is recorded if the credentials do not permit listing the pods of other namespaces.
     """
@@ -37,7 +37,7 @@ def record(kube: Kube, pods: Iterable[Object], namespace: str, writer: BundleWri
         nodes, others = kube.objects("v1", "Node"), kube.objects("v1", "Pod")
     except ApiException:
         return
-    # A node whose labels or taints exclude the waiting pods cannot give them its devices.
+    # If a node's labels or taints exclude the waiting pods, its devices do not matter.
     nodes = [node for node in nodes if any(accepts(pod, node) for pod in waiting)]
     foreign = [pod for pod in others if pod["metadata"].get("namespace") != namespace]
     for holder in holders(nodes, foreign, wanted)[:MAX_HOLDERS]:
@@ -45,7 +45,10 @@ def record(kube: Kube, pods: Iterable[Object], namespace: str, writer: BundleWri
 
 
 def holders(nodes: Iterable[Object], pods: Iterable[Object], wanted: set[str]) -> list[DeviceHolder]:
-    """Return the wanted devices that scheduled pods request which have not ended, the most devices first."""
+    """Return the pods on `nodes` that request `wanted` resources, the most devices first.
+
+    Pods that have ended are left out.
+    """
     has = {str(node["metadata"]["name"]): mapping(node, "status", "allocatable") for node in nodes}
     records = []
     for pod in pods:

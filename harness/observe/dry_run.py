@@ -1,9 +1,9 @@
-"""Send a request that a controller should have made, as a server-side dry run.
+"""Send a request that a controller should have sent, as a server-side dry run.
 
-A controller that cannot create an object retries without a sign. The API server's response to the same
-request contains the reason: a webhook without a server, a quota, a policy, or a permission that was removed.
-The request impersonates the controller if the harness may do that. Nothing is created: each request has
-`dryRun=All`.
+A controller that cannot create an object retries without reporting an error. The API server's response to the
+same request contains the reason, for example an unreachable webhook, a quota, a policy or a removed
+permission. The request impersonates the controller if the harness has the permission to do so. Nothing is
+created, because every request has `dryRun=All`.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import DryRun
 
 SUFFIX = "-dry-run"
-"""Suffix of the names in dry runs, so that no request refers to an existing object."""
+"""Suffix of object names in dry runs, so that no request refers to an existing object."""
 QUEUE = "kueue.x-k8s.io/queue-name"
 VERSIONS = {"Workload": "kueue.x-k8s.io/v1beta2", "Job": "batch/v1", "Pod": "v1"}
 
@@ -33,19 +33,19 @@ class Awaited:
     """The next step that a controller must take."""
 
     text: str
-    """A sentence that describes the missing step."""
+    """A phrase that describes the state without the step, for example "the StatefulSet has no pods"."""
     of: Object
     """The object for which the controller must take the step."""
     creates: Literal["Workload", "Job", "Pod"] | None = None
-    """The kind of object that the step creates. None means that the step updates `of`."""
+    """The kind of object that the step creates. None means that the step updates the object in `of`."""
     user: str | None = None
     """The user name of the controller at the API server."""
 
 
 def dry_runs(kube: Kube, awaited: Awaited, launched: Object) -> Iterator[DryRun]:
-    """Yield the dry runs of the awaited request, and of the launched object under another name.
+    """Send the awaited request and a copy of the launched object under another name. Yield the responses.
 
-    A request without a response yields nothing, because the heartbeat reports a silent API server.
+    A request without a response yields nothing, because the heartbeat already reports a silent API server.
     """
     request = _created(awaited) if awaited.creates else _marked(awaited.of)
     if request is not None:
@@ -74,7 +74,7 @@ def _asked(
 
 
 def _created(awaited: Awaited) -> Object | None:
-    """Return an object of the kind that the controller must create, or None if its template is not known."""
+    """Return the object that the controller must create, or None if its template is not known."""
     item, kind = awaited.of, awaited.creates
     assert kind is not None
     if kind == "Workload":
@@ -90,7 +90,7 @@ def _created(awaited: Awaited) -> Object | None:
 
 
 def _document(version: str, kind: str, item: Object, metadata: object, spec: Object) -> Object:
-    """Return an object in the namespace of `item`, under another name."""
+    """Return an object in the namespace of `item`, whose name is that of `item` with SUFFIX."""
     given = {key: dict(mapping(metadata, key)) for key in ("labels", "annotations")}
     name, namespace = f"{item['metadata']['name']}{SUFFIX}", item["metadata"]["namespace"]
     return {
@@ -127,7 +127,7 @@ def _labels(item: Object) -> Object:
 
 
 def _marked(item: Object) -> Object:
-    """Return an update that only changes an annotation. It passes the same webhooks as any other update."""
+    """Return an update that only sets an annotation. It calls the same webhooks as any other update."""
     metadata = {key: item["metadata"][key] for key in ("name", "namespace")}
     annotation = {"pluto-e2e-harness/dry-run": "true"}
     return {

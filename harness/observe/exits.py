@@ -1,4 +1,4 @@
-"""Parse the last line of the init in a rank's container. It reports the command's exit code."""
+"""Parse the last log line of the init in a rank's container, which contains the command's exit code."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _EXIT = re.compile(rf"(?P<at>\S+) {EXIT_MARK}(?P<nonce>\w+) (?P<code>\d+)$")
 
 
 def exit_of(life: Life, line: str, nonce: str) -> ContainerExit | None:
-    """Return the exit that a line of this container's log reports, or None for another line or launch."""
+    """Return the exit code that a log line reports, or None for other lines and other launches."""
     match = _EXIT.match(line)
     if not match or match["nonce"] != nonce:
         return None

@@ -1,6 +1,6 @@
 """Check periodically whether the API server responds.
 
-Watches do not show it: those of a frozen server are silent, like those of a cluster without changes.
+Watches cannot show this: if the server is frozen, they are as silent as if nothing changed in the cluster.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ ANSWER_SECONDS = 5.0
 
 
 class Heartbeat:
-    """Sends a request every EVERY_SECONDS until stopped. `on_gap` gets each gap at its end, or at `stop`."""
+    """Sends a request every EVERY_SECONDS until stopped.
+
+    `on_gap` is called for each period without a response, as soon as the period ends or `stop` is called.
+    """
 
     def __init__(self, kube: Kube, on_gap: Callable[[str], None]) -> None:
         self._kube = kube
@@ -37,7 +40,7 @@ class Heartbeat:
         return 0.0 if since is None else time.monotonic() - since
 
     def ask(self) -> bool:
-        """Send a request now and return whether the API server responds."""
+        """Send a request immediately and return whether the API server responds."""
         start = time.monotonic()
         reason = self._kube.silence(ANSWER_SECONDS)
         with self._lock:
@@ -48,7 +51,7 @@ class Heartbeat:
         return reason is None
 
     def stop(self) -> None:
-        """Stop the requests, and report a gap that is still open."""
+        """Stop the requests. If the API server does not respond, report the period without a response."""
         self._stop.set()
         with self._lock:
             self._end("; it did not come back")

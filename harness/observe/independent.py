@@ -1,6 +1,6 @@
-"""Detect when a launch of independent pods is over. Each pod tests its own node.
+"""Detect when a launch of independent pods is over. Each of these pods tests its own node.
 
-A pod that fails, cannot start or loses its node does not end the wait for the other pods.
+If a pod fails, cannot start or loses its node, the harness still waits for the other pods.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from harness.observe.seen import container_statuses
 
 @dataclass
 class IndependentPods(CompletionDetector):
-    """Processes every watch event. `reason()` is None while the command of any pod may still end."""
+    """Processes every watch event. The launch is over when no further command can end."""
 
     def reason(self) -> str | None:
-        """Return in one sentence why the launch is over, or None."""
+        """Return one sentence on why the launch is over, or None if it is not over."""
         if self.deleted and not self.all(self.launched):
             return f"the {self.kind} was deleted"
         lost = self.out_of_reach()
@@ -33,7 +33,7 @@ class IndependentPods(CompletionDetector):
         return self._idle()
 
     def _stuck(self, pod: Object, lost: set[str]) -> str | None:
-        """Return why a pod will never end its command, or None."""
+        """Return why the pod's command will never end, or None if it can still end."""
         name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
         unscheduled = scheduled.get("reason") == "Unschedulable"
         why = ""

@@ -1,4 +1,4 @@
-"""Inspect running containers: processes, TCP connections, and the addresses of the rendezvous host."""
+"""Inspect running containers: their processes, TCP connections, and addresses of the rendezvous host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RESOLVE_SECONDS = 6
 ASK_SECONDS = 10
 LOOK_SECONDS = 30
 LONG = 300
-"""The longest argument that is recorded. Longer ones are scripts and settings."""
+"""The maximum length of a recorded command-line argument. Longer arguments are scripts and settings."""
 _LOOK = (
     OWN_PROCESSES
     + """declare -A was parent
@@ -57,10 +57,10 @@ _ESTABLISHED, _LISTEN = "01", "0A"
 def look(kube: Kube, pods: list[Object], *, network: bool = True) -> list[RendezvousSnapshot]:
     """Inspect the first container of every pod, all pods in parallel.
 
-    With `network`, also resolve and probe the address of the rendezvous, which takes some seconds more.
+    With `network`, also resolve and probe the address of the rendezvous, which takes a few more seconds.
 
-    Each pod has a daemon thread: the client of `exec` has no timeout, and blocks forever if the API server is
-    frozen.
+    A daemon thread per pod is used, because the Kubernetes client's `exec` has no timeout and blocks forever
+    if the API server is frozen.
     """
     named = {pod["metadata"]["name"]: pod for pod in pods}
     snapshots = within(LOOK_SECONDS, lambda name: _inspect(kube, named[name], network), named)
@@ -87,15 +87,15 @@ def _inspect(kube: Kube, pod: Object, network: bool) -> RendezvousSnapshot:
 
 
 def _why(error: Exception) -> str:
-    """Return an error's message. For a refused `exec`, extract the API server's message from it."""
+    """Return the message of an error. For a refused `exec`, return only the API server's message."""
     inner = re.search(r'"message":"(.*?)","', str(error))
     return f"{type(error).__name__}: {(inner[1] if inner else str(error))[:LONG]}"
 
 
 def _exec(kube: Kube, pod: Object, script: str, *arguments: str) -> str:
-    """Return the output of a bash script in the pod's container. Raises OSError if the script was not run.
+    """Run a bash script in the pod's first container and return its output. Raises OSError if it did not run.
 
-    Each call creates its own client, because `stream` modifies the client.
+    Each call creates a new client, because `stream` modifies the client.
     """
     core = client.CoreV1Api(client.ApiClient(kube.configuration))
     channels = stream(
@@ -112,14 +112,14 @@ def _exec(kube: Kube, pod: Object, script: str, *arguments: str) -> str:
     channels.run_forever(timeout=EXEC_SECONDS)
     status = yaml.safe_load(channels.read_channel(ERROR_CHANNEL)) or {}
     channels.close()
-    # The error channel has the error of the container runtime, or the exit code of the script.
+    # The error channel contains the error of the container runtime, or the exit code of the script.
     if status.get("status") == "Failure" and status.get("reason") != "NonZeroExitCode":
         raise OSError(status.get("message"))
     return str(channels.read_all())
 
 
 def parse(pod: str, output: str) -> RendezvousSnapshot:
-    """Parse the output of the script in the container."""
+    """Parse the output of the script that ran in the container."""
     processes, listening, connected = [], set[int](), set[str]()
     for line in output.splitlines():
         words = line.split()

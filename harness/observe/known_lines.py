@@ -1,4 +1,4 @@
-"""Recognise log lines that were already read. A log that is read again starts at its first line."""
+"""Recognise log lines that were already read, because a log is always read from its first line."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ _NEXT_UNSTAMPED = re.compile(rb"\n(?!\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)")
 
 
 class KnownLines:
-    """The position in a log up to which lines are written: the newest timestamp, and its number of lines."""
+    """The position up to which a log was read: the newest timestamp, and how many lines have it."""
 
     def __init__(self) -> None:
         self._last, self._lines = b"", 0
         self._skipping, self._skipped = False, 0
         self.tail = b""
-        """An unfinished last line. It is written when the log is at its end."""
+        """An unfinished last line. It is written when the end of the log is reached."""
         self.strange = False
-        """Whether a line had no timestamp, and so does not belong to the log."""
+        """Whether a line without a timestamp was read. Such a line does not belong to the log."""
 
     def again(self) -> None:
         """Prepare to read the log again from its first line."""
@@ -25,10 +25,10 @@ class KnownLines:
         self._skipping, self._skipped = bool(self._last), 0
 
     def fresh(self, lines: bytes) -> bytes:
-        """Return the lines that were not read before, and mark them as read. `lines` are whole lines.
+        """Return the lines that were not read before, and mark them as read. `lines` contains complete lines.
 
-        Python is too slow to parse each line of a rank that writes 10 MB/s. If all lines have a timestamp and
-        none was read before, only the last ones are parsed.
+        Python is too slow to parse every line of a rank that writes 10 MB/s. If all lines have a timestamp
+        and none of them was read before, only those with the newest timestamp are parsed.
         """
         end = len(lines) - 1
         if self._skipping or not _STAMPED.match(lines) or _NEXT_UNSTAMPED.search(lines, 0, end):
@@ -46,7 +46,7 @@ class KnownLines:
         return lines
 
     def new(self, line: bytes, whole: bool = True) -> bool:
-        """Return whether this line was not read before. Mark a whole line as read."""
+        """Return whether this line was not read before. If it is complete (`whole`), mark it as read."""
         if not _STAMPED.match(line):
             self.strange = True
             return False

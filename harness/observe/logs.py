@@ -1,12 +1,14 @@
-"""Read the log of every container, live and completely, even of a pod deleted because another rank failed.
+"""Read the complete log of every container live, even if the pod is deleted because another rank failed.
 
-A follower starts when its container first runs (or has ended) and reads with the kubelet's timestamps. If the
-connection breaks, it reads again and skips the lines that it has. A log that cannot be read to its end is
-passed to `on_gap`. A line without a timestamp is a message of the kubelet, which responds with 200 and
-"unable to retrieve container logs" for a container that it removed, or while containerd restarts.
+A thread follows each log, with the kubelet's timestamps, as soon as the container runs or has ended. If the
+connection breaks, the thread reads the log again and skips the lines that it has already read. If a log
+cannot be read to its end, `on_gap` is called. A line without a timestamp is a message of the kubelet: for a
+container that it has removed, or while containerd restarts, it responds with 200 and "unable to retrieve
+container logs".
 
-The kubelet sends a followed log line by line, several times slower than a log that is only read. A follower
-that lags behind after the end of its container therefore reads the rest without following.
+The kubelet sends a followed log line by line, which is several times slower than a log without `follow`. If a
+thread still reads some time after the end of the container, it therefore reads the remaining lines without
+`follow`.
 """
 
 from __future__ import annotations
@@ -25,13 +27,13 @@ from harness.evidence.schema.bundle import Observation
 from harness.observe.known_lines import KnownLines
 
 RETRY_SECONDS, LONGEST_RETRY = 0.3, 2.0
-"""Seconds until the first retry, and the maximum. Each delay is 1.5 times the previous one, so that pods
-without logs do not load the API server: 256 pods with three requests a second caused 22 000 requests."""
+"""The first and the longest delay between retries, in seconds. Each delay is 1.5 times the previous one, to
+limit the load on the API server. 256 pods without logs and three retries a second caused 22 000 requests."""
 MAX_RETRIES = 20
-"""The most retries in a row, about half a minute. A kubelet that restarts on a busy machine is down for many
-seconds."""
+"""The maximum number of retries in a row, which take about half a minute. If a kubelet restarts on a busy
+machine, it is unavailable for many seconds."""
 BEHIND_SECONDS = 3.0
-"""Seconds after the end of a container after which a follower that still reads counts as lagging behind."""
+"""Seconds after the end of a container from which a thread that still reads its log counts as behind."""
 READ_BYTES = 1 << 18
 LATE_SECONDS = 8.0
 """Seconds after which `finish` probes the kubelets whose logs are still being read."""
@@ -43,27 +45,27 @@ PROBE_SECONDS = 35.0
 class Life:
     """One life of a container.
 
-    A container has several lives if the kubelet restarts it, or if its pod is created again under its name.
+    A container has several lives if the kubelet restarts it, or if its pod is re-created with the same name.
     """
 
     pod: str
     container: str
     uid: str
     number: int
-    """The number of times that the kubelet had restarted the container before."""
+    """How often the kubelet had restarted the container before."""
 
 
 class _Unread(Exception):
-    """The kubelet responded with a message of its own instead of the log."""
+    """Raised if the kubelet responded with an error message instead of the log."""
 
 
 class LogFollower:
-    """Follows the log of each container of each pod that is passed to `observe`."""
+    """Follows the logs of all containers of the pods that are passed to `observe`."""
 
     def __init__(self, kube: Kube, write: Callable[[Life, str], None], on_gap: Callable[[str], None]) -> None:
         """Create a follower.
 
-        `write(life, text)` is called with whole lines, each "<RFC 3339 time> <line>".
+        `write(life, text)` is called with complete lines, each in the form "<RFC 3339 time> <line>".
         """
         self.kube = kube
         self._write = write
@@ -72,14 +74,14 @@ class LogFollower:
         self._ended: dict[Life, float] = {}
         self._leaving: set[Life] = set()
         self._whole: set[Life] = set()
-        """The lives whose log contains the end of the command."""
+        """The lives of containers in whose logs the end of the command was read."""
         self._stop = threading.Event()
         self._whys: dict[Life, str] = {}
-        """The reason why the last attempt to read a log failed."""
+        """Life of a container → the reason why the last attempt to read its log failed."""
         self._namespace = ""
 
     def observe(self, kind: str, observation: Observation) -> None:
-        """Process a watch event, and start a follower for each container that has started."""
+        """Process a watch event, and start to follow the log of each container that has started."""
         if kind != "pod":
             return
         pod = observation.object
@@ -103,23 +105,23 @@ class LogFollower:
                 thread.start()
 
     def command_ended(self, life: Life) -> None:
-        """Store that the end of a container's command was read. A later break of its log is not a gap.
+        """Record that the end of a container's command was read. A later error of the log is not a gap.
 
-        A container that is kept alive then waits to be deleted. The kubelet may remove it and its log before
-        the stream ends, and the stream then breaks off.
+        After its command, a container that is kept alive only waits to be deleted. The kubelet might then
+        remove the container and its log before the stream has ended, so that the stream breaks off.
         """
         self._whole.add(life)
 
     def finish(self, seconds: float, lost: Collection[str] = ()) -> None:
-        """Wait until every log is read to its end. A log that is still being read after `seconds` is a gap.
+        """Wait until all logs are read to their end. Report a log that takes longer than `seconds` as a gap.
 
-        The logs of `lost` pods are not waited for.
+        Do not wait for the logs of the pods in `lost`.
         """
         deadline, late = Deadline.after(seconds), Deadline.after(min(seconds, LATE_SECONDS))
         threads = list(self._threads.items())
         for life, thread in threads:
             thread.join(0 if life.pod in lost else late.left)
-        for life, thread in threads:  # A stream that a firewall cut looks like one without new lines.
+        for life, thread in threads:  # A stream cut off by a firewall looks like a stream without new lines.
             if thread.is_alive() and life.pod not in lost and not deadline.passed:
                 threading.Thread(target=self.probe, args=(life,), daemon=True).start()
         for life, thread in threads:
@@ -132,7 +134,7 @@ class LogFollower:
         self._stop.set()
 
     def probe(self, life: Life) -> None:
-        """Request the last line of a log over a new connection, and store the reason if that fails."""
+        """Request the last line of a log over a new connection. Store the reason if the request fails."""
         path = f"/api/v1/namespaces/{self._namespace}/pods/{life.pod}/log"
         try:
             query = {"container": life.container, "tailLines": "1"}
@@ -143,10 +145,7 @@ class LogFollower:
             self._whys[life] = f": {type(error).__name__}"
 
     def _run(self, namespace: str, life: Life) -> None:
-        """Follow a log.
-
-        Report an unexpected error as a gap, because the log would otherwise look complete.
-        """
+        """Follow a log. Report an unexpected error as a gap, so that the log does not look complete."""
         try:
             self._follow(namespace, life)
         except Exception as error:
@@ -166,12 +165,12 @@ class LogFollower:
             except ApiException as error:
                 why = self._whys[life] = _reason(error)
                 if error.status == 404 and life in self._leaving:
-                    if not whole:  # otherwise the log was followed to the end of its container
+                    if not whole:  # If `whole` is true, the log was followed to the end of the container.
                         self._gap(life, "the pod was gone before its log was read")
                     return
                 if error.status == 404 or (error.status or 0) >= 500:
-                    # The kubelet cannot be reached, or it restarts and has not loaded its pods. The previous
-                    # stream may have ended with the kubelet and not with the log.
+                    # The kubelet cannot be reached, or it was restarted and has not loaded its pods. The
+                    # previous stream might have ended because of the kubelet, before the end of the log.
                     if self._stop.wait(_pause(failures)):
                         return
                     continue
@@ -194,7 +193,7 @@ class LogFollower:
     def _behind(self, life: Life) -> bool:
         """Return whether lines still arrive long after the end of the container.
 
-        Return False for a pod that is being deleted, because its log may not be readable again.
+        Return False for a pod that is being deleted, because it might be impossible to read its log again.
         """
         ended = self._ended.get(life)
         return ended is not None and time.monotonic() - ended > BEHIND_SECONDS and life not in self._leaving
@@ -202,7 +201,7 @@ class LogFollower:
     def _read(self, namespace: str, life: Life, known: KnownLines, follow: bool) -> bool:
         """Read the log once from its first line, and write the lines that were not read before.
 
-        Return whether it stopped because it lags behind.
+        Return whether reading was stopped because lines still arrived long after the end of the container.
         """
         path = f"/api/v1/namespaces/{namespace}/pods/{life.pod}/log"
         query = {"container": life.container, "timestamps": "true", **({"follow": "true"} if follow else {})}
@@ -233,10 +232,10 @@ class LogFollower:
 
 
 def _reason(error: ApiException) -> str:
-    """Return the status and the message of an error of the API server."""
+    """Return the HTTP status and the message of an error of the API server."""
     return f": HTTP {error.status}: {' '.join(str(error.body or error.reason).split())[:300]}"
 
 
 def _pause(failures: int) -> float:
-    """Return the seconds until the next attempt after a number of failures in a row."""
+    """Return the delay before the next attempt in seconds, given the number of failures in a row."""
     return float(min(LONGEST_RETRY, RETRY_SECONDS * 1.5 ** max(0, failures - 1)))

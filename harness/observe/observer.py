@@ -1,4 +1,4 @@
-"""Observe one launch and record it: objects, logs, ground truth, and the responses of the API server."""
+"""Observe one launch, and record its objects, logs and ground truth, and the responses of the API server."""
 
 from __future__ import annotations
 
@@ -35,27 +35,31 @@ from harness.workers.netcheck import frames
 from harness.workers.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 
 LOG_SECONDS = 50.0
-"""Time limit for reading the logs to their end. It exceeds the termination grace period of a pod (30 s)."""
+"""Time limit for reading the logs to their end. It is longer than a pod's termination grace period (30 s)."""
 GONE_SECONDS = 45.0
-"""Seconds after which a silent API server counts as lost.
+"""Seconds without a response after which the API server counts as lost.
 
-A server that restarts or loses its connection briefly is back by then, and the job continues meanwhile.
+A restart or a short network failure takes less time, and the job continues meanwhile.
 """
 TELL_SECONDS = 15.0
-"""Seconds for the other pods to end after netcheck or the collective tests have reported their final
-result."""
+"""Seconds that the other pods have to end after one pod has reported the final result of netcheck or of the
+collective tests."""
 MANY_SECONDS, PAUSE_SECONDS = 2.0, 0.2
-"""Seconds between two progress lines, and between two checks, for a job with many pods."""
+"""For a job with many pods, the seconds between two progress lines (MANY_SECONDS), and between two checks
+whether the launch is over (PAUSE_SECONDS)."""
 SHOWN_BYTES = 64 * 1024
-"""The most bytes of one read that a listener receives. Nobody can read a flood of lines live."""
+"""The maximum number of bytes of one chunk of a log that a listener receives. Earlier lines are dropped."""
 UNREACHABLE: Final = "cluster.unreachable"
 DELETED: Final = "cluster.deleted"
 DELETED_SECONDS = 3.0
-"""Seconds without a response of the API server after which the observer checks whether the cluster exists."""
+"""Seconds without a response of the API server after which the observer checks if the cluster was deleted."""
 
 
 class LaunchObserver:
-    """Observes one launch. Call `start`, `listed`, `wait_for_completion` and `finish`, and always `stop`."""
+    """Observes one launch.
+
+    Call `start`, `listed`, `wait_for_completion` and `finish` in this order. Call `stop` even after an error.
+    """
 
     def __init__(
         self,
@@ -68,8 +72,8 @@ class LaunchObserver:
     ) -> None:
         """Create an observer.
 
-        `kinds` are the kinds to watch besides pods, nodes and events, including the launched object's kind.
-        `deleted` returns how the cluster was deleted, or None if it was not.
+        `kinds` are the kinds to watch in addition to pods, nodes and events. They include the launched
+        object's kind. `deleted` returns how the cluster was deleted, or None if it still exists.
         """
         self._deleted = deleted
         expected = writer.current.expected
@@ -93,14 +97,14 @@ class LaunchObserver:
         self._truth = TruthCollector(writer.current.nonce)
         self._looked = self._looked_late = False
         self._doubted = ""
-        """The awaited step for which dry runs were made last."""
+        """The step of a controller for which the last dry runs were made."""
         self._late = budget.rank
         self._collectors: dict[tuple[str, str], frames.Collector] = {}
         self._told: Deadline | None = None
-        """The deadline for the other pods to end, set when one pod has reported the result for all of
-        them."""
+        """The deadline for the other pods to end. It is set when one pod has reported the result of all
+        pods."""
         self._events: set[str] = set()
-        """The events of processes that were recorded, as JSON."""
+        """The recorded events of processes, as JSON."""
         self._gaps: list[str] = []
         self._watched_again: list[str] = []
         self._files: dict[tuple[str, str], Any] = {}
@@ -121,12 +125,12 @@ class LaunchObserver:
         self._watcher.start()
 
     def listed(self) -> None:
-        """Wait until every kind was listed once. From then on, no change is missed."""
+        """Wait until the objects of every kind were listed once. From then on, all changes are recorded."""
         self._watcher.listed()
         self._writer.update(watched=self._watcher.kinds())
 
     def wait_for_completion(self, progress: Progress) -> None:
-        """Wait until the launch is over, or until it can no longer be observed.
+        """Wait until the launch is over.
 
         Raises HarnessError with the cause run.timed_out, cluster.unreachable, cluster.deleted or
         run.evidence_disk_full.
@@ -148,7 +152,7 @@ class LaunchObserver:
                 self._ask_why(at_end=True)
                 self._writer.update(interrupted=f"deadline of {self._wait:.0f} s; last seen: {last}")
                 raise WaitError("the launch to end", last, self._wait, cause="run.timed_out")
-            if late.passed and not self._looked_late:  # Kueue ends the job soon, and with it its pods.
+            if late.passed and not self._looked_late:  # Inspect the pods before Kueue ends the job soon.
                 self._looked_late = True
                 self._look(at_end=False)
             if self.completion.lingers():
@@ -158,7 +162,7 @@ class LaunchObserver:
                 seen, again = self.completion.summary(), Deadline.after(MANY_SECONDS)
                 progress(seen)
             self.completion.wait(min(1.0, deadline.left))
-            if self.completion.many():  # A check goes through all pods, and any change of a pod triggers one.
+            if self.completion.many():  # Each change of a pod triggers a check, and a check visits all pods.
                 time.sleep(PAUSE_SECONDS)
         self._take_size(progress)
         if not self._rendezvous.reason():  # The rendezvous monitor has already inspected the containers.
@@ -179,10 +183,10 @@ class LaunchObserver:
         progress(f"scaled {replicas}: {members * each} ranks are expected")
 
     def _ask_why(self, at_end: bool) -> None:
-        """Record dry runs of a step that a controller should have taken.
+        """Send and record dry runs of a step that a controller should have taken.
 
-        This happens once while the launch waits for the step, because a webhook may be down only briefly, and
-        once at the end.
+        This method does so once while the launch waits for the step, because a webhook can be unavailable for
+        a short time only, and once at the end.
         """
         step = None if self._heartbeat.silent else self.completion.awaited(at_once=at_end)
         if step is None or (step[0].text == self._doubted and not at_end):
@@ -194,7 +198,7 @@ class LaunchObserver:
                 self.completion.hopeless.add(self._doubted)
 
     def _look_inside(self) -> None:
-        """Inspect once the containers that have not ended, because a process in them may hang."""
+        """Inspect the containers that have not ended, because a process in them might hang. Do this once."""
         if not self._looked:
             self._looked = True
             self._look(at_end=True)
@@ -212,14 +216,14 @@ class LaunchObserver:
             self._writer.inspection(snapshot.model_copy(update={"at_end": at_end}))
 
     def _over(self) -> str | None:
-        """Return in one sentence why the launch is over, or None."""
+        """Return one sentence on why the launch is over, or None if it is not over."""
         if self._told is not None and self._told.passed:
             return f"one pod reported the result of all, and {TELL_SECONDS:.0f} s later others still run"
         return self.completion.reason() or self._rendezvous.reason()
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Raise cluster.unreachable for an error in the block if the API server is silent at that time."""
+        """Convert an error in the block to cluster.unreachable if the API server does not respond."""
         try:
             with reached():
                 yield
@@ -233,7 +237,7 @@ class LaunchObserver:
     def refuse_deleted(self, error: HarnessError | None = None) -> None:
         """Raise HarnessError with the cause cluster.deleted if somebody deleted the cluster.
 
-        `error` is the error that made the caller ask, if any.
+        `error` is the error because of which the caller checks this, if any.
         """
         if (error is None or error.cause != DELETED) and (how := self._deleted()) is not None:
             text = f"the cluster was deleted while the launch used it, and not by this harness: {how}"
@@ -241,16 +245,16 @@ class LaunchObserver:
             raise HarnessError(f"{text}; {last}", cause=DELETED) from error
 
     def answered(self) -> bool:
-        """Return whether the API server responds now."""
+        """Send a request to the API server and return whether it responds."""
         return self._heartbeat.ask()
 
     def record_device_holders(self) -> None:
-        """Record the pods that hold devices for which pods of the launch wait."""
+        """Record the pods outside the launch that hold devices for which pods of the launch wait."""
         pods = self.completion.all("pod")
         device_holders.record(self._kube, pods, self._launch.namespace, self._writer)
 
     def finish(self) -> None:
-        """Read the logs to their end, or as far as possible, and write the ground truth that they contain."""
+        """Read the logs to their end if possible, and write the ground truth that they contain."""
         lost = self.completion.out_of_reach()
         self._logs.finish(0 if self._heartbeat.silent else LOG_SECONDS, lost)
         self.stop()
@@ -276,7 +280,7 @@ class LaunchObserver:
             cause=UNREACHABLE,
         )
 
-    # -- called by other threads: the writer keeps its first error, which ends the wait -------------------
+    # -- Other threads call these methods. The writer stores its first error, which ends the wait. --------
     def _state(self, kind: str, observation: Observation) -> None:
         with suppress(HarnessError):
             self._writer.observe(kind, observation)
@@ -292,13 +296,13 @@ class LaunchObserver:
             if (pod, container) not in self._files:
                 self._files[pod, container] = self._writer.log_file(pod, container)
             self._files[pod, container].write(text)
-        if "@" in text:  # Every mark contains it. Most text does not, so this is a fast first test.
+        if "@" in text:  # Every mark contains "@" and most text does not, so this test is a fast filter.
             self._marked(life, text)
         if self._writer.listener is not None:
             self._writer.listener.logged(pod, self._writer.redactor.text(text[-SHOWN_BYTES:]))
 
     def _marked(self, life: Life, text: str) -> None:
-        """Process the lines that were written for the harness."""
+        """Process the lines that ranks wrote for the harness."""
         if MARK in text or EXIT_MARK in text:
             for line in text.splitlines():
                 self._truth.feed(line, life.pod)
@@ -311,7 +315,7 @@ class LaunchObserver:
                 self._framed(life.pod, line, mark, taken)
 
     def _process(self, life: Life, line: str) -> None:
-        """Record the events of processes. Skip events from a log that is read again."""
+        """Record the events of processes in a line. Skip events that were already recorded."""
         for event in decode(self._writer.current.nonce, line, life.pod, life.uid):
             text = event.model_dump_json()
             with suppress(HarnessError):
@@ -321,7 +325,7 @@ class LaunchObserver:
                     self._writer.process(event)
 
     def _framed(self, pod: str, line: str, mark: str, taken: Callable[[str, str, Any], None]) -> None:
-        """Collect a line of a framed document, and record the document when it is complete and valid."""
+        """Collect a line of a document in frames. Record the document when it is complete and valid."""
         new = frames.Collector(self._writer.current.nonce, mark)
         document = self._collectors.setdefault((pod, mark), new).feed(line)
         if document is not None:
@@ -329,21 +333,21 @@ class LaunchObserver:
                 taken(line.partition(" ")[0], pod, document)
 
     def _checked(self, at: str, pod: str, document: Any) -> None:
-        """Record a diagnosis of netcheck."""
+        """Record a diagnosis that netcheck printed."""
         diagnosis = NetcheckDiagnosis.model_validate(document)
         self._writer.netcheck(NetcheckRecord(at=at, pod=pod, diagnosis=diagnosis))
         if diagnosis.whole and self._launch.netcheck == "alone" and self._told is None:
             self._told = Deadline.after(TELL_SECONDS)
 
     def _accepted(self, at: str, pod: str, document: Any) -> None:
-        """Record a result or the report of acceptance tests."""
+        """Record a result of an acceptance test, or a pod's final report."""
         record = AcceptanceRecord.model_validate({**document, "at": at, "pod": pod})
         self._writer.acceptance(record)
         if record.report and record.report.kind == "ddp" and self._launch.acceptance == "ddp":
             self._told = self._told or Deadline.after(TELL_SECONDS)
 
     def _exited(self, life: Life, line: str) -> None:
-        """Record the end of a command whose container is kept alive."""
+        """Record the exit code of a command whose container is kept alive."""
         rank = self._launch.held and life.container == self._launch.container
         exit_ = exit_of(life, line, self._writer.current.nonce) if rank else None
         if exit_ is not None:
@@ -353,6 +357,9 @@ class LaunchObserver:
             self.completion.exited(life.pod, exit_.exit_code, life.uid)
 
     def _silence(self, text: str) -> None:
-        """Record a gap in the responses and renew the watches, which may have died without an error."""
+        """Record a gap in the API server's responses, and restart the watches.
+
+        The watches might have stopped without an error.
+        """
         self._writer.retry("the API server", text)
         self._watcher.resume()

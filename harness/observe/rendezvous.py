@@ -1,8 +1,8 @@
-"""Detect a rendezvous that does not complete, by an inspection of the containers at its deadline.
+"""Detect a rendezvous that does not complete, by inspecting the containers at the deadline.
 
-torchrun prints nothing while it waits for other agents, and waits for ten minutes. When every pod of the job
-has run for the deadline of the rendezvous, the processes, connections and resolved names of each container
-are recorded. If a torchrun still waits then, the launch is over. The judges determine the cause.
+torchrun waits for other agents for ten minutes and prints nothing meanwhile. When every pod of the job has
+run for the time limit of the rendezvous, the processes, connections and resolved names in each container are
+recorded. If a torchrun agent is still waiting then, the launch is over. The judges determine the cause.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from harness.observe import inside
 
 AGAIN_SECONDS = 5
 PATIENCE = 1.5
-"""Multiple of the deadline after which a torchrun that is still starting counts as failed.
+"""If a torchrun agent is still starting after this multiple of the time limit, the rendezvous has failed.
 
-The job's own deadline comes later, and would only report a timeout.
+The deadline of the launch is later and would only report a timeout.
 """
 
 
 class RendezvousMonitor:
-    """Processes watch events of pods. `reason()` is None unless the rendezvous has failed."""
+    """Processes watch events of pods, and determines whether the rendezvous has failed."""
 
     def __init__(
         self,
@@ -36,7 +36,7 @@ class RendezvousMonitor:
         record: Callable[[RendezvousSnapshot], None],
         clock: Clock = CLOCK,
     ) -> None:
-        """Create a monitor. The deadline is `seconds` after the last of the `nodes` pods started to run."""
+        """Create a monitor. The deadline is `seconds` after all `nodes` pods have started to run."""
         self._kube = kube
         self._nodes = nodes
         self._seconds = seconds
@@ -62,16 +62,16 @@ class RendezvousMonitor:
                 self._began.setdefault(uid, self._clock.monotonic())
 
     def reason(self) -> str | None:
-        """Return in one sentence why the rendezvous has failed, or None.
+        """Return one sentence on why the rendezvous has failed, or None if it has not failed.
 
-        The call takes some seconds if the inspection is due.
+        If the deadline has just passed, this call inspects the containers, which takes some seconds.
         """
         if self._next is not None and self._clock.monotonic() >= self._next and (pods := self._due()):
             self._judge(inside.look(self._kube, pods))
         return self._reason
 
     def _judge(self, seen: list[RendezvousSnapshot]) -> None:
-        """Evaluate the inspection. If a torchrun is busy, it is still starting, so inspect again later."""
+        """Evaluate the snapshots. If a torchrun agent is busy, it is still starting, so inspect it later."""
         waiting = torchrun_processes.without_ranks(seen)
         if any(waiting.values()) and not self._past(PATIENCE * self._seconds):
             self._next = self._clock.monotonic() + AGAIN_SECONDS
@@ -86,7 +86,7 @@ class RendezvousMonitor:
             )
 
     def _due(self) -> list[Object]:
-        """Return the running pods if the deadline has passed for every pod, else []."""
+        """Return the running pods if every pod has run for the time limit, else []."""
         with self._lock:
             if len(self._began) < self._nodes or len(self._began) < len(self._pods):
                 return []

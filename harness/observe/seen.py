@@ -1,4 +1,4 @@
-"""The current state of a launch according to the watches, and how long each condition has lasted."""
+"""The current state of a launch, received by watches, and how long each condition has lasted."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class Seen:
     """Processes every watch event, and keeps the newest state of each object."""
 
     launched: str = "jobset"
-    """The evidence file of the launched object (harness/evidence/kubernetes/kinds.py)."""
+    """The launched object's file in objects/, without ".jsonl" (harness/evidence/kubernetes/kinds.py)."""
     clock: Clock = CLOCK
     exits: dict[str, int] = field(default_factory=dict)
-    """uid of a pod → exit code of the command of its rank."""
+    """uid of a pod → exit code of the command in its rank's container."""
     deleted: bool = False
     """Whether a launched object was deleted."""
     _objects: dict[str, dict[str, Object]] = field(default_factory=dict)
     _since: dict[tuple[str, str, str], float] = field(default_factory=dict)
-    """The start of each condition of an object, or of a part of it, by (rule, uid, part)."""
+    """(rule, uid of an object, part of the object) → the time since which the condition has been true."""
     _changed: threading.Event = field(default_factory=threading.Event)
 
     def observe(self, kind: str, observation: Observation) -> None:
@@ -39,9 +39,9 @@ class Seen:
         self._changed.set()
 
     def exited(self, pod: str, exit_code: int, uid: str | None = None) -> None:
-        """Store that the command of a rank has ended. Its container may still run.
+        """Record that the command of a rank has ended, even if its container still runs.
 
-        Pass the pod's `uid` if a new pod of the same name may exist.
+        Pass the pod's `uid` if a new pod with the same name might exist.
         """
         for item in self.all("pod"):
             if item["metadata"]["name"] == pod and uid in (None, item["metadata"]["uid"]):
@@ -54,7 +54,7 @@ class Seen:
         self._changed.clear()
 
     def out_of_reach(self) -> set[str]:
-        """Return the names of running pods on nodes that are not Ready. They report no further state."""
+        """Return the names of running pods on nodes that are not Ready. Such pods report no further state."""
         lost = {n["metadata"]["name"] for n in self.all("node") if not_ready(n)}
         return {p["metadata"]["name"] for p in self.running() if p.get("spec", {}).get("nodeName") in lost}
 
@@ -71,9 +71,9 @@ class Seen:
         return [w for w in self.all("workload") if w["metadata"]["name"].startswith(f"{self.launched}-")]
 
     def lasts(self, item: Object, rule: str, holds: bool, seconds: float, part: str = "") -> bool:
-        """Return whether a condition of an object, or of a part of it, has lasted for `seconds`.
+        """Return whether a condition of an object, or of a part of the object, has lasted for `seconds`.
 
-        `holds` is whether the condition is true now. If it is not, its timer is reset.
+        `holds` is whether the condition is true at this time. If it is false, the timer is reset.
         """
         key = (rule, item["metadata"]["uid"], part)
         if not holds:
@@ -88,18 +88,18 @@ class Seen:
 
 
 def ended_as(item: Object) -> str | None:
-    """Return the terminal state in the status of a JobSet or a Job, or None while it has none."""
+    """Return the terminal state of a JobSet or a Job, or None if the object has not ended."""
     ended = next((word for word in ("Complete", "Failed") if true(item, word)), None)
     return (item.get("status") or {}).get("terminalState") or ended
 
 
 def gated(pod: Object) -> bool:
-    """Return whether a pod has scheduling gates: it was not admitted yet."""
+    """Return whether a pod has scheduling gates, which means that Kueue has not admitted it yet."""
     return bool((pod.get("spec") or {}).get("schedulingGates"))
 
 
 def decided(pod: Object) -> bool:
-    """Return whether a pod's containers have started, or its status contains the reason why they cannot."""
+    """Return whether a pod's containers have started, or its status shows why they cannot start."""
     if condition(pod, "PodScheduled").get("status") == "False":
         return True
     states = [item.get("state") or {} for item in pod["status"].get("containerStatuses") or []]
@@ -110,13 +110,13 @@ def decided(pod: Object) -> bool:
 
 
 def _blocked(state: Object) -> bool:
-    """Return whether a container waits because it could not be started."""
+    """Return whether a container is waiting because it could not be started."""
     waiting = state.get("waiting") or {}
     return messages.not_started(waiting.get("reason", ""), waiting.get("message", "")) is not None
 
 
 def container_statuses(pod: Object) -> list[Object]:
-    """Return the statuses of a pod's containers, its init containers first."""
+    """Return the statuses of a pod's containers. Init containers come first."""
     status = pod["status"]
     return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
 
@@ -126,7 +126,7 @@ def not_ready(node: Object) -> bool:
 
 
 def is_down(deployment: Object) -> bool:
-    """Return whether a Deployment is scaled to 0 and has no available pod. A restart does not count."""
+    """Return whether a Deployment is scaled to 0 and has no available pod. A mere restart does not count."""
     none_available = not (deployment.get("status") or {}).get("availableReplicas")
     return none_available and (deployment.get("spec") or {}).get("replicas") == 0
 

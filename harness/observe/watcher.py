@@ -1,8 +1,9 @@
-"""Record every state of every object of a launch by watches, from before its start until after its end.
+"""Record all states of the objects of a launch with watches, from before its start until after its end.
 
-One thread per kind lists the objects and then watches them. A watch that ends is resumed. If its resource
-version is too old, the thread lists again. Errors are passed to `on_gap`. Each watch event is written to the
-bundle before the listener gets it, so every decision is based on recorded evidence.
+One thread per kind lists the objects and then watches them. If a watch ends, the thread resumes it. If the
+resource version is too old, the thread lists the objects again. Errors are passed to `on_gap`. Each watch
+event is written to the bundle before it is passed to the listener, so every decision is based on recorded
+evidence.
 """
 
 from __future__ import annotations
@@ -24,14 +25,15 @@ from harness.evidence.schema.bundle import Observation
 RETRY_SECONDS = 0.5
 WATCH_SECONDS = 300
 _REFUSED = (401, 403, 404, 405)
-"""HTTP statuses for which a retry is useless."""
+"""HTTP statuses after which a retry cannot succeed."""
 _METADATA = "application/json;as=PartialObjectMetadata{list};g=meta.k8s.io;v=v1"
 _RECORDED = ("name", "namespace", "uid", "resourceVersion", "creationTimestamp", "deletionTimestamp")
-"""Metadata fields that are recorded of a metadata-only kind. An annotation could contain the whole object."""
+"""The metadata fields that are recorded for a metadata-only kind. Annotations are left out, because an
+annotation can contain the whole object."""
 
 
 class Watcher:
-    """Watches kinds of objects for one namespace until stopped."""
+    """Watches several kinds of objects for one namespace until it is stopped."""
 
     def __init__(
         self,
@@ -62,25 +64,25 @@ class Watcher:
             thread.start()
 
     def listed(self, seconds: float = 30) -> None:
-        """Wait until every kind was listed once. From then on, no change is missed."""
+        """Wait until the objects of every kind were listed once. From then on, all changes are recorded."""
         deadline = Deadline.after(seconds)
         for name, once in self._listed.items():
             if not once.wait(deadline.left):
                 self._on_gap(f"objects/{name}: not listed within {seconds:.0f} s")
 
     def kinds(self) -> list[str]:
-        """Return the names of the kinds that were listed and are watched."""
+        """Return the names of the kinds whose objects were listed and are watched."""
         return sorted(
             name for name, once in self._listed.items() if once.is_set() and name not in self._given_up
         )
 
     def resume(self) -> None:
-        """Restart the watches, because a broken connection may show no error."""
+        """Restart the watches. This is needed because a connection can break without an error."""
         for each in list(self._watches):
             each.stop()
 
     def stop(self) -> None:
-        """Stop the watches. A thread that waits for the API server ends with the process."""
+        """Stop the watches. A thread that is waiting for the API server ends when the process ends."""
         self._stop.set()
         self.resume()
 
@@ -99,7 +101,7 @@ class Watcher:
                 self._give_up(kind, "it is not served")
                 return
             except ApiException as error:
-                # A server that just restarted refuses some requests, so only the first response counts.
+                # After a restart, the API server refuses some requests, so only the first response counts.
                 first = not self._listed[kind.name].is_set()
                 if kind.optional and first and error.status in _REFUSED:
                     self._give_up(kind, f"HTTP {error.status} {error.reason}")
@@ -171,7 +173,7 @@ class Watcher:
 
 
 def _managers(item: Object) -> list[Object]:
-    """Return the managed fields without the long list of fields. A verdict names managers and times."""
+    """Return the managed fields without the long list of fields. Judges only need managers and times."""
     entries = item["metadata"].get("managedFields") or []
     return [
         {name: value for name, value in entry.items() if not name.startswith("fields")} for entry in entries
@@ -179,9 +181,9 @@ def _managers(item: Object) -> list[Object]:
 
 
 def _whole(kind: WatchedKind, item: Object) -> Object:
-    """Return the recorded part of an object, with apiVersion and kind.
+    """Return the fields of an object that are recorded, with apiVersion and kind.
 
-    Items of a list lack both fields, objects of a watch have them.
+    In contrast to objects of a watch, items of a list lack apiVersion and kind.
     """
     if not kind.metadata_only:
         return {"apiVersion": kind.api_version, "kind": kind.kind, **item}

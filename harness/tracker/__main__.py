@@ -17,17 +17,17 @@ from harness.tracker.storage.silence import HEARTBEAT_SECONDS
 
 MAX_KEY_BYTES = 4096
 KEEP_ALIVE_SECONDS = 75
-"""Longer than any client keeps an idle connection, so that the server never closes a connection just as a
-client reuses it."""
+"""Seconds for which the server keeps an idle connection. All clients close idle connections earlier, so the
+server never closes a connection that a client is about to use."""
 SWITCH_SECONDS = 0.0005
-"""The interval after which a reading thread must release the GIL to the event loop. With Python's default of
-5 ms, requests take several times as long while other threads read."""
+"""Seconds after which a thread must release the GIL for the event loop. With Python's default of 5 ms,
+requests take several times as long while threads read the database."""
 LARGEST_FILE_MIB = 64
 ALL_FILES_MIB = 1024
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+    """Return the parser for the command line."""
     result = argparse.ArgumentParser(
         prog="harness tracker serve", description="A Pluto-compatible tracker that stores every raw row."
     )
@@ -55,9 +55,9 @@ def parser() -> argparse.ArgumentParser:
 
 
 def key_in(path: Path) -> str:
-    """Return the key in a file. Raises OSError or ValueError.
+    """Return the key in a file. Raises OSError or ValueError if it cannot be read.
 
-    The tracker's image does not contain the harness's own reader of user files.
+    harness.core.user_files is not used, because the tracker's image does not contain it.
     """
     with path.open("rb") as file:
         content = file.read(MAX_KEY_BYTES + 1)
@@ -67,7 +67,7 @@ def key_in(path: Path) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Serve until a signal. Return 0 after a signal, 64 without a key, 2 if the server could not start."""
+    """Serve until a signal arrives, then return 0. Return 64 without a key, 2 if the server cannot start."""
     arguments = parser().parse_args(argv)
     if arguments.key_file:
         try:
@@ -106,7 +106,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             timeout_graceful_shutdown=5,
         )
     )
-    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal again after its shutdown
+    signal.signal(signal.SIGTERM, lambda *_: None)  # uvicorn raises the signal again after its shutdown.
     try:
         server.run()
     except KeyboardInterrupt:

@@ -1,1 +1,1 @@
-"""Write and read a bundle, and take the ground truth out of logs."""
+"""Write and read a bundle, and extract the ground truth from logs."""

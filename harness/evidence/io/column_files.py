@@ -1,4 +1,7 @@
-"""Write many rows to column files: a rank's ground truth at its end, the tracker's points as they arrive."""
+"""Write many rows to column files.
+
+A rank's ground truth is written when the rank has ended, the tracker's points are written as they arrive.
+"""
 
 from __future__ import annotations
 
@@ -24,15 +27,15 @@ from harness.evidence.schema.record import Record
 from harness.evidence.schema.tracker import Point, PointColumns
 
 TRUTH_LINES = 2_000
-"""Fewer rows of a rank get one JSON line each, so that people can read them."""
+"""If a rank has fewer rows, each row gets its own JSON line, so that people can read it."""
 POINT_LINES = 10_000
 """The first POINT_LINES points of the tracker get one JSON line each; the rest go to the column file."""
 MOST_ROWS = 65_536
-"""The most rows in one record of a rank. A damaged byte makes only one record unreadable."""
+"""The maximum number of rows in one record of a rank. A damaged byte makes only that record unreadable."""
 MOST_BUFFERED = 500_000
-"""The most points in the write buffer, about 20 MB."""
+"""The maximum number of points in the write buffer, about 20 MB."""
 Put = Callable[[bytes], int]
-"""Appends bytes to a file and returns their offset."""
+"""A function that appends bytes to a file and returns their offset in the file."""
 
 
 def _fields(columns: Columns, path: str, put: Put) -> dict[str, Any]:
@@ -51,7 +54,7 @@ def _fields(columns: Columns, path: str, put: Put) -> dict[str, Any]:
 def in_columns(
     lines: Iterable[TruthLine], path: str, put: Put, least: int = TRUTH_LINES
 ) -> Iterator[TruthLine | TruthColumns]:
-    """Yield a rank's lines. A sequence of `least` or more rows is replaced by records of columns."""
+    """Yield a rank's lines, with each sequence of `least` or more rows replaced by records of columns."""
     rows: list[TruthRow] = []
     for line in lines:
         if isinstance(line, TruthRow):
@@ -77,7 +80,7 @@ class _Sender:
 
     rows: list[tuple[str, int, float, int]] = field(default_factory=list)
     received: list[tuple[int, str]] = field(default_factory=list)
-    """(number of points, time when they were received)"""
+    """(number of points, time when the tracker received these points)"""
 
     def extend(self, rows: PointRows) -> None:
         self.rows.extend(zip(rows.metrics, rows.steps, rows.values, rows.times_ms, strict=True))
@@ -90,19 +93,19 @@ class _Sender:
 
 
 Whose = tuple[int, str | None, str | None, str | None]
-"""Run, sender, peer and launch of a point."""
+"""(run, sender, peer, launch) of a point."""
 
 
 @dataclass
 class PointWriter:
-    """Writes the tracker's points: the first ones as lines, the rest in columns by sender.
+    """Writes the tracker's first points as JSON lines, and the rest to a column file, grouped by sender.
 
-    Points of one metric keep their arrival order, because the last of two points with the same step counts.
-    If a second sender sends a metric, the points of the first sender are therefore written first.
+    Points of one metric keep their arrival order, because the later of two points with the same step counts.
+    Therefore, if a second sender sends points of a metric, the first sender's points are written before them.
     """
 
     line: Callable[[Record], None]
-    """Appends a record to tracker/points.jsonl."""
+    """A function that appends a record to tracker/points.jsonl."""
     path: str
     put: Put
     lines: int = POINT_LINES
@@ -111,7 +114,7 @@ class PointWriter:
     _buffered: int = 0
     _lock: threading.RLock = field(default_factory=threading.RLock)
     _of: dict[tuple[int, str], Whose] = field(default_factory=dict)
-    """(run, metric) → the sender of its buffered points."""
+    """(run, metric) → the sender of the metric's buffered points."""
 
     def add(self, point: Point) -> None:
         """Add the next point. Points must be added in arrival order."""
@@ -186,14 +189,14 @@ def _fit(numbers: Sequence[int]) -> bool:
 
 
 PointPart = Point | tuple[PointColumns, Columns]
-"""A point, or a record of many points of one sender with its columns."""
+"""A point, or (record, columns) for many points of one sender."""
 _POINT: TypeAdapter[Point] = TypeAdapter(Point)
 _POINT_COLUMNS: TypeAdapter[PointColumns] = TypeAdapter(PointColumns)
 _COLUMNS = re.compile(rb'\{\s*"kind"\s*:\s*"columns"')
 
 
 def point_record(line: bytes) -> Point | PointColumns:
-    """Return a parsed line of tracker/points.jsonl. Raises ValidationError."""
+    """Return a parsed line of tracker/points.jsonl. Raises ValidationError if the line is malformed."""
     if _COLUMNS.match(line):
         return _POINT_COLUMNS.validate_json(line)
     return _POINT.validate_json(line)
@@ -219,7 +222,7 @@ class ColumnFiles:
 
 
 def truth_lines(parts: Iterable[tuple[int, TruthLine | Columns]]) -> Iterator[tuple[int, TruthLine]]:
-    """Yield the numbered lines, with a TruthRow for each row in columns."""
+    """Yield the numbered lines, replacing each Columns by one TruthRow per row."""
     for number, part in parts:
         if isinstance(part, Columns):
             for metric, step, value, time_ms in part.rows():
@@ -229,7 +232,7 @@ def truth_lines(parts: Iterable[tuple[int, TruthLine | Columns]]) -> Iterator[tu
 
 
 def points(parts: Iterable[tuple[int, PointPart]]) -> Iterator[tuple[int, Point]]:
-    """Yield the numbered points, with a Point for each row in columns."""
+    """Yield the numbered points, replacing each Columns by one Point per row."""
     for number, part in parts:
         if isinstance(part, Point):
             yield number, part
@@ -239,7 +242,7 @@ def points(parts: Iterable[tuple[int, PointPart]]) -> Iterator[tuple[int, Point]
 
 
 def points_of(record: PointColumns, columns: Columns) -> Iterator[Point]:
-    """Yield the points of a record of columns."""
+    """Yield the points that a record and its columns represent."""
     received = chain.from_iterable(repeat(at, count) for count, at in record.received)
     for (metric, step, value, time_ms), at in zip(columns.rows(), received, strict=False):
         yield Point(

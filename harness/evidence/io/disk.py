@@ -1,6 +1,6 @@
 """Handle a disk that fills up while evidence is written.
 
-Space for the last documents is reserved at the start.
+Space for the final manifest and the verdict is reserved when the bundle is created.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ RESERVE_BYTES = 256 * 1024
 class Disk:
     """The disk of a bundle. `full` is the error of the first record that did not fit, or None.
 
-    If the disk is full, methods raise HarnessError with the cause run.evidence_disk_full, except
-    `last_words`.
+    If the disk is full, every method except `last_words` raises HarnessError with the cause
+    run.evidence_disk_full.
     """
 
     def __init__(self, bundle: Path) -> None:
@@ -31,7 +31,7 @@ class Disk:
         self._lock = threading.Lock()
 
     def reserve(self) -> None:
-        """Reserve the space for the last documents."""
+        """Reserve the space for the final manifest and the verdict."""
         with on_disk(self._reserve.parent):
             self._reserve.write_bytes(bytes(RESERVE_BYTES))
 
@@ -41,7 +41,7 @@ class Disk:
 
     @contextlib.contextmanager
     def taking(self) -> Iterator[None]:
-        """Guard the writing of one record. After the disk was full once, raise the same error again."""
+        """Guard the writing of one record. Once the disk was full, every later call raises the same error."""
         if self.full is not None:
             raise self.full
         try:
@@ -53,14 +53,14 @@ class Disk:
             raise
 
     def replace(self, path: Path, text: str) -> None:
-        """Replace a file that is one document and not a list of records."""
+        """Replace a file that contains a single document."""
         with self._lock:
             replace_file(path, text)
 
     def last_words(self, path: Path, text: str) -> None:
-        """Write one of the last documents, in the reserved space if the disk is full.
+        """Write the manifest or the verdict, in the reserved space if the disk is full.
 
-        A full disk sets `full` and raises nothing.
+        If the disk is full, set `full` and raise no error.
         """
         try:
             self.replace(path, text)

@@ -1,4 +1,4 @@
-"""Write files record by record or line by line, and report a full disk."""
+"""Write files record by record or line by line. A full disk raises HarnessError with a cause of its own."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _BLOCK = 1 << 20
 
 @contextlib.contextmanager
 def on_disk(path: Path) -> Iterator[None]:
-    """Convert the OSError of a full disk to a HarnessError. Other errors are raised unchanged."""
+    """Convert an OSError caused by a full disk to a HarnessError. Other errors are raised unchanged."""
     try:
         yield
     except OSError as error:
@@ -38,7 +38,7 @@ def on_disk(path: Path) -> Iterator[None]:
 
 
 def replace_file(path: Path, text: str) -> None:
-    """Replace a file atomically, so that nobody reads half of it, even if the disk is full."""
+    """Replace a file atomically, so that nobody reads an incomplete file, even if the disk is full."""
     temporary = path.with_name(f".{path.name}.tmp")
     with on_disk(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,7 +50,10 @@ def replace_file(path: Path, text: str) -> None:
 
 
 def bounded_lines(file: BinaryIO, most: int) -> Iterator[bytes]:
-    """Yield the lines of a file with their line ends. A longer line is truncated to `most` + 1 bytes."""
+    """Yield the lines of a file, including their line endings.
+
+    A line longer than `most` bytes is truncated to `most` + 1 bytes.
+    """
     while line := file.readline(most + 1):
         yield line
         while len(line) > most and not line.endswith(b"\n"):
@@ -58,9 +61,9 @@ def bounded_lines(file: BinaryIO, most: int) -> Iterator[bytes]:
 
 
 def last_lines(file: BinaryIO, count: int) -> tuple[int, list[bytes]]:
-    """Return the number of lines in a file, and the last `count` lines with their line ends.
+    """Return the number of lines in a file, and its last `count` lines, including their line endings.
 
-    Earlier lines are counted but not kept in memory, because a log may have gigabytes.
+    Earlier lines are counted but not kept in memory, because a log can be several gigabytes large.
     """
     kept: deque[tuple[int, bytes]] = deque()
     total = have = 0
@@ -76,7 +79,7 @@ def last_lines(file: BinaryIO, count: int) -> tuple[int, list[bytes]]:
 
 
 def inside(folder: Path, relative_path: str) -> Path:
-    """Return a relative path joined to a folder. Raises ValueError if the path leads out of the folder."""
+    """Return `folder` joined with a relative path. Raises ValueError if the path leads out of the folder."""
     path = Path(relative_path)
     if path.is_absolute() or ".." in path.parts:
         raise ValueError(f"{relative_path!r} is not a path inside the bundle")
@@ -84,12 +87,12 @@ def inside(folder: Path, relative_path: str) -> Path:
 
 
 class Appender:
-    """A file to which whole records are appended. If the disk is full, a partial record is removed again."""
+    """A file to which complete records are appended. If the disk is full, a partial record is removed."""
 
     def __init__(
         self, path: Path, guard: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
     ) -> None:
-        """Open the file. `guard` is entered around every write."""
+        """Open the file. Every write runs inside the context manager that `guard` returns."""
         self.path = path
         self._guard = guard
         with guard(), on_disk(path):
@@ -98,7 +101,7 @@ class Appender:
         self._lock = threading.Lock()
 
     def append(self, data: bytes) -> int:
-        """Append one record, or nothing if it does not fit. Return the record's offset in the file."""
+        """Append one record and return its offset. If writing fails, remove a partial record and raise."""
         with self._lock, self._guard(), on_disk(self.path):
             before = os.fstat(self._fd).st_size
             view = memoryview(data)
@@ -119,7 +122,7 @@ class Appender:
 
 
 class LogFile:
-    """The log of one container. A line is written when it is complete, so that it can be redacted."""
+    """The log of one container. Each line is redacted and written as soon as it is complete."""
 
     def __init__(self, appender: Appender, redactor: Redactor) -> None:
         self._appender = appender
@@ -128,9 +131,9 @@ class LogFile:
         self._lock = threading.Lock()
 
     def write(self, chunk: str | bytes) -> None:
-        """Append a chunk as received from the kubelet.
+        """Append a chunk of log text from the kubelet.
 
-        A secret that is split across two chunks is still redacted.
+        A secret that is split across two chunks is redacted too.
         """
         text = chunk.decode(errors="replace") if isinstance(chunk, bytes) else chunk
         with self._lock:

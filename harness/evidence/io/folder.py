@@ -1,7 +1,7 @@
 """Manage a folder of bundles: list and remove bundles, measure their size, and maintain the link `latest`.
 
-The writer of a bundle locks it (from `BundleWriter.create` to `done`). A bundle without an end and without a
-lock was cut off.
+The writer of a bundle locks it (from `BundleWriter.create` to `done`). If a bundle is not locked and its
+manifest has no end time, the bundle was cut off, which means that its writer was killed.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from harness.settings import KEEP_RUNS
 LATEST = "latest"
 State = Literal["judged", "running", "cut off", "damaged", "not judged"]
 NAME = re.compile(r"(\d{8}T\d{6}Z)-(\w+)", re.ASCII)
-"""The names that `BundleWriter.create` generates: time and nonce."""
+"""A name that `BundleWriter.create` generates, consisting of a time and a nonce."""
 _DOOMED = ".removing-"
 
 
 @dataclass(frozen=True)
 class Past:
-    """One bundle of the folder. It may be damaged, or its launch may still run."""
+    """A bundle in the folder. It can be damaged, or its launch can still be running."""
 
     path: Path
 
@@ -47,12 +47,12 @@ class Past:
 
     @property
     def verdict(self) -> Verdict | None:
-        """Return the recorded verdict, or None if there is none."""
+        """Return the recorded verdict, or None if the bundle has no verdict."""
         return self._bundle.recorded_verdict
 
     @cached_property
     def state(self) -> State:
-        """Return the state. A bundle is damaged if its manifest or its verdict cannot be read."""
+        """Return the bundle's state. A bundle is damaged if its manifest or its verdict cannot be read."""
         if self.verdict is None and self.held:
             return "running"
         if self.manifest is None or (self.verdict is None and self._bundle.has("verdict.json")):
@@ -63,9 +63,9 @@ class Past:
 
     @property
     def held(self) -> bool:
-        """Return whether a process holds the lock to write the bundle.
+        """Return whether a process holds the bundle's write lock.
 
-        Return False if the bundle may not be opened, because it belongs to another user.
+        Return False if the current user has no permission to open the bundle.
         """
         try:
             return in_use(self.path)
@@ -74,7 +74,7 @@ class Past:
 
     @property
     def started(self) -> datetime:
-        """Return the start time from the manifest, the name, or the folder's modification time."""
+        """Return the start time from the manifest, else from the name, else from the modification time."""
         if self.manifest is not None and (moment := _moment(self.manifest.started_at)) is not None:
             return moment
         if (named := NAME.fullmatch(self.path.name)) and (moment := _moment(named[1])) is not None:
@@ -83,7 +83,7 @@ class Past:
 
     @property
     def seconds(self) -> float | None:
-        """Return the seconds from start to end, or None if the bundle has no end."""
+        """Return the seconds from the launch's start to its end, or None if the manifest has no end time."""
         ended = _moment(self.manifest.ended_at or "") if self.manifest else None
         return (ended - self.started).total_seconds() if ended else None
 
@@ -91,7 +91,7 @@ class Past:
     def job(self) -> str:
         """Return the job's name in the job file, or "" if nothing was launched.
 
-        For a bundle of an older harness, return the name of the launched object.
+        For a bundle of an older harness, return the name of the launched object instead.
         """
         if self.manifest is None:
             return ""
@@ -109,7 +109,7 @@ class Past:
 
 
 def past(runs_dir: Path) -> list[Past]:
-    """Return every bundle of the folder, oldest first. Links to bundles are left out."""
+    """Return every bundle in the folder, oldest first. Symbolic links to bundles are ignored."""
     bundles = [Past(path) for path in _folders(runs_dir)]
     return sorted(bundles, key=lambda one: (one.started, one.path.name))
 
@@ -123,16 +123,17 @@ def _folders(runs_dir: Path) -> Iterator[Path]:
 
 
 def remove(bundle: Path) -> int:
-    """Remove a bundle and return the bytes that it used. It is renamed first, so nobody reads half of it.
+    """Remove a bundle and return the bytes that it used.
 
-    Raises HarnessError if the system does not allow it.
+    The bundle is renamed first, so that nobody reads a half-removed bundle. Raises HarnessError if the
+    operating system does not allow the removal.
     """
     taken = disk_use.taken(bundle)
     doomed = bundle.with_name(f"{_DOOMED}{bundle.name}")
     try:
         bundle.rename(doomed)
         shutil.rmtree(doomed)
-    except FileNotFoundError:  # another process removes it
+    except FileNotFoundError:  # Another process is removing the bundle.
         taken = 0
     except OSError as error:
         raise HarnessError(
@@ -143,7 +144,7 @@ def remove(bundle: Path) -> int:
 
 
 def sweep(runs_dir: Path) -> None:
-    """Complete removals that a killed process had started."""
+    """Complete the removal of bundles that a killed process had started to remove."""
     for doomed in runs_dir.glob(f"{_DOOMED}*"):
         if not doomed.is_symlink() and NAME.fullmatch(doomed.name.removeprefix(_DOOMED)):
             shutil.rmtree(doomed, ignore_errors=True)
@@ -161,7 +162,10 @@ def name_latest(bundle: Path) -> None:
 
 
 def mend_latest(runs_dir: Path) -> None:
-    """Point `latest` to the newest bundle if its target is gone. Remove the link if no bundle is left."""
+    """Point `latest` to the newest bundle if its target no longer exists.
+
+    If the folder contains no bundle, remove the link.
+    """
     latest = runs_dir / LATEST
     if latest.is_symlink() and not latest.exists():
         others = past(runs_dir)
@@ -183,16 +187,16 @@ _T = TypeVar("_T")
 
 
 class Keep(BaseModel):
-    """The number of passed bundles to keep, the newest ones."""
+    """How many bundles with the verdict PASS to keep. The newest ones are kept."""
 
     last: int | None
-    """None keeps all of them."""
+    """None keeps all bundles."""
 
     @classmethod
     def parse(cls, text: str) -> Keep:
         """Parse `all`, `failed` (keep no bundle that passed) or `last:N`.
 
-        Raises UsageError for other text.
+        Raises UsageError for any other text.
         """
         if not re.fullmatch(KEEP_RUNS, text, re.ASCII):
             raise UsageError(f"the bundles to keep must be all, failed or last:N, not {text!r}")
@@ -201,7 +205,7 @@ class Keep(BaseModel):
         return cls(last=int(text.partition(":")[2] or 0))
 
     def surplus(self, passed: Sequence[_T]) -> list[_T]:
-        """Return the bundles to remove. `passed` has the bundles that passed, oldest first."""
+        """Return the bundles to remove. `passed` contains the bundles that passed, oldest first."""
         return [] if self.last is None else list(passed[: max(0, len(passed) - self.last)])
 
 
@@ -214,11 +218,11 @@ class Removed:
 
 
 def prune(runs_dir: Path, keep: Keep, spare: Collection[Path] = ()) -> list[Removed]:
-    """Remove the bundles that `keep` does not keep, except the target of `latest` and those in `spare`.
+    """Remove the bundles that exceed `keep`, except the target of `latest` and the bundles in `spare`.
 
-    Only bundles that the harness created, that have the verdict PASS and that no process writes are removed.
-    Links and bundles that were renamed, damaged or cut off stay. Raises HarnessError if the system does not
-    allow the removal.
+    A bundle is removed only if the harness created it, its verdict is PASS, and no process writes it.
+    Symbolic links and bundles that were renamed, damaged or cut off are kept. Raises HarnessError if the
+    operating system does not allow the removal.
     """
     if keep.last is None:
         return []
@@ -240,9 +244,9 @@ MANIFEST = "manifest.json"
 
 
 def opened(path: Path, runs_dir: Path = Path("runs")) -> Bundle:
-    """Open the bundle at `path`, or the one whose name contains it.
+    """Open the bundle at `path`, or the bundle in `runs_dir` whose name contains `path`.
 
-    Raises UsageError unless exactly one fits.
+    Raises UsageError unless exactly one bundle matches.
     """
     for folder in (path, runs_dir / path):
         if (folder / MANIFEST).is_file():

@@ -1,4 +1,4 @@
-"""Decode log lines to ground truth: what each rank recorded, by attempt, with gaps for missing frames."""
+"""Decode log lines to the ground truth of each rank, by attempt. A missing frame becomes a gap."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from harness.evidence.schema.ground_truth import (
 from harness.workers import truth_frames
 
 OUTSIDE = "outside"
-"""The value of "s" in frames of the recorder around the client."""
+"""The value of the field "s" in frames of the recorder around Pluto's client."""
 
 
 _AsItIs = (
@@ -58,7 +58,7 @@ _AS_THEY_ARE: dict[str, type[_AsItIs]] = {
     "metrics": TruthMetrics,
     "rewrite": TruthRewrite,
 }
-"""Kinds of frames whose fields are those of their record."""
+"""Kind of frame → record type, for kinds whose frames have the same fields as the record."""
 
 
 def _lines(frame: dict[str, Any], pod: str) -> list[TruthLine]:
@@ -101,7 +101,7 @@ class _Attempt:
         lines: list[TruthLine] = []
         last = -1
         for seq, decoded in sorted(self.frames.items()):
-            if seq < 0:  # from a child process of the rank, which is outside the sequence
+            if seq < 0:  # The frames of the rank's child processes have no place in the sequence.
                 lines.extend(decoded)
                 continue
             if seq != last + 1:
@@ -112,7 +112,7 @@ class _Attempt:
             last = seq
         if not id_:
             return lines
-        # An attempt whose first frame was lost gets a start, because its rows belong to no other attempt.
+        # If the start frame was lost, add a start, so that the rows are not counted to the previous attempt.
         first = [line for line in lines if isinstance(line, TruthStart)]
         start = first[0] if first else self._lost_start(id_)
         return [start, *(line for line in lines if not isinstance(line, TruthStart))]
@@ -133,9 +133,9 @@ class _Attempt:
 
 
 class TruthCollector:
-    """Collects the frames of log lines. Lines may come in any order, and more than once.
+    """Collects the frames in log lines. Lines can be added in any order, and repeatedly.
 
-    Each frame is kept once, by rank, attempt and sequence number.
+    One frame is kept for each rank, attempt and sequence number.
     """
 
     def __init__(self, nonce: str) -> None:
@@ -143,7 +143,7 @@ class TruthCollector:
         self._attempts: dict[int, dict[str, _Attempt]] = {}
 
     def feed(self, line: str, pod: str = "") -> None:
-        """Add the frames in one line of a pod's log. A malformed frame becomes a gap."""
+        """Add the frames in one line of a pod's log. A malformed frame becomes a gap in the sequence."""
         try:
             frames = list(truth_frames.decode(self._nonce, [line]))
         except ValueError:
@@ -162,10 +162,10 @@ class TruthCollector:
                 attempt.conflicts.add(seq)
 
     def result(self) -> dict[int, list[TruthLine]]:
-        """Map each rank to its lines: attempts by start time, each in the order of its sequence.
+        """Map each rank to its lines, sorted by the attempt's start time and the sequence number.
 
-        A TruthGap marks missing frames, and two different frames with the same number. If a worker records by
-        itself, the result has only its own attempts.
+        A TruthGap marks missing frames, and two different frames with the same number. If a worker writes its
+        own ground truth, the recorder's attempts are left out.
         """
         return {
             rank: self._of(_recorded_by(attempts, self._outside(rank)))
@@ -173,7 +173,7 @@ class TruthCollector:
         }
 
     def outside(self) -> dict[int, list[TruthLine]]:
-        """Map each rank whose worker records by itself to the lines of the recorder around the client."""
+        """Map each rank whose worker writes its own ground truth to the recorder's lines about the rank."""
         outside = {rank: _recorded_by(attempts, True) for rank, attempts in sorted(self._attempts.items())}
         return {
             rank: self._of(attempts)
@@ -182,7 +182,7 @@ class TruthCollector:
         }
 
     def _outside(self, rank: int) -> bool:
-        """Return whether only the recorder around the client recorded this rank."""
+        """Return whether all attempts of the rank were written by the recorder around the client."""
         return all(attempt.outside for attempt in self._attempts[rank].values())
 
     @staticmethod
@@ -196,9 +196,9 @@ def _recorded_by(attempts: dict[str, _Attempt], outside: bool) -> dict[str, _Att
 
 
 def extract(lines: Iterable[str], nonce: str) -> dict[int, list[TruthLine]]:
-    """Map each rank to its ground truth in log lines of any number of containers.
+    """Map each rank to the ground truth in the log lines of any number of containers.
 
-    Lines must not be redacted.
+    The lines must be unredacted.
     """
     collector = TruthCollector(nonce)
     for line in lines:

@@ -1,4 +1,4 @@
-"""Recognise log lines that ranks write for the harness. They are never shown to users."""
+"""Recognise the log lines that ranks write for the harness. These lines are never shown to users."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from harness.workers.netcheck import frames
 from harness.workers.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 
 MARKS = (MARK, PROCESS_MARK, EXIT_MARK, frames.MARK, emit.MARK)
-"""Marks of lines with logged points, processes, a command's exit code, netcheck's diagnoses, acceptance
-tests."""
+"""The marks of lines with logged points, processes, a command's exit code, netcheck's diagnoses, and results
+of acceptance tests."""
 
 
 def is_own(line: str) -> bool:

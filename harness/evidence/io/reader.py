@@ -1,6 +1,6 @@
-"""Read a bundle, even one that was cut off.
+"""Read a bundle, even if its writer was killed.
 
-Records that cannot be read are listed in `damaged`, not raised.
+Records that cannot be read are listed in `damaged` instead of raising an error.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _EXIT: TypeAdapter[ContainerExit] = TypeAdapter(ContainerExit)
 class Bundle:
     """A bundle on disk. Each file is read on first access.
 
-    Small files stay in memory. Logs, ground truth and points can be large and are read again at each access.
+    Small files are kept in memory. Logs, ground truth and points can be large and are read at every access.
     """
 
     def __init__(self, path: Path) -> None:
@@ -92,7 +92,7 @@ class Bundle:
 
     @property
     def damaged(self) -> list[str]:
-        """Return "file:line reason" for each record read so far that could not be parsed."""
+        """Return "file:line reason" for each record that was read so far and could not be parsed."""
         return list(self._damaged)
 
     def has(self, relative_path: str) -> bool:
@@ -100,9 +100,9 @@ class Bundle:
         return (self.path / relative_path).is_file()
 
     def lines(self, relative_path: str) -> Iterator[tuple[int, bytes]]:
-        """Yield the numbered lines of a file, or nothing if it is missing.
+        """Yield the numbered lines of a file, or nothing if the file does not exist.
 
-        A last line without a line end counts as damage.
+        A last line without a line ending counts as damage.
         """
         try:
             with open_regular(self.path / relative_path) as file:
@@ -174,7 +174,10 @@ class Bundle:
         return self._document("verdict.json", Verdict)
 
     def history(self, kind: str) -> list[ObjectState]:
-        """Return every recorded state of a kind of object, or of "event", in the order of arrival."""
+        """Return the recorded states of all objects of a kind, in the order of arrival.
+
+        The kind "event" returns the core/v1 Events.
+        """
         path = "events.jsonl" if kind == "event" else f"objects/{kind}.jsonl"
         if path not in self._seen:
             self._seen[path] = [
@@ -184,13 +187,13 @@ class Bundle:
         return self._seen[path]
 
     def read_objects(self) -> None:
-        """Read the objects of every kind, so that `damaged` lists the problems of all of them."""
+        """Read the objects of every kind, so that `damaged` lists the problems in all objects."""
         for path in sorted((self.path / "objects").glob("*.jsonl")):
             self.history(path.stem)
         self.history("event")
 
     def _typed(self, state: ObjectState) -> ObjectState:
-        """Remove values of wrong types from an object. Report each once per file, at its first occurrence."""
+        """Remove values of wrong types from an object. Report each problem once per file."""
         file = state.ref.partition(":")[0]
         for problem in typed(state.object):
             field = (file, problem)
@@ -200,7 +203,10 @@ class Bundle:
         return state
 
     def objects(self, kind: str) -> dict[str, list[ObjectState]]:
-        """Map each uid to its states, oldest first by resource version, each version once."""
+        """Map the uid of each object of a kind to its states, in the order of resource versions.
+
+        Each version appears once.
+        """
         if kind not in self._objects:
             by_uid: dict[str, dict[tuple[int, bool], ObjectState]] = {}
             for state in self.history(kind):
@@ -209,11 +215,11 @@ class Bundle:
         return self._objects[kind]
 
     def last(self, kind: str) -> dict[str, ObjectState]:
-        """Map each uid to its last state."""
+        """Map the uid of each object of a kind to its last state."""
         return {uid: states[-1] for uid, states in self.objects(kind).items()}
 
     def pods(self) -> dict[int, Pod]:
-        """Map each node index of the launched job to its latest pod."""
+        """Map each node index of the launched workload to its latest pod."""
         return {index: pods[-1] for index, pods in self.pod_attempts().items()}
 
     def pod_attempts(self) -> dict[int, list[Pod]]:
@@ -226,7 +232,7 @@ class Bundle:
         return members(launch, self.objects("pod").values()) if launch else {}
 
     def ranks(self) -> dict[int, Pod]:
-        """Map each rank to its pod, by the records of the ranks' processes.
+        """Map each rank to its pod, using the recorded processes.
 
         If no world of the job's size is recorded, assume that node i runs the ranks i·p to i·p+p-1, where p
         is the number of processes per node.
@@ -242,7 +248,7 @@ class Bundle:
         return {index * per_node + local: pod for index, pod in pods.items() for local in range(per_node)}
 
     def lives(self, pods: Mapping[int, Pod]) -> dict[int, list[worlds.RankLife]]:
-        """Map each node index to the last lives of the ranks of its pod, if they were recorded."""
+        """Map each node index to the last life of each rank in its pod. Return {} if none is recorded."""
         launch = self.manifest.launch if self.manifest else None
         if launch is None or not launch.processes:
             return {}
@@ -255,20 +261,20 @@ class Bundle:
         return worlds.told_by_workers(starts, {pod.name: index for index, pod in pods.items()})
 
     def _ranks_with_truth(self) -> list[int]:
-        """Return the ranks that have ground truth, in order."""
+        """Return the ranks that have ground truth, in ascending order."""
         names = (path.stem for path in (self.path / "truth").glob("*.jsonl"))
         return sorted(int(name) for name in names if name.isascii() and name.isdecimal())
 
     def inspections(self) -> list[tuple[int, RendezvousSnapshot]]:
-        """Return the inspections of containers from inside, with line numbers, in order."""
+        """Return the snapshots of processes and connections in containers, with line numbers, in order."""
         return list(self._records("inspections.jsonl", _INSPECTION))
 
     def netchecks(self) -> list[tuple[int, NetcheckRecord]]:
-        """Return the diagnoses of netcheck in pods, with line numbers, in order."""
+        """Return the diagnoses that netcheck printed in the pods, with line numbers, in order."""
         return list(self._records("netcheck.jsonl", _NETCHECK))
 
     def accepted(self) -> list[tuple[int, AcceptanceRecord]]:
-        """Return the results of acceptance tests in pods, with line numbers, in order."""
+        """Return the results of the acceptance tests in the pods, with line numbers, in order."""
         return list(self._records("acceptance.jsonl", _ACCEPTANCE))
 
     def dry_runs(self) -> list[tuple[int, DryRun]]:
@@ -280,7 +286,7 @@ class Bundle:
         return list(self._records("device-holders.jsonl", _DEVICE_HOLDER))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
-        """Return the ends of commands in containers that are kept alive, with line numbers, in order."""
+        """Return how the commands ended in containers that are kept alive, with line numbers, in order."""
         return self._exits
 
     @cached_property
@@ -296,14 +302,14 @@ class Bundle:
         return list(self._records("processes.jsonl", PROCESS_LINE))
 
     def truth(self, rank: int, suffix: str = "") -> Iterator[tuple[int, TruthLine]]:
-        """Yield a rank's ground truth with line numbers. With `suffix` ".outside", yield the recorder's one.
+        """Yield a rank's ground truth with line numbers. The suffix ".outside" selects the recorder's lines.
 
-        Rows in a column file are yielded one by one, each with the number of the line that refers to them.
+        Rows in a column file are yielded one by one, with the number of the line that refers to the columns.
         """
         return column_files.truth_lines(self.truth_parts(rank, suffix))
 
     def truth_parts(self, rank: int, suffix: str = "") -> Iterator[tuple[int, TruthLine | Columns]]:
-        """Yield a rank's ground truth with line numbers. Rows in a column file stay `Columns`."""
+        """Yield a rank's ground truth with line numbers. Rows in a column file are yielded as `Columns`."""
         path = f"truth/{rank}{suffix}.jsonl"
         for number, line in self._records(path, _TRUTH):
             if not isinstance(line, TruthColumns):
@@ -316,7 +322,7 @@ class Bundle:
         return list(self._records("tracker/runs.jsonl", _RUN))
 
     def attachments(self) -> list[tuple[int, Attachment]]:
-        """Return the attachments of processes to runs, with line numbers, in order."""
+        """Return the calls by which processes attached to runs, with line numbers, in order."""
         return list(self._records("tracker/attachments.jsonl", _ATTACHMENT))
 
     def points(self) -> Iterator[tuple[int, Point]]:
@@ -324,7 +330,10 @@ class Bundle:
         return column_files.points(self.point_parts())
 
     def point_parts(self) -> Iterator[tuple[int, column_files.PointPart]]:
-        """Yield every raw row of the tracker, with line numbers. Rows in a column file stay `Columns`."""
+        """Yield every raw row of the tracker, with line numbers.
+
+        Rows in a column file are yielded as (record, columns).
+        """
         path = "tracker/points.jsonl"
         for number, line in self.lines(path):
             try:
@@ -338,7 +347,7 @@ class Bundle:
                 yield number, (record, columns)
 
     def writers(self) -> list[tuple[int, RunWriter]]:
-        """Return the writers of each run, with line numbers, by run and time."""
+        """Return the writers of each run, with line numbers, sorted by run and time."""
         return list(self._records("tracker/writers.jsonl", _WRITER))
 
     def log(self, pod: str, container: str) -> str:
@@ -346,9 +355,9 @@ class Bundle:
         return f"logs/{pod}-{container}.log"
 
     def tail(self, relative_path: str, count: int = 200) -> list[tuple[int, str]]:
-        """Return the last lines of a log with line numbers.
+        """Return the last `count` lines of a log with line numbers.
 
-        A truncated last line counts as damage here too.
+        A last line without a line ending counts as damage.
         """
         try:
             with open_regular(self.path / relative_path) as file:

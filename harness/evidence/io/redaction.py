@@ -1,8 +1,8 @@
-"""Replace secrets by *** before anything is written.
+"""Replace secrets by *** before evidence is written.
 
 A known secret is replaced in plain form, URL-quoted, JSON-escaped (also twice) and in base64, at each of the
-three offsets that it can have in a longer base64 text. Unknown secrets of common shapes are replaced too:
-bearer tokens, Pluto keys, `..._API_KEY=value`, passwords in URLs.
+three offsets that it can have in a longer base64 text. Unknown secrets of common forms are replaced too:
+bearer tokens, Pluto keys, `..._API_KEY=value`, and passwords in URLs.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from urllib.parse import quote, quote_plus
 MASK = "***"
 MIN_LENGTH = 4
 _MIN_SHIFTED = 8
-"""The least length of a base64 form to search for. At an offset, the first and last characters depend on the
-text around the secret and are dropped. A shorter rest would match other text."""
+"""The minimum length of a base64 form to search for. The first and last characters of the form depend on the
+text around the secret, so they are dropped. If the remaining text is too short, it would match other text."""
 
 _NAMES = "(?:API_?KEY|API_?TOKEN|ACCESS_?KEY|SECRET_?KEY|AUTH_?TOKEN|PASSWORD|PASSWD)"
 _NAME = rf"[A-Za-z0-9_]*{_NAMES}"
 _ASSIGNED = re.compile(rf"(?i)({_NAMES}(?:\\*[\"'])?\s*[=:]\s*(?:\\*[\"'])?)[^\s\"',;&\\]+")
-"""An assignment to a name that ends in one of _NAMES. Matching whole names takes ten times as long."""
+"""An assignment to a name that ends with one of _NAMES. Matching the full name would be ten times slower."""
 _ASSIGNS = re.compile(rf"{_NAMES.lower()}(?:\\*[\"'])?\s*[=:]")
-"""The start of _ASSIGNED, for text in lower case. Ignoring case takes eight times as long."""
+"""The start of _ASSIGNED, for lower-case text. A pattern that ignores case would take eight times as long."""
 _ASSIGNABLE = {
     "key": ("api_key", "apikey", "access_key", "accesskey", "secret_key", "secretkey"),
     "token": ("api_token", "apitoken", "auth_token", "authtoken"),
     "passw": ("password", "passwd"),
 }
-"""Hint → the names of _ASSIGNED that contain it. The hint alone is not enough: training logs are full of
-"tokens"."""
+"""Hint → the names of _ASSIGNED that contain the hint. The hint alone is not enough, because training logs
+often contain the word "tokens"."""
 _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (("bearer", "basic"), re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}"), rf"\1{MASK}"),
     (
@@ -45,8 +45,8 @@ _SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
     (tuple(_ASSIGNABLE), _ASSIGNED, rf"\1{MASK}"),
     (("://",), re.compile(r"(://[^/\s:@\"]+:)[^/\s@\"]+(?=@)"), rf"\1{MASK}"),
 )
-"""For each shape of a secret: hints, one of which it contains in lower case, the pattern, and the
-replacement."""
+"""(hints, pattern, replacement) for each form of a secret. A text that matches the pattern contains at least
+one of the hints in lower case."""
 _HINTS = (
     "bearer",
     "basic",
@@ -60,7 +60,8 @@ _HINTS = (
     "secret",
     "credential",
 )
-"""Text without any of these, in lower case, contains no shape. Most evidence is such text."""
+"""If a text in lower case contains none of these strings, no pattern of _SHAPES matches it. This is true for
+most evidence."""
 _SENSITIVE_NAME = re.compile(rf"(?i){_NAME}$")
 _VARIABLE = r"(?:[-.\w]*[-._])?(?:token|key)|[-.\w]*(?:password|passwd|secret|credential)[-.\w]*"
 _SECRET_VARIABLE = re.compile(rf"(?ai){_VARIABLE}")
@@ -69,12 +70,12 @@ _VALUED = re.compile(rf'(?ai)(\{{"name":"(?:{_VARIABLE}|{_NAME})","value":)"(?:[
 _SAFE = re.compile(
     r'\{"name":"[^"\\]*",(?:"value":"\*\*\*"|"valueFrom":\{"\w+":\{(?![^{}]*"value":)[^{}]*\}\})\}'
 )
-"""An entry of a pod's environment whose value is already replaced, or that only refers to a value. Every pod
-of the harness has both."""
+"""An environment variable in a pod's spec whose value is already replaced, or that refers to a value stored
+elsewhere. Every pod of the harness has variables of both kinds."""
 
 
 def secret_variable(name: str) -> bool:
-    """Return whether the name of an environment variable marks a secret: *_TOKEN, *_KEY, *PASSWORD*, …"""
+    """Return whether the name of an environment variable denotes a secret: *_TOKEN, *_KEY, *PASSWORD*, …"""
     return bool(_SECRET_VARIABLE.fullmatch(name) or _SENSITIVE_NAME.match(name))
 
 
@@ -83,15 +84,15 @@ _ASSIGNMENT = re.compile(rf"(?ai)(?<![-\w])({_VARIABLE}|{_NAME})=(\"[^\"]*\"|'[^
 
 
 def secret_variables(variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables whose name marks a secret, or whose value contains one."""
+    """Return the variables whose name denotes a secret, or whose value contains a secret."""
     return {name: value for name, value in variables.items() if secret_variable(name) or secrets_in(value)}
 
 
 def secrets_in(text: str) -> set[str]:
     """Return the secrets in a text.
 
-    These are passwords in URLs, and values that a shell line assigns to a variable whose name marks a secret.
-    A reference (`$TOKEN`) does not count.
+    A secret is a password in a URL, or a value that a shell command assigns to a variable whose name denotes
+    a secret. A reference such as `$TOKEN` does not count.
     """
     secrets = set(_URL_PASSWORD.findall(text))
     secrets |= {value.strip("\"'") for _, value in _ASSIGNMENT.findall(text)}
@@ -119,7 +120,7 @@ def _forms(secret: str) -> Iterator[str]:
 
 
 def _folded(text: str) -> str:
-    """Return the text with case removed as in a pattern that ignores case, which treats "ı" as "i"."""
+    """Return the text case-folded. Like a pattern that ignores case, this treats "ı" as "i"."""
     return text.casefold() if text.isascii() else text.casefold().replace("ı", "i")
 
 
@@ -142,7 +143,7 @@ class Redactor:
             self.add(secret)
 
     def add(self, secret: str) -> None:
-        """Redact this secret from now on. Text shorter than MIN_LENGTH is ignored."""
+        """Redact this secret from now on. A secret shorter than MIN_LENGTH is ignored."""
         if len(secret) < MIN_LENGTH:
             return
         with self._lock:
@@ -152,14 +153,14 @@ class Redactor:
 
     @property
     def longest(self) -> int:
-        """Return the length of the longest known form.
+        """Return the length of the longest form of a known secret.
 
-        A writer of chunks must keep back as many characters.
+        Code that writes text in chunks must hold back as many characters.
         """
         return max((len(form) for form in self._known), default=0)
 
     def text(self, text: str) -> str:
-        """Return the text with every secret replaced."""
+        """Return the text with every secret replaced by ***."""
         if self._pattern is not None:
             text = self._pattern.sub(MASK, text)
         folded = _folded(text)
@@ -174,9 +175,9 @@ class Redactor:
         return text
 
     def encoded(self, encoded: str) -> str | None:
-        """Return compact JSON with every secret replaced, or None if that requires `value()`.
+        """Return compact JSON with every secret replaced, or None if only `value()` can replace them all.
 
-        This takes a third of the time of `value()`.
+        This method takes a third of the time of `value()`.
         """
         if not _hinted(encoded):
             return None if self._knows(encoded) else encoded
@@ -190,9 +191,9 @@ class Redactor:
         return self._pattern is not None and self._pattern.search(text) is not None
 
     def value(self, value: Any) -> Any:
-        """Return a JSON-like value with every string redacted, including keys. Numbers stay numbers.
+        """Return a JSON-like value with every string redacted, including keys. Numbers are unchanged.
 
-        In `{"name": "..._TOKEN", "value": x}`, as in a pod's environment, the value is replaced.
+        In `{"name": "..._TOKEN", "value": x}`, as in a pod's environment, x is replaced.
         """
         if isinstance(value, str):
             return self.text(value)

@@ -1,4 +1,4 @@
-"""Write the bundle while events happen: redacted, unbuffered line by line, and from any thread."""
+"""Write the bundle during a launch. Lines are redacted and written at once. All threads can write."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ from harness.evidence.schema.tracker import Attachment, Point, RunWriter, Tracke
 
 
 class ProgressListener(Protocol):
-    """The interface of a listener.
+    """The interface of an object that receives the evidence of a launch as it arrives.
 
-    Its methods are called from any thread, must return at once and never raise.
+    The methods are called from any thread. They must return at once and must not raise.
     """
 
     def manifest(self, manifest: Manifest) -> None:
-        """Handle a changed manifest: a stage began or ended, or the job was launched."""
+        """Handle a changed manifest, for example after a stage began or ended or the job was launched."""
 
     def observed(self, kind: str, observation: Observation) -> None:
         """Handle one watch event."""
@@ -56,7 +56,7 @@ class ProgressListener(Protocol):
         """Handle an event that a process recorded."""
 
     def logged(self, pod: str, text: str) -> None:
-        """Handle whole lines of a pod's log, redacted: "<RFC 3339 time> <line>"."""
+        """Handle complete, redacted lines of a pod's log, each in the form "<RFC 3339 time> <line>"."""
 
 
 POINTS, COLUMNS = "tracker/points.jsonl", "tracker/points.columns"
@@ -64,11 +64,11 @@ TrackerKind = Literal["runs", "attachments", "points", "writers"]
 
 
 class BundleWriter:
-    """The only way to write a bundle.
+    """Writes the files of a bundle. All code that writes to a bundle uses this class.
 
-    If the disk is full, methods raise HarnessError(cause="run.evidence_disk_full") and set `full`. No record
-    is written afterwards, because records with a gap prove nothing. The manifest and the verdict are still
-    written.
+    If the disk is full, methods set `full` and raise HarnessError with the cause run.evidence_disk_full. No
+    record is written afterwards, because records with a gap prove nothing. The manifest and the verdict are
+    still written.
     """
 
     def __init__(
@@ -88,12 +88,15 @@ class BundleWriter:
         )
         self._stages: list[Stage] = []
         self._open: list[str] = []
-        """Stages of all threads that have begun but not ended."""
+        """The names of the stages, in all threads, that have begun but not ended."""
         self._current = Manifest(nonce=nonce, started_at=clock.now())
 
     @classmethod
     def create(cls, runs_dir: Path, nonce: str, redactor: Redactor, clock: Clock = CLOCK) -> BundleWriter:
-        """Create runs_dir/<UTC time>-<nonce>/, locked until `done`, and point runs_dir/latest to it."""
+        """Create and lock runs_dir/<UTC time>-<nonce>/, and point runs_dir/latest to it.
+
+        `done` releases the lock.
+        """
         path = runs_dir / f"{clock.stamp()}-{nonce}"
         with on_disk(path):
             path.mkdir(parents=True)
@@ -117,7 +120,7 @@ class BundleWriter:
 
     @property
     def current(self) -> Manifest:
-        """Return the manifest as last written. To change it, pass a changed copy to `manifest()`."""
+        """Return the last written manifest. To change the manifest, pass a changed copy to `manifest()`."""
         with self._lock:
             return self._current
 
@@ -140,7 +143,7 @@ class BundleWriter:
             return self._current
 
     def retry(self, what: str, reason: str) -> None:
-        """Record that something was tried again."""
+        """Record that the operation `what` was tried again."""
         with self._lock:
             self.update(
                 retries=[*self._current.retries, Retry(at=self._clock.now(), what=what, reason=reason)]
@@ -148,14 +151,14 @@ class BundleWriter:
 
     @contextlib.contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Time a stage. An error in the block is recorded with its cause and raised again."""
+        """Record the duration of the block as a stage. An error is recorded with its cause and re-raised."""
         self._open.append(name)
         with timed(name, self._clock, lambda: self.update(in_stage=name), self._ended):
             yield
 
     @contextlib.contextmanager
     def attempt(self, name: str) -> Iterator[None]:
-        """Time one attempt of an operation that callers retry. Only a successful attempt becomes a stage."""
+        """Measure one attempt of an operation that callers retry. Only success records it as a stage."""
 
         def ended(stage: Stage, failed: BaseException | None) -> None:
             if failed is None:
@@ -176,24 +179,24 @@ class BundleWriter:
             self.update(in_stage=self._open[-1] if self._open else None, **changes)
 
     def observe(self, kind: str, observation: Observation) -> None:
-        """Append one watch event.
+        """Append one watch event to the file of its kind.
 
-        `kind` is lower-case and singular. Objects of kind event have their own file.
+        `kind` is lower-case and singular, for example "pod". Events are appended to events.jsonl.
         """
         self._append("events.jsonl" if kind == "event" else f"objects/{kind}.jsonl", observation)
         if self.listener is not None:
             self.listener.observed(kind, observation)
 
     def inspection(self, inspection: RendezvousSnapshot) -> None:
-        """Append the inspection of a container from inside."""
+        """Append a snapshot of the processes and connections in a container."""
         self._append("inspections.jsonl", inspection)
 
     def netcheck(self, record: NetcheckRecord) -> None:
-        """Append the diagnosis of netcheck in a pod."""
+        """Append a diagnosis that netcheck printed in a pod."""
         self._append("netcheck.jsonl", record)
 
     def acceptance(self, record: AcceptanceRecord) -> None:
-        """Append a result or the report of acceptance tests in a pod."""
+        """Append a result of an acceptance test in a pod, or the pod's final report."""
         self._append("acceptance.jsonl", record)
 
     def dry_run(self, record: DryRun) -> None:
@@ -205,7 +208,7 @@ class BundleWriter:
         self._append("device-holders.jsonl", record)
 
     def exited(self, exit_: ContainerExit) -> None:
-        """Append the end of a container's command."""
+        """Append the exit code of a container's command."""
         self._append("exits.jsonl", exit_)
 
     def process(self, event: ProcessLine) -> None:
@@ -221,43 +224,40 @@ class BundleWriter:
         )
 
     def truth(self, rank: int, line: TruthLine, suffix: str = "") -> None:
-        """Append a line to a rank's ground truth, or with `suffix` ".outside" to the recorder's one."""
+        """Append a line to a rank's ground truth. The suffix ".outside" selects the recorder's file."""
         self._append(f"truth/{rank}{suffix}.jsonl", line)
 
     def truths(self, rank: int, lines: Iterable[TruthLine], suffix: str = "") -> None:
-        """Append a rank's whole ground truth. Many rows are written to a column file."""
+        """Append all lines of a rank's ground truth. Long sequences of rows are written to a column file."""
         path = f"truth/{rank}{suffix}.columns"
         for line in in_columns(lines, path, lambda data: self._file(path).append(data)):
             self._append(f"truth/{rank}{suffix}.jsonl", line)
 
     def tracker(self, kind: TrackerKind, record: TrackerRun | Attachment | Point | RunWriter) -> None:
-        """Append a record of the tracker.
-
-        Many points are buffered, at the latest until `tracker_summary()`.
-        """
+        """Append a record of the tracker. Points can stay buffered until `tracker_summary()` is called."""
         if isinstance(record, Point):
             self.points.add(record)
         else:
             self._append(f"tracker/{kind}.jsonl", record)
 
     def point_rows(self, rows: PointRows) -> None:
-        """Append raw rows of the tracker. Many rows are buffered, at the latest until `tracker_summary()`."""
+        """Append raw rows of the tracker. Rows can stay buffered until `tracker_summary()` is called."""
         self.points.extend(rows)
 
     def tracker_summary(self, summary: TrackerSummary) -> None:
-        """Write the numbers of records on the tracker.
+        """Write the number of records of each kind on the tracker.
 
-        Call this last: the numbers show whether another file of tracker/ is truncated.
+        Call this method last, because readers use the numbers to detect a truncated file in tracker/.
         """
         self.points.flush()
         self._replace("tracker/summary.json", self._json(summary, indent=2))
 
     def text(self, relative_path: str, text: str) -> None:
-        """Write a text, redacted, as one file of the bundle."""
+        """Redact a text and write it to a file of the bundle."""
         self._replace(relative_path, self.redactor.text(text))
 
     def clean(self, relative_path: str) -> None:
-        """Redact in place the files that another program wrote to a folder of the bundle."""
+        """Redact in place the files that another program wrote into a folder of the bundle."""
         for path in inside(self.path, relative_path).rglob("*"):
             if path.is_file() and not path.is_symlink():
                 text = path.read_text(errors="surrogateescape")
@@ -266,7 +266,7 @@ class BundleWriter:
                     path.write_text(clean, errors="surrogateescape")
 
     def verdict(self, verdict: Verdict) -> None:
-        """Write verdict.json. Raises HarnessError if it does not fit into the reserved space."""
+        """Write verdict.json. Raises HarnessError if the file does not fit into the reserved space."""
         path = self.path / "verdict.json"
         self._disk.last_words(path, self._json(verdict, indent=2))
         if self.full is not None and not path.is_file():
@@ -283,14 +283,14 @@ class BundleWriter:
         mend_latest(self.path.parent)
 
     def done(self) -> None:
-        """Close all files and release the lock. From now on the bundle may be removed."""
+        """Close all files and release the lock, so that other processes can remove the bundle."""
         self.close()
         if self._hold is not None:
             self._hold.release()
 
     def close(self) -> None:
-        """Close every file. A later write opens its file again."""
-        with contextlib.suppress(HarnessError):  # Points without a summary prove nothing.
+        """Close every file. A later write reopens its file."""
+        with contextlib.suppress(HarnessError):  # Without a summary, points prove nothing and can be lost.
             self.points.flush()
         with self._lock:
             for file in self._files.values():
@@ -323,10 +323,10 @@ class BundleWriter:
 def timed(
     name: str, clock: Clock, begun: Callable[[], object], ended: Callable[[Stage, BaseException | None], None]
 ) -> Iterator[None]:
-    """Call `begun()` before the block, and `ended()` after it with the stage and the error, if any."""
+    """Call `begun()` before the block, and `ended(stage, error)` after the block. `error` can be None."""
     started_at, start, failed = clock.now(), clock.monotonic(), None
     try:
-        begun()  # Inside `try`, because a signal may arrive as soon as others see that the stage has begun.
+        begun()  # This call is inside `try`, because a signal can arrive as soon as `begun` is visible.
         yield
     except BaseException as error:
         failed = error

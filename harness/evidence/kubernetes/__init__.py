@@ -1,1 +1,1 @@
-"""What objects and messages of Kubernetes mean."""
+"""Interpret recorded objects and messages of Kubernetes."""

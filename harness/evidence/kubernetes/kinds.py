@@ -1,4 +1,4 @@
-"""The kinds of objects that are watched and recorded, with the file below objects/ of each kind."""
+"""The kinds of objects that are watched and recorded, and the name of each kind's file in objects/."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 class WatchedKind:
     """A kind of object that is watched and recorded in objects/<name>.jsonl.
 
-    A namespaced kind is watched in `namespace`, or if that is None in the launch's namespace.
+    A namespaced kind is watched in `namespace`. If `namespace` is None, it is watched in the launch's
+    namespace.
     """
 
     name: str
@@ -21,12 +22,11 @@ class WatchedKind:
     labels: str = ""
     """The label selector of the watch."""
     own: bool = False
-    """Watch only the object that has the name of the launch's namespace."""
+    """Watch only the object whose name is that of the launch's namespace."""
     metadata_only: bool = False
-    """Request only the metadata, which shows who wrote the object and when. The content stays in the API
-    server."""
+    """Request only the metadata, which shows who wrote the object and when, and not the content."""
     optional: bool = False
-    """No verdict needs this kind. It is not watched if reading is forbidden or the API is not served."""
+    """No verdict depends on this kind. It is not watched if reading is forbidden or the API is not served."""
 
 
 def _surrounding(
@@ -69,7 +69,7 @@ SURROUNDINGS = (
     _surrounding("jobset-pod", "v1", "Pod", "jobset-system"),
     _surrounding("kueue-pod", "v1", "Pod", "kueue-system"),
 )
-"""Objects around a launch that others may change while it runs (harness/judge/disturbance/changes.py)."""
+"""Objects around a launch that others can change while it runs (harness/judge/disturbance/changes.py)."""
 ALWAYS = (
     WatchedKind("pod", "v1", "Pod"),
     WatchedKind("node", "v1", "Node", namespaced=False),
@@ -93,4 +93,4 @@ JOBSET = (
 )
 TORCHRUN_JOB = WatchedKind("torchrunjob", "torchrun.ai/v1alpha1", "TorchrunJob", optional=True)
 FILES = {"JobSet": "jobset", "Job": "job", "StatefulSet": "statefulset", "DaemonSet": "daemonset"}
-"""Kind of a launched object → its file below objects/."""
+"""Kind of the launched object → the name of its file in objects/."""

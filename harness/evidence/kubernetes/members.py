@@ -1,4 +1,4 @@
-"""Find the pods of the launched workload, and the node index of each."""
+"""Find the pods of the launched workload, and the node index of each pod."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ States = list[ObjectState]
 
 
 def pod_index(pod: dict[str, Any]) -> int | None:
-    """Return the index in the label of a StatefulSet's pod, or None."""
+    """Return a pod's index in its StatefulSet according to its label, or None without such a label."""
     text = str(mapping(pod, "metadata", "labels").get(POD_INDEX, ""))
     return int(text) if text.isdecimal() else None
 
 
 def members(launch: Launch, pods: Iterable[States]) -> dict[int, list[Pod]]:
-    """Map each node index to its pods, oldest first.
+    """Map each node index of the launched workload to its pods, oldest first.
 
-    `pods` has, for each observed pod, its states, oldest first.
+    `pods` contains a list of states for each observed pod. Each list starts with the oldest state.
     """
     own = [states for states in pods if _belongs(launch, states)]
     index = _by_address(own) if launch.kind == "DaemonSet" else _by_label
@@ -40,7 +40,7 @@ def members(launch: Launch, pods: Iterable[States]) -> dict[int, list[Pod]]:
             continue
         pod = Pod(at, tuple(states))
         created = str(mapping(states[-1].object, "metadata").get("creationTimestamp", ""))
-        # Creation times are whole seconds. Of two pods of the same second, the one written last is newer.
+        # Creation times are whole seconds. If two pods have the same time, the resource version decides.
         found.setdefault(at, []).append(((pod.attempt, created, states[0].version), pod))
     ordered = {at: sorted(found[at], key=lambda entry: entry[0]) for at in sorted(found)}
     return {at: [pod for _, pod in entries] for at, entries in ordered.items()}
@@ -49,8 +49,8 @@ def members(launch: Launch, pods: Iterable[States]) -> dict[int, list[Pod]]:
 def _belongs(launch: Launch, states: States) -> bool:
     """Return whether a pod belongs to the launch.
 
-    konduktor's pods are owned by a Job of the JobSet, so the JobSet's label decides. For other pods, the
-    owner reference decides. A pod still belongs to the launch after its label or owner reference was removed.
+    A konduktor pod is owned by a Job and not by the JobSet, so it is recognised by the JobSet's label. Other
+    pods are recognised by their owner reference. One recorded state with this label or reference is enough.
     """
     if launch.kind == "JobSet":
         labels = [mapping(state.object, "metadata", "labels").get(JOBSET_NAME) for state in states]
@@ -72,7 +72,7 @@ def _by_label(states: States) -> int | None:
 def _by_address(pods: list[States]) -> Callable[[States], int | None]:
     """Return a function that numbers a DaemonSet's pods by address, like manifests/daemonset.yaml.
 
-    A pod that replaced another one on the same node gets the number of the replaced pod.
+    If a pod replaced another pod on the same node, it gets the number of the replaced pod.
     """
     first: dict[str, tuple[int, str]] = {}
     for states in sorted(pods, key=lambda states: states[0].version):

@@ -1,7 +1,7 @@
-"""Map messages of Kueue and the kubelet to a cause, and to the prospect that waiting helps.
+"""Map messages of Kueue and the kubelet to a cause, and to whether waiting can help.
 
-This is the only table of these texts. The observer uses it to stop waiting, and the judges use it to name
-causes. The messages are those of Kueue 0.19, and of the kubelet and containerd of Kubernetes 1.36.
+The observer uses these tables to decide when to stop waiting, and the judges use them to determine causes.
+The messages are those of Kueue 0.19, and of the kubelet and containerd of Kubernetes 1.36.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from typing import Literal
 from harness.core.causes import CauseId
 
 Prospect = Literal["final", "retried", "open"]
-"""Whether waiting can help. final: no. retried: Kubernetes retries, mostly without success. open: yes."""
+"""Whether waiting can help: "open" means yes, "final" means no, and "retried" means that Kubernetes retries,
+but mostly without success."""
 
 
 @dataclass(frozen=True)
 class Meaning:
-    """The meaning of a message."""
+    """The cause that a message indicates, and whether waiting can help."""
 
     cause: CauseId
     prospect: Prospect = "open"
@@ -25,9 +26,9 @@ class Meaning:
 
 @dataclass(frozen=True)
 class _Text:
-    """A message that contains each of `parts`.
+    """A message that contains all strings in `parts`.
 
-    If `cause` is None, the cause follows from the reason that comes with the message.
+    If `cause` is None, the cause is determined by the reason that accompanies the message.
     """
 
     parts: tuple[str, ...]
@@ -58,9 +59,10 @@ _REFUSALS = (
     _Text(("not found",), None, "final"),
     _Text(("unavailable in ClusterQueue",), None, "final"),
 )
-"""Messages of the condition QuotaReserved. The cause is that of the first text that matches."""
+"""Messages of the condition QuotaReserved. The first matching entry determines the cause."""
 _UNTIL_QUOTA = "insufficient unused quota"
-"""The message for a flavor that is full for now. It may admit the job later, even if no other flavor can."""
+"""The message about a flavor that is full at the moment. This flavor might admit the job later, even if no
+other flavor can."""
 _REFUSAL_REASONS: dict[str, CauseId] = {
     "ExceedsMaxQuota": "admission.quota_exceeded",
     "NoMatchingFlavor": "admission.no_flavor",
@@ -78,7 +80,7 @@ _EVICTIONS: tuple[tuple[str, CauseId], ...] = (
     ("NodeFailures", "cluster.node_lost"),
     ("Deactivated", "admission.deactivated"),
 )
-"""Substrings of the reason of the condition Evicted, and their causes."""
+"""(substring of the reason of the condition Evicted, cause). The first match determines the cause."""
 _CONTAINER_REASONS = {
     "ErrImagePull": Meaning("image.pull_failed", "retried"),
     "ImagePullBackOff": Meaning("image.pull_failed", "retried"),
@@ -92,7 +94,7 @@ _CONTAINER_REASONS = {
     "StartError": Meaning("image.entrypoint"),
     "ContainerCannotRun": Meaning("image.entrypoint"),
 }
-"""Reasons of a container that is waiting, or that terminated before it started."""
+"""Reason in the status of a container that is waiting or terminated before it started → its meaning."""
 _PULLS = (
     # A registry's message can be "does not exist or may require authorization", so denials are tested first.
     _Text(("pull access denied",), "image.pull_denied", "final"),
@@ -110,15 +112,15 @@ _PULLS = (
     _Text(("no such host",), None, "final"),
     _Text(("lookup",), None, "final"),
 )
-"""Messages of a failed pull, in lower case. The cause is that of the first text that matches."""
+"""Messages of a failed pull, in lower case. The first matching entry determines the cause."""
 _WRONG_ARCHITECTURE = ("exec format error", "no match for platform")
 _NO_IMAGE = ("image.pull_failed", "image.not_found")
 PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if means.cause in _NO_IMAGE)
-"""Reasons of a container whose image could not be pulled."""
+"""Reasons in the status of a container whose image could not be pulled."""
 
 
 def refusal(message: str, reason: str = "") -> Meaning:
-    """Return why Kueue reserves no quota, from message and reason of QuotaReserved=False."""
+    """Return why Kueue reserves no quota, given the message and the reason of QuotaReserved=False."""
     matches = [text for text in _REFUSALS if text.within(message)]
     named = next((text.cause for text in matches if text.cause), None)
     final = any(text.prospect == "final" for text in matches) and _UNTIL_QUOTA not in message
@@ -127,12 +129,12 @@ def refusal(message: str, reason: str = "") -> Meaning:
 
 
 def eviction(reason: str) -> CauseId:
-    """Return the cause for the reason of Evicted=True."""
+    """Return the cause of an eviction, given the reason of Evicted=True."""
     return next((cause for part, cause in _EVICTIONS if part in reason), "admission.evicted")
 
 
 def not_started(reason: str, message: str) -> Meaning | None:
-    """Return why a container did not start, or None for a reason that is not a start failure."""
+    """Return why a container did not start, or None if `reason` is not a start failure."""
     meaning = _CONTAINER_REASONS.get(reason)
     if meaning is None:
         return None

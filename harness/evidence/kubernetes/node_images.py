@@ -1,4 +1,4 @@
-"""The images on the nodes of a cluster, from the nodes' status. A kubelet reports its 50 largest images."""
+"""Find images in the status of a cluster's nodes. A kubelet reports only its 50 largest images."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _DEFAULT = ("docker.io/library/", "index.docker.io/library/", "docker.io/", "ind
 
 
 def holders(nodes: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
-    """Map each image's name with its tag to the names of the nodes that report it."""
+    """Map each image (name:tag) to the names of the nodes that report it."""
     holding: dict[str, list[str]] = {}
     for node in nodes:
         for image in items(node, "status", "images"):
@@ -26,7 +26,7 @@ def holders(nodes: Iterable[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def other_tags(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the nodes' images of the same repository under other tags. Return [] if a node has `image`."""
+    """Return images on the nodes with another tag of the same repository, or [] if a node has `image`."""
     there, wanted = holders(nodes), normal(image)
     if wanted in there:
         return []
@@ -34,7 +34,7 @@ def other_tags(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def same_name(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
-    """Return the nodes' images of the same name and tag from other registries, for example `localhost/`."""
+    """Return images on the nodes with the same name and tag from other registries, such as `localhost/`."""
     wanted = normal(image)
     return sorted(
         name for name in holders(nodes) if name != wanted and name.split("/")[-1] == wanted.split("/")[-1]
@@ -42,9 +42,9 @@ def same_name(image: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def instead(image: str, node: str | None, nodes: Sequence[dict[str, Any]]) -> tuple[str, str]:
-    """Return which similar images the nodes have when `node` lacks an image, and what to do about it.
+    """Return which similar images the nodes have if `node` lacks `image`, and the advice to the user.
 
-    Both are "" if the nodes have no similar image.
+    Return two empty strings if the nodes have no similar image.
     """
     if having := holders(nodes).get(normal(image), []):
         if node in having:
@@ -62,7 +62,7 @@ def instead(image: str, node: str | None, nodes: Sequence[dict[str, Any]]) -> tu
 
 
 def normal(image: str) -> str:
-    """Return an image's name without the default registry. A name without a tag gets the tag `latest`."""
+    """Return an image's name without the default registry. If it has no tag, append `:latest`."""
     name = next((image.removeprefix(prefix) for prefix in _DEFAULT if image.startswith(prefix)), image)
     return name if "@" in name or ":" in name.split("/")[-1] else f"{name}:latest"
 

@@ -1,6 +1,6 @@
 """Read recorded Kubernetes objects.
 
-Any field may be missing, so the readers return defaults and never raise.
+Every field can be missing, so these functions return defaults and never raise.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
 
 
 def mapping(value: Any, *keys: str) -> dict[str, Any]:
-    """Return the mapping at a path of keys, or {} if there is none."""
+    """Return the mapping at a path of keys, or {} if there is no mapping at this path."""
     for key in keys:
         value = value.get(key) if isinstance(value, dict) else None
     return value if isinstance(value, dict) else {}
 
 
 def items(value: Any, *keys: str) -> list[dict[str, Any]]:
-    """Return the mappings in the list at a path of keys, or [] if there is no list."""
+    """Return the mappings in the list at a path of keys, or [] if there is no list at this path."""
     entries = mapping(value, *keys[:-1]).get(keys[-1])
     return [item for item in entries if isinstance(item, dict)] if isinstance(entries, list) else []
 
 
 @dataclass(frozen=True)
 class ObjectState:
-    """One recorded state of an object. `ref` is its line in the bundle."""
+    """One recorded state of an object. `ref` is a reference to its line in the bundle, as file:line."""
 
     ref: str
     type: str
@@ -51,10 +51,10 @@ class ObjectState:
 
 
 def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
-    """Return the field managers that wrote the object between two of its states. Its status is ignored.
+    """Return the field managers that wrote the object between two of its states, except for its status.
 
-    If no manager has a new entry, return the managers that are no longer listed: a manager disappears when it
-    removes the only field that it had written.
+    If no manager has a new entry, return the managers that are no longer listed, because a manager disappears
+    when it removes the only field that it has written.
     """
 
     def writes(state: ObjectState) -> set[tuple[str, str]]:
@@ -70,7 +70,10 @@ def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
 
 @dataclass(frozen=True)
 class Pod:
-    """A pod of the job. `index` is its node index, `history` its states in the order of resource versions."""
+    """A pod of the job.
+
+    `index` is the pod's node index. `history` contains its states in the order of resource versions.
+    """
 
     index: int
     history: tuple[ObjectState, ...]
@@ -86,7 +89,7 @@ class Pod:
     @property
     def attempt(self) -> int:
         labels = [mapping(seen.object, "metadata", "labels").get(RESTART_ATTEMPT) for seen in self.history]
-        text = str(next(filter(None, reversed(labels)), "0"))  # the label may have been removed later
+        text = str(next(filter(None, reversed(labels)), "0"))  # The label can have been removed later.
         return int(text) if text.isdecimal() else 0
 
     @property
@@ -99,7 +102,10 @@ class Pod:
         return str(mapping(self.last.object, "spec").get("hostname") or self.name.rpartition("-")[0])
 
     def container(self, name: str, state: str) -> tuple[ObjectState, dict[str, Any]] | None:
-        """Return the latest state in which a container was `state` (waiting, running, terminated)."""
+        """Return the pod's latest state in which the container was in `state`, and the container's state.
+
+        `state` is waiting, running or terminated. Returns None if the container was never in this state.
+        """
         for seen in reversed(self.history):
             for status in items(seen.object, "status", "containerStatuses"):
                 if status.get("name") == name and isinstance(mapping(status, "state").get(state), dict):
@@ -107,7 +113,7 @@ class Pod:
         return None
 
     def condition(self, kind: str) -> tuple[ObjectState, dict[str, Any]] | None:
-        """Return the condition of this type in the last state, or None."""
+        """Return the pod's last state and the condition of type `kind` in it, or None."""
         for condition in items(self.last.object, "status", "conditions"):
             if condition.get("type") == kind:
                 return self.last, condition
@@ -115,9 +121,9 @@ class Pod:
 
 
 def termination(terminated: dict[str, Any]) -> tuple[int | None, dict[str, Any]]:
-    """Return konduktor's exit code and the worker's value from a termination message.
+    """Return the exit code that konduktor wrote into a termination message, and the worker's value.
 
-    They are None and {} if the message does not contain them.
+    A missing exit code is returned as None, a missing value as {}.
     """
     try:
         message = json.loads(str(terminated.get("message") or ""))

@@ -1,8 +1,8 @@
-"""Find events that report a pod or Job of a launch refused by the API server, and the rule that refused it.
+"""Find events about pods or Jobs of a launch that the API server refused, and the rule behind the refusal.
 
-An event counts by its structure: a Warning about an object whose controller creates pods, with the reason of
-a failed creation. Its text only determines whether another attempt can succeed, and which rule refused. The
-texts are those of Kubernetes 1.36. A refusal with an unknown text counts as final.
+Such an event is a Warning about an object whose controller creates pods, with the reason of a failed
+creation. The text of the event only determines whether another attempt can succeed, and which rule caused the
+refusal. The texts are those of Kubernetes 1.36. A refusal with an unknown text counts as final.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _PASSING = (
     "status unknown for quota",
     "error looking up service account",
 )
-"""Texts of transient refusals: the next attempt may succeed."""
+"""Texts of transient refusals, after which the next attempt can succeed."""
 _OF_THE_CONTROLLERS = re.compile(r'webhook "[mv](pod|job)\.kb\.io" denied')
 """The webhooks of JobSet and Kueue deny a pod or Job until they have read the object that owns it."""
 _AGAIN = "(combined from similar events): "
@@ -47,7 +47,7 @@ _RULES = (
     (re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)'"), "ValidatingAdmissionPolicy", True),
     (re.compile(r'admission webhook "(?P<name>[^"]+)" denied'), "admission webhook", False),
 )
-"""Text of a refusal, kind of the rule, and whether `kubectl describe` accepts this kind and name."""
+"""(text of a refusal, kind of the rule, whether `kubectl describe` accepts this kind and name)."""
 
 
 @dataclass(frozen=True)
@@ -62,23 +62,23 @@ class Refusal:
     message: str
     at: float
     final: bool
-    """Whether every further attempt will be refused too."""
+    """Whether the API server will refuse every further attempt too."""
 
     @property
     def webhook_down(self) -> bool:
-        """Return whether the API server could not call a webhook that must admit the object."""
+        """Return whether the object was refused because the API server could not call a webhook."""
         return "failed calling webhook" in self.message
 
     @property
     def rule(self) -> tuple[str, str] | None:
-        """Return kind and name of the rule that refused, or None.
+        """Return kind and name of the rule that caused the refusal, or None if the rule is not known.
 
-        The name of a LimitRange is "" (unknown).
+        The name of a LimitRange is "", because the message does not contain it.
         """
         return rule_of(self.message)
 
     def look(self, namespace: str) -> str | None:
-        """Return the arguments of the kubectl command that shows the rule, or None."""
+        """Return the arguments of the kubectl command that shows the rule, or None if it is not known."""
         rule = _rule(self.message)
         if rule is None:
             return None
@@ -91,16 +91,16 @@ class Refusal:
 
 
 def rule_of(message: str) -> tuple[str, str] | None:
-    """Return kind and name of the rule that a message of the API server names, or None."""
+    """Return kind and name of the rule in a message of the API server, or None."""
     rule = _rule(message)
     return rule[:2] if rule else None
 
 
 def by_rule(message: str) -> bool:
-    """Return whether a rule of the cluster, or its access control, refuses a request.
+    """Return whether a rule of the cluster or its access control refused a request, according to the message.
 
-    The webhooks of JobSet and Kueue do not count: they deny an object without the fields that they set
-    themselves.
+    The webhooks of JobSet and Kueue do not count, because they deny objects that lack the fields that these
+    controllers set.
     """
     rule = rule_of(message)
     forbidden = 'is forbidden: User "' in message
@@ -134,14 +134,16 @@ def refusal(event: object) -> Refusal | None:
 
 
 def final(message: str) -> bool:
-    """Return whether another attempt would be refused too, judging by the message."""
+    """Return whether another attempt would be refused too, according to the message."""
     return not (any(text in message for text in _PASSING) or _OF_THE_CONTROLLERS.search(message))
 
 
 def last(events: Iterable[object], newest_pod: float) -> Refusal | None:
-    """Return the latest refusal, a final one if there is any, or None if a pod was created after all.
+    """Return the latest final refusal, or the latest refusal if none is final, or None.
 
-    `newest_pod` is the creation time of the newest pod in seconds since the epoch. Both times are whole
+    Refusals before the creation of the newest pod do not count.
+
+    `newest_pod` is the creation time of the newest pod in seconds since the epoch. All times are whole
     seconds, so a refusal in the same second as the pod still counts.
     """
     refusals = [each for event in events if (each := refusal(event)) is not None and each.at >= newest_pod]
@@ -149,6 +151,6 @@ def last(events: Iterable[object], newest_pod: float) -> Refusal | None:
 
 
 def created(pods: Iterable[object]) -> float:
-    """Return the creation time of the newest pod in seconds since the epoch, or 0.0."""
+    """Return the creation time of the newest pod in seconds since the epoch, or 0.0 if there is no pod."""
     texts = [mapping(pod, "metadata").get("creationTimestamp") for pod in pods]
     return max((seconds(str(text)) or 0.0 for text in texts if text), default=0.0)

@@ -1,8 +1,8 @@
-"""Find torchrun's agents in a container's process list: their options, and whether they started their ranks.
+"""Find torchrun's agents in a container's process list, with their options and whether they started ranks.
 
-An agent starts its ranks after the rendezvous, so an agent that never had a child still waits for other
-agents. An agent whose ranks have ended has no child either: it waits for the end of the other agents, or
-reports a failure.
+An agent starts its ranks after the rendezvous, so an agent that never had a child process still waits for
+other agents. An agent whose ranks have ended has no child process either. It waits for the other agents to
+end, or reports a failure.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _FLAGS = {"standalone", "no_python", "run_path", "m", "module", "use_env", "virtual_local_rank"}
 DEFAULT_PORT = "29500"
 IDLE_TICKS = 20
-"""CPU ticks, of the 200 in two seconds, up to which an agent counts as idle.
+"""The maximum number of CPU ticks in two seconds (200 ticks) with which an agent counts as idle.
 
-An agent that waits polls: 0 to 3 ticks were measured, and several times that on a slower core. An agent that
-starts uses all available CPU.
+A waiting agent polls and used 0 to 3 ticks when measured, and several times as many on a slower core. A
+starting agent uses all available CPU.
 """
 RANK_TICKS = 5
-"""CPU ticks of ended children above which they were ranks. An agent that waits for others had 0 when
-measured."""
+"""If the ended children of an agent used more CPU ticks than this, they were ranks. For an agent that waits
+for other agents, 0 ticks were measured."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class Agent:
 
     options: dict[str, str]
     started: bool
-    """Whether the agent has started its ranks. They may have ended."""
+    """Whether the agent has started its ranks, even if they have ended since."""
     busy: bool = False
-    """Whether the agent uses CPU. A busy agent may still be starting, and not yet waiting for others."""
+    """Whether the agent uses CPU time. A busy agent might still be starting, not yet waiting for others."""
 
     @property
     def host(self) -> str:
@@ -51,12 +51,12 @@ class Agent:
 
     @property
     def nodes(self) -> str:
-        """Return the number of nodes that the agent expects: the upper end of a range."""
+        """Return the number of nodes that the agent expects. For a range, this is the upper end."""
         return self.options.get("nnodes", "1").rpartition(":")[2]
 
 
 def _arguments(command: list[str]) -> list[str] | None:
-    """Return the arguments after torchrun in a command line, or None if it does not run torchrun."""
+    """Return the arguments after torchrun in a command line, or None if the command does not run torchrun."""
     for position, word in enumerate(command[:4]):
         if word.rpartition("/")[2] == "torchrun" or (word in _MODULES and command[position - 1] == "-m"):
             return command[position + 1 :]
@@ -64,7 +64,7 @@ def _arguments(command: list[str]) -> list[str] | None:
 
 
 def _options(arguments: list[str]) -> dict[str, str]:
-    """Return the options before the script, in the form `--master-port=1` or `--master_port 1`."""
+    """Parse the options before the script, such as `--master-port=1` or `--master_port 1`."""
     found: dict[str, str] = {}
     words = iter(arguments)
     for word in words:
@@ -78,7 +78,10 @@ def _options(arguments: list[str]) -> dict[str, str]:
 
 
 def options(command: list[str]) -> dict[str, str] | None:
-    """Return the options of a torchrun command line, flags as "", or None if it does not run torchrun."""
+    """Return the options of a torchrun command line, or None if the command does not run torchrun.
+
+    The value of a flag is "".
+    """
     arguments = _arguments(command)
     if arguments is None:
         return None
@@ -87,12 +90,12 @@ def options(command: list[str]) -> dict[str, str] | None:
 
 
 def is_agent(process: Process) -> bool:
-    """Return whether a process is a torchrun agent, or a fork of one."""
+    """Return whether a process is a torchrun agent, or a fork of an agent."""
     return _arguments(process.command) is not None
 
 
 def agents(inspection: RendezvousSnapshot) -> list[Agent]:
-    """Return every torchrun agent of a container, without the agents' own forks."""
+    """Return the torchrun agents in a container. Forks of the agents are left out."""
     result = []
     ours = {
         process.pid: arguments
@@ -109,5 +112,5 @@ def agents(inspection: RendezvousSnapshot) -> list[Agent]:
 
 
 def without_ranks(inspections: Iterable[RendezvousSnapshot]) -> dict[str, bool]:
-    """Map each pod in which an agent has not started its ranks to whether that agent is busy."""
+    """Map each pod in which an agent has not started its ranks to whether the agent is busy."""
     return {one.pod: agent.busy for one in inspections for agent in agents(one) if not agent.started}

@@ -1,9 +1,9 @@
-"""Check the types of fields in recorded Kubernetes objects. Remove and report a value of a wrong type.
+"""Check the types of fields in recorded Kubernetes objects. Remove and report values of wrong types.
 
-The judges read fields in several hundred places. They rely on the types here, so no judge raises if a damaged
-bundle has a list instead of a string. The type of a field depends only on its name, as Kubernetes, JobSet,
-Kueue and the torchrun controller use it. A name with several types in these APIs accepts all of them. Fields
-with other names are not checked.
+The judges read fields in several hundred places and rely on these types. Therefore no judge raises an error
+if, for example, a damaged bundle contains a list instead of a string. The expected type of a field depends
+only on the field's name, as used by Kubernetes, JobSet, Kueue and the torchrun controller. If a name has
+several types in these APIs, all of them are accepted. Fields with other names are not checked.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _USERS_NAMES: Final[dict[str, tuple[type, ...]]] = {
     **dict.fromkeys(("allocatable", "capacity", "hard", "limits", "requests", "used"), (*_SCALAR, dict)),
     "selector": (str, dict, list),
 }
-"""Mappings with keys that users choose, and the types of their values."""
+"""Name of a mapping whose keys are chosen by users → the accepted types of its values."""
 _OPAQUE = frozenset({"fieldsV1", "properties", "data", "binaryData"})
 _MAX_NUMBER = 2**63 - 1
 _NAMES = {
@@ -74,15 +74,15 @@ _NAMES = {
 
 
 def typed(document: dict[str, Any]) -> Iterator[str]:
-    """Remove every value of a wrong type from an object, in place. Yield a sentence for each of them.
+    """Remove every value of a wrong type from an object, in place. Yield a sentence about each removed value.
 
-    A null is removed without a sentence, because Kubernetes treats it like a missing field.
+    A null is removed silently, because Kubernetes treats it like a missing field.
     """
     yield from _mapping(document, "", None)
 
 
 def _mapping(found: dict[str, Any], path: str, of: tuple[type, ...] | None) -> Iterator[str]:
-    """Check one mapping. `of` has the types of its values if users choose the keys, else it is None."""
+    """Check one mapping. If users choose its keys, `of` contains the types of its values, otherwise None."""
     odd: list[str] = []
     for name, value in found.items():
         types = of or _expected(name, path)
@@ -105,7 +105,7 @@ def _list(found: list[Any], name: str, path: str) -> Iterator[str]:
     types: tuple[type, ...] | None = (
         _MAPPING if name in _OF_MAPPINGS else _TEXT if name in _OF_TEXTS else None
     )
-    if path.endswith("onExitCodes.values"):  # a Job's podFailurePolicy; elsewhere, label values
+    if path.endswith("onExitCodes.values"):  # A Job's podFailurePolicy lists exit codes in `values`.
         types = _NUMBER
     odd: list[int] = []
     for at, item in enumerate(found):

@@ -1,7 +1,7 @@
-"""Find why no node can run a pod, even an empty node: resources, labels, node affinity, taints, cordons.
+"""Find why a pod cannot run on any node, even on an empty node: resources, labels, affinity, taints, cordons.
 
 The recorded objects are compared by the rules of the scheduler's filters. Pod affinities, topology spread
-constraints and the requests of other pods are ignored, because another pod may end.
+constraints and the requests of other pods are ignored, because other pods can end.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ _PASSING = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _CORDON = "node.kubernetes.io/unschedulable"
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 MAX_NAMES = 6
-"""The most names in one sentence."""
+"""The maximum number of names in one sentence."""
 
 
 def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | None:
-    """Return why no node could run the pod even without any other pod.
+    """Return why no node can run the pod even if no other pod exists.
 
-    Returns None if a node could run it, or if no node is known.
+    Returns None if a node can run the pod, or if no node is known.
     """
     nodes = list(nodes)
     if not nodes or not all(_obstacles(pod, node) for node in nodes):
@@ -46,7 +46,7 @@ def accepts(pod: dict[str, Any], node: dict[str, Any]) -> bool:
 def by_reason(found: Iterable[tuple[str, list[str]]]) -> str:
     """Return one sentence with the obstacles of each node: "a and b have the taint …; c is cordoned".
 
-    If more than MAX_NAMES nodes have the same obstacle, the rest is counted.
+    If more than MAX_NAMES nodes have the same obstacle, only the first ones are named.
     """
     nodes: dict[str, list[str]] = {}
     for name, reasons in found:
@@ -56,7 +56,7 @@ def by_reason(found: Iterable[tuple[str, list[str]]]) -> str:
 
 
 def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
-    """Return the sum of the containers' requests by resource: cores, bytes, numbers of devices."""
+    """Map each resource to the sum of the containers' requests, as a number of cores, bytes or devices."""
     total: dict[str, Decimal] = {}
     for container in items(pod, "spec", "containers"):
         resources = mapping(container, "resources")
@@ -66,7 +66,7 @@ def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
 
 
 def quantity(text: object) -> Decimal:
-    """Return a Kubernetes quantity as a number: "500m" is 0.5, "1Ki" is 1024. Any other text is 0."""
+    """Return a Kubernetes quantity as a number: "500m" is 0.5, "1Ki" is 1024. An invalid quantity is 0."""
     match = _QUANTITY.fullmatch(str(text))
     if not match or match[2] not in _UNITS | _BINARY:
         return Decimal(0)
@@ -76,7 +76,7 @@ def quantity(text: object) -> Decimal:
 
 
 def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
-    """Return the reasons why this node cannot run the pod, each as a predicate: "is cordoned"."""
+    """Return the reasons why this node cannot run the pod, each as a predicate such as "is cordoned"."""
     has = mapping(node, "status", "allocatable")
     no_room = [
         f"has {_amount(name, quantity(has.get(name, 0)))}"
@@ -88,7 +88,7 @@ def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
 
 
 def kept_away(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
-    """Return the node's labels and taints that exclude the pod, each as a predicate: "has no label a=b"."""
+    """Return how the node's labels and taints exclude the pod, as predicates such as "has no label a=b"."""
     labels = mapping(node, "metadata", "labels")
     wanted = mapping(pod, "spec", "nodeSelector")
     found = [f"has no label {key}={value}" for key, value in wanted.items() if labels.get(key) != value]
@@ -181,7 +181,7 @@ def _amount(name: str, amount: Decimal, *, unit: bool = True) -> str:
 def in_words(names: list[str], noun: str = "nodes") -> str:
     """Return names as one phrase: "a, b and c".
 
-    Beyond MAX_NAMES, they are counted: "…, e and 3 more nodes".
+    If there are more than MAX_NAMES names, the phrase ends with their number: "…, e and 3 more nodes".
     """
     if len(names) > MAX_NAMES:
         return f"{', '.join(names[: MAX_NAMES - 1])} and {len(names) - MAX_NAMES + 1} more {noun}"

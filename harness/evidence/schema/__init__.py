@@ -1,1 +1,1 @@
-"""The types of the records in a bundle. Nothing here reads or writes a file."""
+"""The types of the records in a bundle. This package reads and writes no files."""

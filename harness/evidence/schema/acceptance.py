@@ -16,20 +16,20 @@ class AcceptanceCheck(Record):
     """The result of one acceptance test in a pod (harness/workers/acceptance/check.py)."""
 
     id: str
-    """FAMILY.NAME, for example compute.gemm.bf16."""
+    """The test's id in the form FAMILY.NAME, for example compute.gemm.bf16."""
     tag: Literal["ENV", "COMPUTE", "TRAIN", "DDP", "RESULT"]
     verdict: Verdict
     text: str
     cause: str | None = None
     gpu: str | None = None
-    """UUID of the tested GPU."""
+    """UUID of the tested GPU, if the test is about one GPU."""
     index: int | None = None
     ranks: list[int] = []
-    """Ranks that the test blames, or to which its result applies."""
+    """Ranks that the test identified as faulty, or to which its result applies."""
     measured: float | None = None
     unit: str = ""
     expected: float | None = None
-    """The value that healthy hardware reaches."""
+    """The value that is expected of healthy hardware."""
     limit: float | None = None
     relation: Literal[">=", "<=", "=="] = ">="
     limit_kind: str | None = None
@@ -44,11 +44,14 @@ class AcceptanceGpu(Record):
     uuid: str
     name: str
     memory: int = 0
-    """Bytes."""
+    """The memory in bytes."""
 
 
 class CollectiveRow(Record):
-    """The measurement of one collective at one size, like a row of nccl-tests. 1 GB is 10⁹ bytes."""
+    """The measurement of one collective at one message size, like a row in the output of nccl-tests.
+
+    1 GB is 10⁹ bytes.
+    """
 
     collective: str
     size: int
@@ -63,17 +66,17 @@ class CollectiveRow(Record):
     wrong: int
     """The number of elements with a wrong result."""
     percentiles: dict[str, float] = {}
-    """p50, p90, p99 and max of the slowest rank's time per iteration, in seconds."""
+    """p50, p90, p99 and max of the time per iteration of the slowest rank, in seconds."""
     by_rank: dict[int, float] = {}
     """Rank → median of the rank's own time per iteration, in seconds."""
 
 
 class PairRow(Record):
-    """The measurement between two nodes, without any other node."""
+    """The bandwidth measured between two nodes while no other node takes part."""
 
     a: int
     b: int
-    """Node ranks, a < b."""
+    """The ranks of the two nodes, with a < b."""
     busbw: float | None = None
     """Bus bandwidth in GB/s. None if the pair was not measured."""
     verdict: Verdict
@@ -82,7 +85,7 @@ class PairRow(Record):
 
 
 class AcceptanceReport(Record):
-    """The final report of one pod: on its own node (`kind` node) or on all nodes together (`kind` ddp)."""
+    """The final report of one pod, about its own node (`kind` "node") or about all nodes (`kind` "ddp")."""
 
     version: int = 1
     kind: Literal["node", "ddp"]
@@ -100,7 +103,7 @@ class AcceptanceReport(Record):
     nodes: int = 1
     ranks: int = 1
     hosts: dict[int, str] = {}
-    """Rank → its Kubernetes node. Only for `kind` ddp."""
+    """Rank → its Kubernetes node. Empty unless `kind` is "ddp"."""
     collectives: list[CollectiveRow] = []
     pairs: list[PairRow] = []
 

@@ -1,4 +1,4 @@
-"""The evidence bundle: the folder on disk that connects the code of a launch with the code of the judges.
+"""The evidence bundle: the folder on disk that the launch code writes and the judges read.
 
     runs/<utc>-<nonce>/
       manifest.json        Manifest: what was launched, with which versions, and how long each stage took
@@ -7,15 +7,16 @@
                            service, DNS, control plane, … (kinds.SURROUNDINGS). Of Secrets and ConfigMaps
                            only the metadata is recorded
       events.jsonl         Observation of core/v1 Events
-      inspections.jsonl    RendezvousSnapshot: containers seen from inside, at the rendezvous or at the end
+      inspections.jsonl    RendezvousSnapshot: processes and connections in containers, at the rendezvous or
+                           at the end
       netcheck.jsonl       NetcheckRecord: the diagnosis of netcheck in each pod, if it ran
       acceptance.jsonl     AcceptanceRecord: each result of an acceptance test, and each pod's report
-      processes.jsonl      ProcessLine: the processes in ranks' containers, the rank and world size of each,
-                           and how it ended
+      processes.jsonl      ProcessLine: the processes in ranks' containers, the rank and world size of each
+                           process, and how the process ended
       dry-runs.jsonl       DryRun: the API server's response for an object that a controller did not create
       device-holders.jsonl DeviceHolder: the pods that hold the devices a pod of the launch waits for
       exits.jsonl          ContainerExit: how ranks' commands ended in containers that are kept alive
-      logs/<pod>-<container>.log   "<RFC 3339 time> <line>", from the first line to the last
+      logs/<pod>-<container>.log   the complete log, each line as "<RFC 3339 time> <line>"
       truth/<rank>.jsonl   the rank's own record of the points it logged. Each attempt has TruthStart,
                            TruthCode …, TruthRow …, TruthRewrite …, TruthBlock …, TruthClient, TruthCode …,
                            then TruthEnd
@@ -26,14 +27,14 @@
       tracker/runs.jsonl, attachments.jsonl, points.jsonl, writers.jsonl
                            TrackerRun, Attachment, Point, RunWriter
       tracker/summary.json TrackerSummary: counts, so that a truncated file is noticed
-      controllers/, kind/  logs of controllers; the export of a cluster that failed
+      controllers/, kind/  logs of controllers; the `kind export logs` of a cluster that failed
       verdict.json         Verdict
       report.html          a report of the bundle for people (harness/report/html/page.py); no judge reads it
       ctrf.json, junit.xml the verdict and each check as a test, for CI (harness/report/ci/cases.py);
                            no judge reads them
 
-Times are RFC 3339 UTC strings unless the name ends in _ms (milliseconds since the epoch) or seconds.
-Each record is written as soon as it exists, so a bundle that was cut off at any moment is readable.
+Times are RFC 3339 UTC strings unless the field's name ends in _ms (milliseconds since the epoch) or seconds.
+Each record is written as soon as it exists, so a bundle is readable even if its writer was killed.
 """
 
 from __future__ import annotations
@@ -50,13 +51,13 @@ SCHEMA_VERSION = 2
 
 
 Purpose = Literal["training", "netcheck", "nodes", "ddp"]
-"""What the pods of a launch run: a training that logs with Pluto, netcheck, or acceptance tests. `nodes`
-tests each node by itself, `ddp` the collectives over all nodes.
+"""What the pods of a launch run: a training that logs with Pluto, netcheck, or acceptance tests. "nodes"
+tests each node by itself, and "ddp" tests collective operations over all nodes.
 """
 
 
 class Stage(Record):
-    """One timed step of a run. `error` is set when the stage ended the run."""
+    """A timed part of a launch. `error` is set if an error in the stage ended the launch."""
 
     name: str
     started_at: str
@@ -64,11 +65,11 @@ class Stage(Record):
     ok: bool = True
     error: str | None = None
     cause: str | None = None
-    """The cause (docs/causes.md), if the stage itself determined it."""
+    """The cause of the error (docs/causes.md), if the stage determined the cause."""
 
 
 class Launch(Record):
-    """The launched workload. `object_name` is read back from the cluster, never assumed."""
+    """The launched workload. `object_name` is always read from the cluster."""
 
     launcher: str
     namespace: str
@@ -79,32 +80,33 @@ class Launch(Record):
     job_name: str | None = None
     """The job name that the ranks' clients send to the tracker. None means `object_name`."""
     held: bool = False
-    """The controller restarts containers that end, so init keeps each container alive after its command
-    (exits.jsonl)."""
+    """Whether init keeps each container alive after its command has ended, because the controller restarts
+    containers that end. The exit codes are in exits.jsonl."""
     recorder: bool = False
-    """A recorder around Pluto's client was mounted (harness/launch/mounts/recorder.py)."""
+    """Whether a recorder around Pluto's client was mounted (harness/launch/mounts/recorder.py)."""
     accounts: list[str] = []
-    """The data that the recorder accounts for in full: "keys" (TruthAccount). Empty in bundles of an older
-    harness."""
+    """The kinds of data that the recorder counts completely: "keys" (TruthAccount). Empty in bundles of an
+    older harness."""
     processes: bool = False
-    """The worlds, processes and ends of ranks are recorded: by the recorder (processes.jsonl), or without it
-    by the workers themselves."""
+    """Whether the worlds, processes and ends of ranks are recorded, by the recorder (processes.jsonl) or, if
+    there is no recorder, by the workers."""
     netcheck: Literal["before", "alone"] | None = None
-    """netcheck ran in each pod: before the command, or alone in a job that logs nothing with Pluto."""
+    """"before" if netcheck ran in each pod before the command. "alone" if it ran in a job that logs nothing
+    with Pluto."""
     acceptance: Literal["nodes", "ddp"] | None = None
-    """Acceptance tests ran in each pod, and nothing was logged with Pluto."""
+    """The acceptance tests that ran in each pod, or None. Such a launch logs nothing with Pluto."""
     training: bool = False
-    """The ranks run a trainer whose checkpoints are audited (harness/workers/training/audit.py)."""
+    """Whether the ranks run a trainer whose checkpoints are audited (harness/workers/training/audit.py)."""
     max_nodes: int | None = None
-    """For a training: the most nodes to which its StatefulSet may be scaled. None means a fixed number of
-    nodes."""
+    """For a training: the maximum number of nodes to which its StatefulSet can be scaled. None means a fixed
+    number of nodes."""
     reach: float | None = None
-    """For a training: how far the least validation loss may be above the known entropy of the texts, as a
-    fraction."""
+    """For a training: the highest allowed excess of the lowest validation loss over the known entropy of the
+    texts, as a fraction of the entropy."""
     same_as: str | None = None
     """For a training: the bundle whose final weights the training must reproduce."""
     same_as_weights: str | None = None
-    """SHA-256 of these weights."""
+    """SHA-256 of the final weights in the bundle `same_as`."""
     upload: str | None = None
     """For a training: the s3://BUCKET/PREFIX to which its run must be uploaded at the end."""
     resume_from: str | None = None
@@ -112,7 +114,7 @@ class Launch(Record):
 
     @property
     def tracked_as(self) -> str | None:
-        """Return the job's name on the tracker."""
+        """Return the name under which the job logs to the tracker."""
         return self.job_name or self.object_name
 
 
@@ -121,50 +123,51 @@ class Expected(Record):
 
     num_nodes: int = Field(le=MAX_RANKS)
     ranks: int = Field(le=MAX_RANKS)
-    """World size: num_nodes × processes per node. At most MAX_RANKS, because judges iterate over all
+    """The world size: num_nodes × processes per node. At most MAX_RANKS, because judges iterate over all
     ranks."""
     most_ranks: int | None = Field(default=None, le=MAX_RANKS)
-    """The most ranks that were expected at any time, if the number of nodes is not fixed. `num_nodes` and
-    `ranks` are then the numbers at the end of the wait. None means `ranks`."""
+    """The highest number of ranks that was expected at any time, if the number of nodes is not fixed.
+    `num_nodes` and `ranks` then apply to the end of the launch. None means the same number as `ranks`."""
     ranks_given: bool = True
-    """Whether the job file contains the number of ranks. If not, the job computes it at run time, and the
-    recorded world size is used."""
+    """Whether the job file contains the number of ranks. If not, the job computes the number at run time, and
+    judges use the recorded world size."""
     run_id: str
     """The shared PLUTO_RUN_ID (Pluto's externalId)."""
     project: str
     min_nodes_used: int = 1
-    """The least number of distinct Kubernetes nodes on which the ranks must run."""
+    """The minimum number of distinct Kubernetes nodes on which the ranks must run."""
     ranks_that_log: list[int] | None = None
-    """The ranks that log. The others must run to their end and log nothing. None means that every rank
+    """The ranks that log. All other ranks must run to their end and log nothing. None means that every rank
     logs."""
     queue: str | None = None
     node_names: list[str] = []
     """Kubernetes nodes that must report a result, if acceptance tests run on each of them."""
     device: Literal["cpu", "cuda"] | None = None
-    """The device that acceptance tests must test: cuda if the pods request GPUs."""
+    """The device that acceptance tests must test. It is "cuda" if the pods request GPUs."""
 
 
 class SentCode(Record):
-    """The code that the harness sent to the ranks. The check `code` compares the code that ran with it."""
+    """The code that the harness sent to the ranks. The check `code` compares it with the code that ran."""
 
     files: dict[str, str] = {}
     """Path in the container → SHA-256 of the file there."""
     mounted: list[str] = []
-    """Those of `files` that are not in the image but mounted over it."""
+    """The paths in `files` that are not in the image but mounted into the container."""
     whole: list[str] = []
-    """Folders that only the harness fills. Code in them that is not in `files` must not run."""
+    """Folders to which only the harness adds files. Code in these folders must not run unless it is in
+    `files`."""
     image: str = ""
     """The image in the pods' spec."""
     ours: bool = False
-    """The harness built the image, and the image contains its own tag."""
+    """Whether the harness built the image. Such an image contains its own tag."""
     image_id: str | None = None
-    """The image's id, which the pods' status must show. None means not known or not comparable."""
+    """The image id that the status of the pods must show. None means that no comparison is possible."""
     versions: dict[str, str] = {}
-    """Known versions of packages in the image: pluto."""
+    """Package → its version in the image, if known. The only package is pluto."""
 
 
 class Retry(Record):
-    """An operation of the harness that was tried again."""
+    """An operation of the harness that was retried."""
 
     at: str
     what: str
@@ -172,7 +175,7 @@ class Retry(Record):
 
 
 class DiskUse(Record):
-    """A user of space on a disk that was full."""
+    """One consumer of space on a disk that was full."""
 
     what: str
     bytes: int
@@ -190,9 +193,9 @@ class Manifest(Record):
     """The name in the job file. The name of the launched object is `launch.object_name`."""
     started_at: str
     launched_at: str | None = None
-    """The time just before the job was submitted. A run that was created earlier is a stale run."""
+    """The time just before the job was submitted. A run on the tracker that was created earlier is stale."""
     ended_at: str | None = None
-    """The end of the launch, written last. None means that the harness itself was cut off."""
+    """The end of the launch, written last. None means that the harness was killed before the end."""
     interrupted: str | None = None
     """The reason why the harness stopped early: "SIGINT", or the message of a deadline."""
     deadline_seconds: float | None = None
@@ -201,22 +204,22 @@ class Manifest(Record):
     expected: Expected | None = None
     launch: Launch | None = None
     code: SentCode | None = None
-    """None means that the harness of this bundle did not record the code, so there is no check `code`."""
+    """None means that an older harness did not record the code. The check `code` does not exist then."""
     watched: list[str] = []
-    """The kinds of objects (their files below objects/) that were listed once before the launch and watched
-    from then on. Empty in bundles of an older harness."""
+    """The kinds of objects that were listed once before the launch and watched from then on, by the names of
+    their files in objects/. Empty in bundles of an older harness."""
     stages: list[Stage] = []
     in_stage: str | None = None
-    """The current stage. In a bundle that was cut off, it is the stage that the harness had reached."""
+    """The current stage. If the harness was killed, it is the last stage that the harness reached."""
     retries: list[Retry] = []
     disk: list[DiskUse] = []
-    """The largest users of a disk that was full, the largest first."""
+    """The consumers that use most space on a disk that was full, the largest first."""
     log_gaps: list[str] = []
-    """Logs that are incomplete: "<pod>-<container>: reason"."""
+    """The incomplete logs, each as "<pod>-<container>: reason"."""
 
 
 class Observation(Record):
-    """One watch event. `object` is the Kubernetes object as the API server sent it."""
+    """One watch event. `object` is the Kubernetes object in the event."""
 
     received_at: str
     type: Literal["ADDED", "MODIFIED", "DELETED"]
@@ -224,12 +227,12 @@ class Observation(Record):
 
 
 class ContainerExit(Record):
-    """The end of the command in a rank's container, as its init reported it. The container may still run."""
+    """The exit code of the command in a rank's container, reported by init. The container can still run."""
 
     at: str
     pod: str
     uid: str | None = None
-    """The pod's uid. A pod that was deleted by force may end after a new pod of the same name was created."""
+    """The pod's uid. A pod that was deleted by force can end after a new pod with its name was created."""
     container: str
     exit_code: int
 
@@ -243,14 +246,14 @@ class DryRun(Record):
     user: str | None = None
     """The controller's user, which the request impersonated. None means the user of the harness."""
     awaited: bool = True
-    """Whether the launch waited for an object of this kind. If not, the request creates the launched object
-    under another name."""
+    """Whether the launch waited for an object of this kind. If not, the request creates a copy of the
+    launched object under another name."""
     message: str | None = None
-    """The message with which the API server refused the request. None means that it would be accepted."""
+    """The message with which the API server refused the request. None means that the server accepted it."""
 
 
 class DeviceHolder(Record):
-    """A foreign pod that holds devices of a node while a pod of the launch waits for the same resource."""
+    """A pod outside the launch that holds devices on a node while a pod of the launch waits for them."""
 
     at: str
     node: str
@@ -259,11 +262,11 @@ class DeviceHolder(Record):
     namespace: str
     pod: str
     owner: str = ""
-    """Kind and name of the pod's controller. Empty if it has none."""
+    """Kind and name of the pod's controller. Empty if the pod has no controller."""
     amount: int
     """The number of devices that the pod requests."""
     allocatable: int
-    """The number of devices that the node has for all pods."""
+    """The number of devices that the node can allocate to pods in total."""
 
     @property
     def sentence(self) -> str:
@@ -273,46 +276,46 @@ class DeviceHolder(Record):
 
 
 class Process(Record):
-    """A process in a container, as its /proc shows it."""
+    """A process in a container, read from /proc in the container."""
 
     pid: int
     parent: int
     command: list[str]
-    """Empty for a process that is ending."""
+    """The command line. Empty for a process that is ending."""
     ticks: int = 0
-    """CPU time used during the two seconds of the inspection, in hundredths of a second."""
+    """CPU time that the process used during the two seconds of the inspection, in hundredths of a second."""
     reaped: int = 0
-    """CPU time of its children that have ended, in hundredths of a second."""
+    """CPU time of the process's children that have ended, in hundredths of a second."""
     state: str = ""
-    """The state letter of /proc/PID/stat: T means stopped by a signal, t by a debugger."""
+    """The state letter in /proc/PID/stat. T means stopped by a signal, t means stopped by a debugger."""
 
 
 class Asked(Record):
     """The result of a netcheck probe of an address from a container (harness/workers/netcheck/ask.py)."""
 
     outcome: str
-    """"ok" or a cause."""
+    """The result: "ok" or a cause."""
     text: str = ""
 
 
 class RendezvousSnapshot(Record):
-    """The inside of a running container. `error` is the reason why the container could not be inspected."""
+    """The processes and connections in a running container. `error` is set if the inspection failed."""
 
     at: str
     pod: str
     at_end: bool = False
-    """Whether the snapshot was taken at the end of the wait, of a rank that had not ended. If not, it was
-    taken at the rendezvous."""
+    """Whether the snapshot shows a rank that had not ended when the harness stopped waiting for the launch.
+    If not, the snapshot was taken during the launch."""
     processes: list[Process] = []
     listening: list[int] = []
     """TCP ports on which a process listens."""
     connected: list[str] = []
     """Remote addresses of established TCP connections, as "address:port"."""
     resolved: dict[str, list[str] | None] = {}
-    """Name → its addresses in the container. [] means that it does not resolve, None that this is not
-    known."""
+    """Hostname → its addresses in the container. [] means that the name does not resolve, and None that the
+    name could not be looked up."""
     asked: dict[str, Asked] = {}
-    """Address of a rendezvous, as "host:port" → the result of the netcheck probe. Addresses that were not
+    """Address of a rendezvous ("host:port") → the result of the netcheck probe. Addresses that were not
     probed are absent."""
     error: str | None = None
 
@@ -329,9 +332,9 @@ class Check(Record):
     ranks: list[int] = []
     explanation: str = ""
     evidence: list[str] = []
-    """file:line inside the bundle."""
+    """References to lines in the bundle, each as file:line."""
     advice: str = ""
-    """What to do about the result. If empty, the advice of docs/causes.md on the cause applies."""
+    """What the user should do about the result. If empty, the advice for the cause is in docs/causes.md."""
 
 
 class Verdict(Record):

@@ -1,11 +1,11 @@
-"""Rows in a binary column format: the rows that a rank logged, or that a sender sent.
+"""A binary column format for the rows that a rank logged or that the tracker received.
 
-Parsing one JSON line per row takes microseconds, so a launch of hundreds of ranks could not be judged in
-seconds. From a few thousand rows on, the writer stores the rows in a binary file beside the JSON lines. One
-line (`ColumnsRecord`) contains their place in the file, the names of their metrics and their checksum. For
-each such line, the file contains the steps, the client times and the values as little-endian 64-bit numbers.
-Unless the metrics alternate in a fixed order, the index of each row's metric in `names` follows, as a 32-bit
-number (docs/decisions/022-columns.md).
+With one JSON line per row, parsing would be too slow to judge a launch of hundreds of ranks in seconds. If
+there are more than a few thousand rows, the writer stores them in a binary file beside the JSON file. One
+JSON line (`ColumnsRecord`) contains the offset of the rows in the binary file, the names of their metrics and
+a checksum. For each such line, the binary file contains the steps, the client times and the values as
+little-endian 64-bit numbers. Unless the metrics alternate in a fixed order, the index of each row's metric in
+`names` follows, as a 32-bit number (docs/decisions/022-columns.md).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from typing import Any, Literal
 from harness.evidence.schema.record import Record
 
 WORD, SHORT = 8, 4
-"""Bytes of a step, a time or a value; bytes of a metric's index."""
+"""The size in bytes of a step, a time or a value (WORD), and of a metric's index (SHORT)."""
 assert array("I").itemsize == SHORT
 
 
 class ColumnsRecord(Record):
-    """A line that represents `count` rows in a column file."""
+    """A record that represents `count` rows in a column file."""
 
     kind: Literal["columns"] = "columns"
     file: str
@@ -35,8 +35,8 @@ class ColumnsRecord(Record):
     count: int
     names: list[str]
     in_turn: bool
-    """Whether row i belongs to metric i modulo the number of names. If not, a fourth column contains the
-    index of each row's metric."""
+    """Whether the metric of row i is `names[i % len(names)]`. If not, a fourth column contains the index of
+    each row's metric."""
     crc32: int
 
     @property
@@ -46,14 +46,14 @@ class ColumnsRecord(Record):
 
 
 Part = tuple[str, "array[int]", "array[float]", "array[int]"]
-"""A metric's name, and the steps, values and times of its rows."""
+"""(metric, steps, values, times) of all rows of one metric."""
 
 
 @dataclass(frozen=True)
 class Columns:
     """Rows in the order in which they were recorded.
 
-    `which` has the index of each row's metric, or is None if the metrics alternate in a fixed order.
+    `which` contains the index of each row's metric. It is None if the metrics alternate in a fixed order.
     """
 
     names: Sequence[str]
@@ -100,7 +100,7 @@ class Columns:
 
 
 def of_rows(rows: Sequence[tuple[str, int, float, int]]) -> Columns | None:
-    """Return (metric, step, value, time_ms) rows as columns, or None if a number needs more than 64 bits."""
+    """Return (metric, step, value, time_ms) rows as columns, or None if an integer exceeds 64 bits."""
     places: dict[str, int] = {}
     which = array("I", [places.setdefault(row[0], len(places)) for row in rows])
     try:
@@ -113,7 +113,7 @@ def of_rows(rows: Sequence[tuple[str, int, float, int]]) -> Columns | None:
 
 
 def unpacked(record: ColumnsRecord, data: bytes) -> Columns:
-    """Return the rows of a record. Raises ValueError if the bytes differ from those that were written."""
+    """Return the rows of a record. Raises ValueError if the data was truncated or changed after writing."""
     if len(data) != record.size or zlib.crc32(data) != record.crc32:
         raise ValueError("the columns are truncated or changed")
     end = WORD * record.count
@@ -131,7 +131,7 @@ def unpacked(record: ColumnsRecord, data: bytes) -> Columns:
 
 
 def _little(column: array[Any]) -> array[Any]:
-    """Return the column, with the bytes of each number swapped on a big-endian machine."""
+    """Convert a column between native and little-endian byte order."""
     if sys.byteorder == "big":
         column = array(column.typecode, column)
         column.byteswap()

@@ -1,4 +1,4 @@
-"""The records of truth/<rank>.jsonl: what the rank itself recorded (harness/workers/truth_frames.py)."""
+"""The records of truth/<rank>.jsonl, which the rank itself wrote (harness/workers/truth_frames.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from harness.evidence.schema.record import Record, Value
 class TruthStart(Record):
     """The first line of an attempt.
 
-    A rank that is restarted begins a new attempt. Rows without this line belong to attempt 0.
+    A rank that is restarted begins a new attempt. Rows that are not preceded by such a line belong to
+    attempt 0.
     """
 
     kind: Literal["start"] = "start"
@@ -27,16 +28,16 @@ class TruthStart(Record):
     pid: int | None = None
     """Process id inside the container. None in bundles of an older recorder."""
     restart: int | None = None
-    """The number of times that torchrun had restarted the ranks of this pod before. None without torchrun."""
+    """How often torchrun had restarted the ranks of this pod before. None without torchrun."""
     max_restarts: int | None = None
-    """The number of times that torchrun may restart the ranks (--max-restarts)."""
+    """torchrun's limit for restarts of the ranks (--max-restarts)."""
     world: int | None = None
     """WORLD_SIZE in the rank's environment."""
     outside: bool = False
-    """Whether the recorder around the client wrote the attempt (harness/workers/outside_client.py), not the
-    worker itself."""
+    """Whether the recorder around Pluto's client wrote the attempt (harness/workers/outside_client.py). If
+    not, the worker itself wrote it."""
     parent: int | None = None
-    """Process id of the rank if this process is a child of it. None for the rank's own process."""
+    """Process id of the rank, if a child process of the rank wrote the line. Otherwise None."""
 
 
 class TruthRow(Record):
@@ -50,7 +51,7 @@ class TruthRow(Record):
 
 
 class TruthColumns(ColumnsRecord):
-    """Many rows of one attempt, stored in a column file. The line replaces one TruthRow for each row.
+    """Many rows of one attempt, stored in a column file. This record replaces one TruthRow for each row.
 
     The fields are those of ColumnsRecord.
     """
@@ -59,7 +60,7 @@ class TruthColumns(ColumnsRecord):
 
 
 class TruthBlock(Record):
-    """Rows beyond the row limit, of which only a digest is recorded (harness/workers/truth_frames.py)."""
+    """A digest of rows beyond the row limit, which are not recorded (harness/workers/truth_frames.py)."""
 
     kind: Literal["block"] = "block"
     metric: str
@@ -68,41 +69,40 @@ class TruthBlock(Record):
     count: int
     sha256: str
     ordered: bool | None = None
-    """Whether each step of the metric so far was higher than the one before. None in bundles of an older
-    recorder."""
+    """Whether the metric's steps have strictly increased so far. None in bundles of an older recorder."""
     kept: bool = False
-    """Whether the block contains the rows that Pluto keeps, by step. It exists for a metric whose steps fell
-    or repeated, and covers all its rows in the attempt. In the comparison with the run, such blocks replace
-    the metric's other blocks and its rows."""
+    """Whether the block contains the rows that Pluto keeps, sorted by step. Such blocks are written for a
+    metric whose steps decreased or repeated, and cover all rows of the metric in the attempt. In the
+    comparison with the run on the tracker, they replace the metric's other blocks and its rows."""
     again: int = 0
-    """The number of points in the block that were logged with more than one value."""
+    """The number of points in the block that were logged several times with different values."""
     older: int = 0
-    """The number of points whose last logged value is not kept, because its time is earlier."""
+    """The number of points whose last logged value Pluto does not keep, because its time is earlier."""
 
 
 class TruthMetrics(Record):
-    """Digests over all rows of some metrics. Written for an attempt with rows beyond the row limit."""
+    """Digests over all rows of one or more metrics, written if an attempt has rows beyond the row limit."""
 
     kind: Literal["metrics"] = "metrics"
     metrics: list[tuple[str, int, str]]
-    """(metric, number of rows, SHA-256 of the rows)."""
+    """Each entry is (metric, number of rows, SHA-256 of the rows)."""
 
 
 class TruthEnd(Record):
-    """The last line of an attempt: the number of rows that the rank recorded, and their root digest."""
+    """The last line of an attempt, with the number of rows that the rank recorded and a digest of them."""
 
     kind: Literal["end"] = "end"
     count: int
     sha256: str
     metrics: dict[str, tuple[int, str]] = {}
-    """The digests of TruthMetrics, in bundles of an older recorder. Empty if they did not fit one frame."""
+    """The digests of TruthMetrics, in bundles of an older recorder. Empty if they exceeded one frame."""
 
 
 class TruthClient(Record):
-    """The state of the queue of the rank's Pluto client (harness/workers/client_state.py): steps by metric.
+    """The steps in the queue of the rank's Pluto client, by metric (harness/workers/client_state.py).
 
-    If `whole` is true, a point in neither `sent` nor `unsent` never reached the client. If it is false, such
-    a point may have been sent.
+    `whole` is true if the client has deleted no points from the queue. A point that is neither in `sent` nor
+    in `unsent` then never reached the client. If `whole` is false, such a point might have been sent.
     """
 
     kind: Literal["client"] = "client"
@@ -112,15 +112,15 @@ class TruthClient(Record):
     unsent: dict[str, list[tuple[int, int]]] = {}
     """Metric → ranges of steps that the tracker did not acknowledge."""
     error: str = ""
-    """The reason why the latest of the unsent points was not sent."""
+    """The reason why the latest unsent point was not sent."""
 
 
 class TruthCode(Record):
-    """Facts that an attempt recorded about the code that it runs (harness/workers/code_digest.py)."""
+    """Facts about the code that an attempt runs (harness/workers/code_digest.py)."""
 
     kind: Literal["code"] = "code"
     facts: list[tuple[str, str, str]] = []
-    """(kind of fact, name, value)."""
+    """Each entry is (kind of fact, name, value)."""
 
 
 class TruthSettings(Record):
@@ -128,40 +128,40 @@ class TruthSettings(Record):
 
     kind: Literal["settings"] = "settings"
     mode: str
-    """perf, debug or noop. In the mode noop, the client sends nothing."""
+    """The client's mode: perf, debug or noop. In the mode noop, the client sends nothing."""
     uploads: bool
-    """The setting sync_process_enabled: whether the client has an upload process."""
+    """Whether the client has an upload process (the setting sync_process_enabled)."""
     queue: str = ""
     """The file of the client's queue. Processes of a pod that share a queue share its upload process."""
 
 
 class TruthFault(Record):
-    """A failure of the recorder around the client. Rows may be missing."""
+    """A failure of the recorder around Pluto's client. Some rows might not be recorded."""
 
     kind: Literal["fault"] = "fault"
     text: str
 
 
 class TruthInit(Record):
-    """A change of the run object: the rows that follow belong to another `init` call of the same process."""
+    """A change of the run object. The following rows belong to another `init` call of the same process."""
 
     kind: Literal["init"] = "init"
     number: int
-    """The number of the call, 0 for the first `init` of the process."""
+    """The number of the `init` call. The first call of the process has the number 0."""
     same_run: bool = True
-    """Whether the run object is attached to the same run as the first one."""
+    """Whether the run object is attached to the same run as the process's first run object."""
 
 
 class TruthLeft(Record):
-    """Values that the caller passed to `run.log` and that the client dropped, by key and reason."""
+    """Values that were passed to `run.log` but dropped by the client, by key and reason."""
 
     kind: Literal["left"] = "left"
     left: list[tuple[str, str, str, int, str, str]]
-    """(key, type of the value, reason, number of values so far, first step, last step)."""
+    """Each entry is (key, type of the value, reason, number of values so far, first step, last step)."""
 
 
 class TruthAccount(Record):
-    """The numbers of values passed to `run.log`: `handed` is the sum of `logged` and `left`."""
+    """The number of values passed to `run.log` (`handed`), which is the sum of `logged` and `left`."""
 
     kind: Literal["account"] = "account"
     handed: int
@@ -170,16 +170,16 @@ class TruthAccount(Record):
     left: int
     """The number of values that the client dropped."""
     past: int = 0
-    """The number of values that reached the client's queue without `run.log`. They have rows, and are not
-    part of `handed`."""
+    """The number of values that reached the client's queue without a call of `run.log`. They are recorded as
+    rows, but not counted in `handed`."""
     unseen: str = ""
-    """The reason why the client's queue could not be observed. `logged` is then not known."""
+    """The reason why the client's queue could not be observed, or "". If set, `logged` is not known."""
 
 
 class TruthRewrite(Record):
-    """A value that the client changes or drops (harness/workers/client_rules.py).
+    """A value that Pluto's client changes or drops (harness/workers/client_rules.py).
 
-    Only the first value is recorded for each metric and reason.
+    For each metric and reason, only the first such value is recorded.
     """
 
     kind: Literal["rewrite"] = "rewrite"
@@ -187,12 +187,12 @@ class TruthRewrite(Record):
     step: str
     was: str
     kept: bool
-    """True if a changed value reaches the run, false if the value is dropped."""
+    """True if the value reaches the run in a changed form, false if it is dropped."""
     why: str
 
 
 class TruthBatching(Record):
-    """The start of batching. From here on, the end of the log may lack rows if the rank is killed."""
+    """The start of batching. From here on, the last rows can be missing in the log if the rank is killed."""
 
     kind: Literal["batching"] = "batching"
     rows: int
@@ -200,7 +200,7 @@ class TruthBatching(Record):
 
 
 class TruthGap(Record):
-    """A gap in the log: frames between two sequence numbers are missing."""
+    """A gap in the log, where the frames between two sequence numbers are missing."""
 
     kind: Literal["gap"] = "gap"
     after_seq: int

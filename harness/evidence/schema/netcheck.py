@@ -13,7 +13,7 @@ class NetcheckCell(Record):
     """The result of one rank's probe of another rank."""
 
     outcome: str
-    """"ok", "pending" or a cause."""
+    """The result: "ok", "pending" or a cause."""
     host: str
     text: str = ""
     address: str = ""
@@ -22,11 +22,11 @@ class NetcheckCell(Record):
     rate: float = 0.0
     """Bytes per second during the transfer of 256 KiB in full-size packets."""
     bandwidth: float = 0.0
-    """Bytes per second of one TCP stream. 0 unless it was measured (--bandwidth)."""
+    """Bytes per second of one TCP stream. 0 unless the bandwidth was measured (--bandwidth)."""
     p50: float = 0.0
     """Median round-trip time of the bandwidth measurement, in seconds."""
     p99: float = 0.0
-    """99th percentile of these round-trip times, in seconds."""
+    """99th percentile of the round-trip times of the bandwidth measurement, in seconds."""
 
 
 class NetcheckStep(Record):
@@ -37,29 +37,30 @@ class NetcheckStep(Record):
     text: str
     cause: str | None = None
     ranks: list[int] = []
-    """Node ranks that the cause blames."""
+    """Node ranks to which the cause applies."""
     pattern: str = ""
     """The pattern of the failed pairs in the matrix of all pairs: pair, ingress, egress, boundary, …"""
     seconds: float = 0.0
 
 
 class NetcheckDiagnosis(Record):
-    """A diagnosis by netcheck. Its ranks are node ranks, the indexes of pods."""
+    """A diagnosis by netcheck. All ranks in it are node ranks, which are the indexes of pods."""
 
     verdict: Word
     cause: str | None = None
     ranks: list[int] = []
-    """Node ranks that the cause blames."""
+    """Node ranks to which the cause applies."""
     missing: list[int] = []
     """Node ranks that contacted no other rank."""
     findings: list[NetcheckStep]
     rows: dict[int, dict[int, NetcheckCell]] = {}
-    """Sender → receiver → the sender's result. A sender whose results did not arrive has no row."""
+    """Sender → receiver → the sender's result. A sender whose results did not arrive is absent."""
     nodes: int
     rank: int
-    """The node rank that made the diagnosis: 0, or if `whole` is false the rank whose row it is."""
+    """The node rank that made the diagnosis: 0 if `whole` is true, else the rank that probed the others."""
     whole: bool
-    """Whether the diagnosis covers all pairs. If not, rank 0 gave no verdict, and this is one rank's row."""
+    """Whether the diagnosis covers all pairs. If not, rank 0 gave no verdict, and `rows` contains the results
+    of one rank."""
     seconds: float
 
 

@@ -1,6 +1,6 @@
-"""Raw rows of a tracker, in columns.
+"""Raw rows of the tracker, in columns.
 
-Creating one record for each of a million rows would take longer than the tracker takes to send the rows.
+Creating a separate object for each of a million rows would take longer than receiving them from the tracker.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ AT_ONCE = 10_000
 
 @dataclass(frozen=True)
 class PointRows:
-    """Rows of one run by one sender, in arrival order.
+    """Rows of one run from one sender, in arrival order.
 
-    The fields are those of Point, as columns of one length.
+    The fields correspond to those of Point. All columns have the same length.
     """
 
     run_id: int
@@ -51,11 +51,11 @@ class PointRows:
             )
 
     def before(self, row: int) -> PointRows:
-        """Return the rows before this one."""
+        """Return the rows before the index `row`."""
         return self._part(slice(row))
 
     def after(self, row: int) -> PointRows:
-        """Return this row and those after it."""
+        """Return the rows from the index `row` on."""
         return self._part(slice(row, None)) if row else self
 
     def _part(self, part: slice) -> PointRows:
@@ -72,7 +72,7 @@ class PointRows:
 def of_points(points: Iterable[Point]) -> Iterator[PointRows]:
     """Yield points as columns of at most AT_ONCE rows.
 
-    Each object holds the rows of one run and one sender.
+    Each yielded object contains the rows of one run and one sender.
     """
     for (run_id, sender, peer, launch), group in groupby(
         points, lambda point: (point.run_id, point.sender, point.peer, point.launch)

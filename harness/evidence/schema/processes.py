@@ -1,4 +1,4 @@
-"""The records of processes.jsonl: the processes in ranks' containers, and how each of them ended."""
+"""The records of processes.jsonl: the processes in ranks' containers, and how each process ended."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ProcessEvent(Record):
     """An event that a process recorded about itself (harness/workers/outside_process.py)."""
 
     id: str
-    """"<pod uid>/<process id>/<start time in ticks>". The id stays the same if the process calls exec."""
+    """The id "<pod uid>/<process id>/<start time in ticks>". It stays the same if the process calls exec."""
     pod: str
     """Name of the pod whose log contains the event."""
     uid: str | None = None
@@ -31,15 +31,15 @@ class ProcessStart(ProcessEvent):
     ppid: int
     host: str
     role: Literal["agent", "rank", "python"]
-    """"rank" for a process that torchrun started. A rank without torchrun has the role "python"."""
+    """"rank" means a process that torchrun started. A rank without torchrun has the role "python"."""
     argv: list[str]
-    """The command line. A long one is truncated."""
+    """The command line. A long command line is truncated."""
     env: dict[str, str]
     """The environment variables that define the rank and the world: RANK, WORLD_SIZE, …"""
     limit: str = ""
-    """The `timeout N` of the run script under which the process runs, or ""."""
+    """The command `timeout N` in the run script under which the process runs, or ""."""
     limit_since_ms: int | None = None
-    """The time when that `timeout` started."""
+    """The time when the command in `limit` started."""
 
 
 class ProcessGroup(ProcessEvent):
@@ -51,18 +51,18 @@ class ProcessGroup(ProcessEvent):
 
 
 class AgentWorkers(ProcessEvent):
-    """A start of ranks by torchrun's agent, with the numbers from its rendezvous."""
+    """A start of ranks by torchrun's agent, with the rank numbers that the rendezvous assigned."""
 
     kind: Literal["workers"] = "workers"
     restart: int
-    """The number of times that the agent had restarted its ranks before."""
+    """How often the agent had restarted its ranks before."""
     max_restarts: int
     group_rank: int
     nodes: int
     """The number of agents in the rendezvous."""
     run_id: str
     workers: list[tuple[int, int, int, int]]
-    """(process id, local rank, rank, world size)."""
+    """Each entry is (process id, local rank, rank, world size)."""
 
 
 class AgentFailure(ProcessEvent):
@@ -70,13 +70,13 @@ class AgentFailure(ProcessEvent):
 
     kind: Literal["failed"] = "failed"
     failures: list[tuple[int, int, int, int, str]]
-    """(process id, local rank, rank, exit code or negative signal number, message)."""
+    """Each entry is (process id, local rank, rank, exit code or negative signal number, message)."""
     oom_kills: int = 0
-    """The number of processes in the container that the kernel's OOM killer had killed by then."""
+    """How many processes in the container the OOM killer had killed when the failure was detected."""
 
 
 class AgentResult(ProcessEvent):
-    """The result of torchrun's agent: SUCCEEDED, FAILED, or "raised" with the error."""
+    """The result of torchrun's agent: "SUCCEEDED", "FAILED", or "raised" if the agent itself failed."""
 
     kind: Literal["result"] = "result"
     state: str
@@ -84,20 +84,20 @@ class AgentResult(ProcessEvent):
 
 
 class ProcessEnd(ProcessEvent):
-    """The end of the process, as the process itself recorded it.
+    """The end of the process, recorded by the process itself.
 
-    A process killed by a signal records no end.
+    If a signal kills a process, no end is recorded.
     """
 
     kind: Literal["end"] = "end"
     how: Literal["exit", "exception", "os._exit", "exec"]
-    """"exec" means that the process replaced its program by another one."""
+    """"exec" means that the process called exec and continues as another program."""
     code: int | None
-    """The exit code. None if the program itself raised SystemExit and Python is older than 3.12, which does
-    not expose the code."""
+    """The exit code. None if the code raised SystemExit under a Python version before 3.12, which does not
+    expose the exit code."""
     error: str = ""
     open: int = 0
-    """The number of runs of Pluto's client that the process had not finished."""
+    """The number of Pluto runs that the process had not finished."""
 
 
 ProcessLine = Annotated[
@@ -108,7 +108,7 @@ PROCESS_LINE: TypeAdapter[ProcessLine] = TypeAdapter(ProcessLine)
 
 
 def decode(nonce: str, line: str, pod: str, uid: str | None = None) -> Iterator[ProcessLine]:
-    """Yield the authentic events in one line of a pod's log. A malformed event is skipped."""
+    """Yield the events in one line of a pod's log whose checksum is valid. Malformed events are skipped."""
     try:
         frames = list(truth_frames.decode(nonce, [line], truth_frames.PROCESS_MARK))
     except ValueError:

@@ -9,7 +9,7 @@ from harness.evidence.schema.record import Record, Value
 
 
 class TrackerRun(Record):
-    """A run on the tracker that has the launch's run id, or to which processes of the launch attached."""
+    """A run on the tracker with the launch's run id, or a run to which a process of the launch attached."""
 
     run_id: int
     external_id: str | None = None
@@ -22,7 +22,7 @@ class TrackerRun(Record):
 
 
 class Attachment(Record):
-    """One accepted create or resume call, by which a process attached to a run."""
+    """An accepted request with which a process created or resumed a run."""
 
     run_id: int
     at: str
@@ -36,14 +36,14 @@ class Attachment(Record):
     peer: str | None = None
     launch: str | None = None
     """Nonce of the launch whose API key the request used. None for any other key, or if the tracker does not
-    report it."""
+    report the launch."""
     process: str | None = None
-    """Id of the process that attached, set by the recorder. None without a recorder, or if the tracker does
-    not report it."""
+    """Id of the process that sent the request, set by the recorder. None without a recorder, or if the
+    tracker does not report the process."""
 
 
 class Point(Record):
-    """One raw row as the tracker stored it, in arrival order. A row that was sent twice appears twice."""
+    """One raw row of the tracker, in arrival order. A row that was sent twice appears twice."""
 
     run_id: int
     metric: str
@@ -59,9 +59,9 @@ class Point(Record):
 
 
 class PointColumns(ColumnsRecord):
-    """Many points of one sender, stored in a column file. The line replaces one Point for each row.
+    """Many points of one sender, stored in a column file. This record replaces one Point for each row.
 
-    The fields of ColumnsRecord are also present.
+    It has the fields of ColumnsRecord too.
     """
 
     run_id: int
@@ -69,16 +69,16 @@ class PointColumns(ColumnsRecord):
     peer: str | None = None
     launch: str | None = None
     received: list[tuple[int, str]]
-    """(number of points, time when they were received), in order."""
+    """(number of points, time when the tracker received these points), in order."""
 
 
 class RunWriter(Record):
-    """All write requests of one kind from one sender to a run."""
+    """A summary of all write requests of one kind from one sender to a run."""
 
     run_id: int
     kind: str
-    """attach, metrics, logs, data, files, status, heartbeat, names, tags, config, alert, graph or claim. With
-    a claim, a launch announces before it starts that it will write to this run
+    """The kind of request: attach, metrics, logs, data, files, status, heartbeat, names, tags, config, alert,
+    graph or claim. With a claim, a launch announces before it starts that it will write to this run
     (harness/tracker/storage/claims.py)."""
     launch: str | None = None
     """As in Attachment."""
@@ -89,13 +89,13 @@ class RunWriter(Record):
     """As in Attachment."""
     requests: int
     rows: int
-    """The number of rows, names or files in these requests. A request without any counts as 1."""
+    """The number of rows, names or files in these requests. A request that contains none counts as 1."""
     first: str
     last: str
 
 
 class TrackerFailure(Record):
-    """Requests that the tracker could not serve, as the tracker reports them."""
+    """Requests that the tracker could not serve, as reported by the tracker."""
 
     reason: str
     count: int
@@ -104,7 +104,7 @@ class TrackerFailure(Record):
 
 
 class TrackerRefusal(TrackerFailure):
-    """Write requests that the tracker refused because of an error of the sender. Their data is lost."""
+    """Write requests that the tracker rejected because of a client error. Their data is lost."""
 
     sender: str | None = None
     """The header X-Run-Name of the requests."""
@@ -123,12 +123,12 @@ class TrackerSummary(Record):
     """None if the tracker does not record attachments (hosted Pluto)."""
     points: int
     writers: int | None = None
-    """None if the tracker does not report who wrote to a run."""
+    """None if the tracker does not report the writers of a run."""
     processes: bool = False
     """Whether the tracker stores the process that a request names."""
     truncated: bool = False
     error: str | None = None
     failures: list[TrackerFailure] = []
-    """All failures since the tracker started. Some may belong to other launches."""
+    """All failures since the tracker started, including those of other launches."""
     refused: list[TrackerRefusal] = []
-    """Refused requests to the runs of this bundle, and requests that named no run."""
+    """Rejected requests to the runs of this bundle, and rejected requests that named no run."""

@@ -1,4 +1,4 @@
-"""The records of training-*.json: the checkpoints that a training left on its volume
+"""The records of training-*.json: the checkpoints of a training on its volume
 (harness/workers/training/audit.py), and their upload to and download from S3 storage (transfer.py).
 """
 
@@ -16,13 +16,13 @@ TRANSFER_SECRET = "training-transfer"  # noqa: S105 - its name
 
 
 class TrainedCheckpoint(Record):
-    """One folder with the name of a checkpoint."""
+    """A folder whose name is that of a checkpoint."""
 
     name: str
     whole: bool
-    """Whether all its files exist and have the sizes and digests of its manifest."""
+    """Whether all files exist with the sizes and digests in the checkpoint's manifest."""
     why: str | None = None
-    """The problem of a checkpoint that is not whole or cannot be loaded."""
+    """The reason why the checkpoint is incomplete or cannot be loaded."""
     epoch: int = 0
     step: int = 0
     """The number of steps so far, over all epochs."""
@@ -31,11 +31,11 @@ class TrainedCheckpoint(Record):
     weights: str | None = None
     """SHA-256 of the weights. None if the checkpoint could not be loaded."""
     not_finite: list[str] = []
-    """Names of weights that contain NaN or an infinity."""
+    """Names of weights that contain NaN or an infinite value."""
 
 
 class BestCheckpoint(Record):
-    """The checkpoint to which `best` points, and its validation loss as the audit computes it."""
+    """The checkpoint to which `best` points, and its validation loss computed by the audit."""
 
     target: str
     there: bool
@@ -59,17 +59,17 @@ class TrainingAudit(Record):
     """The document training-audit.json."""
 
     error: str | None = None
-    """The reason why there is no audit."""
+    """The reason why the launch has no audit."""
     version: int = 0
     run: str = ""
     there: bool = False
     checkpoints: list[TrainedCheckpoint] = []
     """The checkpoints, by step."""
     leftovers: list[str] = []
-    """Folders of checkpoints whose writing was interrupted. A resume does not read them."""
+    """Folders of checkpoints that were not written completely. A resumed training does not read them."""
     best: BestCheckpoint | None = None
     order: dict[str, int] = {}
-    """The inputs of the order of the data: seed, batch, sequences, context."""
+    """The values that determine the order of the data: seed, batch, sequences, context."""
     options: dict[str, Any] = {}
     entropy: KnownEntropy | None = None
     unchanged: list[str] | None = None
@@ -77,7 +77,7 @@ class TrainingAudit(Record):
 
 
 class TransferredCheckpoint(Record):
-    """A transferred checkpoint. Its files were compared with its manifest byte by byte."""
+    """A transferred checkpoint. Its files were compared with its manifest, byte by byte."""
 
     name: str
     step: int
@@ -85,20 +85,20 @@ class TransferredCheckpoint(Record):
     """The number of files, including the manifest."""
     bytes: int
     sent: int = 0
-    """The number of bytes that this upload sent. The rest was already in the bucket."""
+    """The number of bytes that this upload sent. All other bytes were already in the bucket."""
 
 
 class TrainingTransfer(Record):
     """An upload of a run to a prefix of a bucket, or its download from there."""
 
     error: str | None = None
-    """The reason why the transfer failed. The bucket or the volume may contain a part of the run."""
+    """The reason why the transfer failed. The target can contain an incomplete copy of the run."""
     version: int = 0
     url: str = ""
     run: str = ""
     checkpoints: list[TransferredCheckpoint] = []
     """The checkpoints, by step."""
     torn: list[str] = []
-    """The problems of checkpoints that were not transferred."""
+    """The reasons why checkpoints were not transferred, one per checkpoint."""
     best: str | None = None
     """The checkpoint that best.txt names. None if it was not transferred."""

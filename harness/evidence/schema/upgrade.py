@@ -1,4 +1,4 @@
-"""The ids of causes and checks that schema version 2 renamed. They keep bundles of version 1 readable."""
+"""Convert the ids of causes and checks that schema version 2 renamed, so that older bundles stay readable."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""The routes of the API, their types, and the reading of requests and writing of responses."""
+"""The routes of the API, the types of requests and responses, and helpers to read and write them."""

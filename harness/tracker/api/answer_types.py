@@ -28,7 +28,7 @@ class Health(Struct):
 
 
 class Link(Struct):
-    """A secret that opens a session of the pages. `once` can be used once, within `seconds`."""
+    """A secret that opens a session of the web interface. `once` can be used once, within `seconds`."""
 
     once: str
     seconds: int

@@ -51,7 +51,7 @@ class AuditedPoints(Struct):
 class AuditedBlock(Struct):
     """A block of rows.
 
-    `packed` is the base64 encoding of a packed block (harness/tracker/shared/blocks.py).
+    `packed` contains the columns of the block, encoded in base64 (harness/tracker/shared/blocks.py).
     """
 
     run_id: int

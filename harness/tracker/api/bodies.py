@@ -1,4 +1,4 @@
-"""Read the bodies of requests within limits of size, time and memory, and parse JSON objects."""
+"""Read request bodies within limits for size, time and memory, and parse JSON objects."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from starlette.requests import Request
 from harness.tracker.shared.requests import Busy, Refused, loads
 
 WHOLE = "tracker whole"
-"""The key in a request's scope which is set when the whole body was received, mostly before its task
-starts."""
+"""The key that is set in a request's scope when the complete body was received. This is mostly before the
+request's task starts."""
 BODY_LIMIT = 64 << 20
-"""The most bytes of one request."""
+"""The maximum size of a request body, in bytes."""
 HELD_LIMIT = 96 << 20
-"""The most bytes of all requests that are being read. A single request may always have BODY_LIMIT."""
+"""The maximum size of all request bodies that are being read, in bytes. A single request can always have up
+to BODY_LIMIT bytes."""
 BODY_SECONDS = 60
-"""The longest pause within a request's body, in seconds."""
+"""The maximum time between two parts of a request body, in seconds."""
 
 
 async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
-    """Yield the request's body in parts as they arrive.
+    """Yield the parts of the request's body as they arrive.
 
-    Raises Refused 413 for more than `limit` bytes, and 408 for a pause of more than BODY_SECONDS.
+    Raises Refused 413 for more than `limit` bytes, and 408 if no part arrives within BODY_SECONDS.
     """
     size, stream = 0, request.stream()
     while True:
@@ -39,10 +40,10 @@ async def chunks(request: Request, limit: int) -> AsyncIterator[bytes]:
 
 
 async def _next_part(request: Request, stream: AsyncIterator[bytes]) -> bytes | None:
-    """Return the next part of the body, or None after the last one.
+    """Return the next part of the body, or None after the last part.
 
-    A timer is set only if the part may not be there yet: it costs as much as the rest of reading a small
-    body.
+    If the complete body was already received, no timeout is set, because a timeout doubles the time to read a
+    small body.
     """
     if WHOLE in request.scope:
         return await anext(stream, None)
@@ -55,9 +56,9 @@ async def _next_part(request: Request, stream: AsyncIterator[bytes]) -> bytes | 
 
 @asynccontextmanager
 async def body(request: Request, limit: int = BODY_LIMIT) -> AsyncIterator[bytes]:
-    """Provide the request's body for the duration of the block.
+    """Provide the request's body inside the `async with` block.
 
-    Raises Refused 413 or 408 as `chunks`, and 429 if the bodies of all requests together exceed HELD_LIMIT.
+    Raises Refused 413 or 408 like `chunks`, and 429 if the bodies of all requests together exceed HELD_LIMIT.
     """
     state, held, parts = request.app.state, 0, []
     try:
@@ -72,7 +73,7 @@ async def body(request: Request, limit: int = BODY_LIMIT) -> AsyncIterator[bytes
 
 
 async def fields(request: Request) -> dict[str, Any]:
-    """Return the JSON object in the body. Raises Refused 400 if the body is not one."""
+    """Return the JSON object in the body. Raises Refused 400 if the body is not a JSON object."""
     async with body(request) as text:
         try:
             document = loads(text)

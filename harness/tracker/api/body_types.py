@@ -1,7 +1,7 @@
 """The types of the API's request bodies, for the OpenAPI document (openapi.py).
 
-Bodies are parsed by run_fields.py and ingest.py, which produce readable errors. A test sends bodies that
-these types allow and bodies that they forbid (tests/integration/test_tracker_fuzz.py).
+run_fields.py and ingest.py parse the bodies and produce readable errors. A test sends bodies that these types
+allow and bodies that they forbid (tests/integration/test_tracker_fuzz.py).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Create(Struct):
 
 
 class Resume(Struct):
-    """A run to resume, by one of the three ids."""
+    """The run to resume, given by runId, displayId or externalId."""
 
     runId: Id | None = None
     displayId: str | None = None
@@ -89,7 +89,7 @@ class Graph(Struct):
 
 
 class PointLine(Struct, forbid_unknown_fields=True):
-    """The values of one step. A value that is not finite may be null, "NaN", "Infinity" or "-Infinity"."""
+    """The values of one step. A value that is not finite can be null, "NaN", "Infinity" or "-Infinity"."""
 
     time: Whole
     step: Whole

@@ -1,4 +1,4 @@
-"""Helpers of all routes: the sender of a request, its query, the application's state, and responses."""
+"""Helpers for all routes: a request's sender and query parameters, the application's state, and responses."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from harness.tracker.storage.store import Store
 
 
 class Digits(IntegerConvertor):
-    """{name:int} in the path of a route. Starlette's own converter fails for more than 4300 digits."""
+    """The converter for {name:int} in a route's path. Starlette's own converter fails above 4300 digits."""
 
     regex = "[0-9]{1,19}"
 
@@ -24,7 +24,7 @@ register_url_convertor("int", Digits())
 
 
 def sender(request: Request) -> Sender:
-    """Return the sender of a request. If a header occurs twice, the first one counts."""
+    """Return the sender of a request. If a header occurs several times, its first value is used."""
     scope = request.scope
     headers: dict[bytes, bytes] = dict(reversed(scope["headers"]))
     run, name, project = (
@@ -55,19 +55,19 @@ def store(request: Request) -> Store:
 
 
 def failures(request: Request) -> Failures:
-    """Return the requests that the tracker could not serve."""
+    """Return the counts of requests that the tracker could not serve."""
     requests: Failures = request.app.state.failures
     return requests
 
 
 def refused(request: Request) -> Failures:
-    """Return the writes that the tracker refused, with their senders."""
+    """Return the counts of write requests that the tracker rejected, by sender."""
     requests: Failures = request.app.state.refused
     return requests
 
 
 def hung_up(request: Request) -> Failures:
-    """Return the requests whose senders disconnected before the requests were complete."""
+    """Return the counts of requests whose senders disconnected before the requests were complete."""
     requests: Failures = request.app.state.hung_up
     return requests
 
@@ -79,21 +79,22 @@ def base_url(request: Request) -> str:
 
 
 class Json(Response):
-    """A JSON response. It may contain NaN and infinities, as the client itself writes them."""
+    """A JSON response. It can contain NaN and infinities, like the JSON that Pluto's client writes."""
 
     media_type = "application/json"
 
     def render(self, content: Any) -> bytes:
-        # A lone surrogate, which an older tracker stored, is written as its JSON escape.
+        # An older tracker might have stored a lone surrogate. It is written as a JSON escape.
         return json.dumps(content, ensure_ascii=False, separators=(",", ":")).encode(
             errors="backslashreplace"
         )
 
 
 def number(request: Request, name: str, default: int | None = None, most: int | None = None) -> int:
-    """Return a non-negative integer of the query, limited to `most`, or `default` if it is missing.
+    """Return a query parameter as an integer of at most `most`, or `default` if the parameter is missing.
 
-    Raises Refused 400 for any other value, or if it is missing without a default.
+    Raises Refused 400 if the value is not a non-negative integer, or if the parameter is missing and has no
+    default.
     """
     text = request.query_params.get(name)
     if text is None:
@@ -111,7 +112,7 @@ def optional_number(request: Request, name: str) -> int | None:
 
 
 def text(request: Request, name: str) -> str:
-    """Return a required query parameter. Raises Refused 400 if it is missing or empty."""
+    """Return a required query parameter. Raises Refused 400 if the parameter is missing or empty."""
     value = request.query_params.get(name)
     if not value:
         raise Refused(400, f"{name}: required")
@@ -119,7 +120,7 @@ def text(request: Request, name: str) -> str:
 
 
 def numbers(request: Request, name: str) -> list[int]:
-    """Return the comma-separated integers of a query parameter, or [] if it is missing."""
+    """Return the comma-separated integers of a query parameter, or [] if the parameter is missing."""
     return [integer(part.strip(), name) for part in request.query_params.get(name, "").split(",") if part]
 
 

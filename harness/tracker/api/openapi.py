@@ -46,7 +46,7 @@ INGEST = (400, 401, 403, 404, 405, 408, 413, 422, 429, 507)
 class Operation:
     """The request and the response of a route.
 
-    `query` has the names of its parameters. A name with "!" is required, a name with "#" is an integer.
+    `query` contains the names of the query parameters. "!" after a name means required, "#" means integer.
     """
 
     answer: Any
@@ -55,7 +55,7 @@ class Operation:
     errors: tuple[int, ...] = READ
     headers: str = ""
     lines: bool = False
-    """Whether the body is newline-delimited JSON. `body` is then the type of a line."""
+    """Whether the request body is newline-delimited JSON. If so, `body` is the type of each line."""
 
 
 RUN_OF = "projectName! runId#!"
@@ -137,7 +137,7 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
 
 
 def document(routes: Iterable[Route]) -> dict[str, Any]:
-    """Return the OpenAPI document of the routes in OPERATIONS. The pages are not part of it."""
+    """Return the OpenAPI document of the routes in OPERATIONS. The web interface is left out."""
     types = {one for o in OPERATIONS.values() for one in (o.answer, o.body) if isinstance(one, type)}
     known = [
         one for one in (*sorted(types, key=str), api_answers.Error, api_answers.IngestError) if _is_model(one)
@@ -221,7 +221,7 @@ def _is_model(of: Any) -> bool:
 
 
 async def answer(request: Request) -> Response:
-    """Return this document."""
+    """Return this OpenAPI document."""
     return Json(document(route for route in request.app.routes if isinstance(route, Route)))
 
 

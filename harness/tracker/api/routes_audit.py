@@ -1,4 +1,4 @@
-"""GET /api/audit/…: the audit view, for the clients in audit.py."""
+"""GET /api/audit/…: the audit view, which the clients in tracker/client/audit.py read."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ async def points(request: Request) -> Response:
 
 
 async def columns(request: Request) -> Response:
-    """Return the same data as `points`, but in columns, which takes a tenth of the time."""
+    """Return the same data as `points`, but in columns. This takes a tenth of the time."""
     ids, after = numbers(request, "runIds"), number(request, "after", 0)
     if not ids:
         raise Refused(400, "runIds: required")

@@ -1,6 +1,6 @@
-"""Upload and download of files: an upload URL for each, and a download URL that expires.
+"""Upload and download files by an upload URL per file, and by download URLs that expire.
 
-The bytes are stored on disk beside the database. The URLs contain an unguessable token in place of the API
+The files are stored on disk beside the database. The URLs contain an unguessable token instead of the API
 key, like Pluto's presigned URLs.
 """
 
@@ -27,11 +27,11 @@ FILES_MOST = 1000
 SHOWN = re.compile(
     r"(image/(png|jpeg|gif|webp)|text/plain|application/json|audio/[a-z0-9.+-]+|video/[a-z0-9.+-]+).*"
 )
-"""Content types that are safe in a browser. A file of any other type is sent as application/octet-stream."""
+"""Content types that are safe to show in a browser. Other files are sent as application/octet-stream."""
 
 
 def _row(entry: object) -> tuple[Any, ...]:
-    """Return the values of a row of the table `files`, from file_name to annotations."""
+    """Return the values of a row of the table `files`, for the columns from file_name to annotations."""
     if not isinstance(entry, dict):
         raise Refused(400, "files: expected a list of objects")
     step, caption, annotations = (entry.get(name) for name in ("step", "caption", "annotations"))
@@ -79,9 +79,9 @@ async def announce(request: Request) -> Response:
 
 
 async def put(request: Request) -> Response:
-    """Store the bytes of an announced file. It is listed only after all bytes were received.
+    """Store the bytes of an announced file. The file is listed only after all bytes were received.
 
-    Raises Refused 404 for an unknown token, before a byte is read, and 400 if the size differs.
+    Raises Refused 404 for an unknown token before the body is read, and 400 if the size is not as announced.
     """
     token, kind = request.path_params["token"], request.headers.get("content-type")
     store, most = http.store(request), request.app.state.file_limit
@@ -111,7 +111,7 @@ async def put(request: Request) -> Response:
 
 
 async def get(request: Request) -> Response:
-    """Return a file's bytes. Headers forbid a browser to guess their type or to run them."""
+    """Return a file's bytes. The headers stop browsers from guessing the content type and running scripts."""
     token, until, seal = (request.path_params[name] for name in ("token", "until", "seal"))
     if not signed.right(request.app.state.key, token, until, seal):
         raise Refused(403, "this link is invalid or has expired: request the list of files again")

@@ -1,4 +1,4 @@
-"""GET /api/runs/…: the reads of `pluto.query`, and other reads of Pluto's API."""
+"""GET /api/runs/…: the read requests of `pluto.query`, and other read requests of Pluto's API."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def _notes(request: Request, kind: str, name: str) -> Response:
 
 
 async def data(request: Request) -> Response:
-    """Return histograms, tables, graphs and strings. `data` is the text that was sent."""
+    """Return histograms, tables, graphs and strings. `data` is the text that the client sent."""
     run_id, kind = number(request, "runId"), request.query_params.get("dataType")
     page = number(request, "limit", 1000, 10000), number(request, "offset", 0)
     name = _name(request)

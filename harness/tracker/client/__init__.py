@@ -1,1 +1,1 @@
-"""The harness's clients: the audit of the embedded tracker, reads of hosted Pluto, and claims of run ids."""
+"""The harness's clients, which read the embedded tracker and hosted Pluto, and claim run ids."""

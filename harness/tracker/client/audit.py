@@ -1,4 +1,4 @@
-"""Read the data of a launch from a tracker as evidence: from the embedded tracker or from hosted Pluto."""
+"""Read the data of a launch as evidence, from the embedded tracker or from hosted Pluto."""
 
 from __future__ import annotations
 
@@ -30,44 +30,45 @@ __all__ = ["AuditReader", "EmbeddedAudit", "HostedAudit", "collect"]
 Write = Callable[[TrackerKind, TrackerRun | Attachment | RunWriter], None]
 WritePoints = Callable[[PointRows], None]
 PAGE = 10_000
-"""Rows per page of a tracker that does not support columns."""
+"""The number of rows per page of a tracker that does not support columns."""
 COLUMNS_PAGE = 200_000
-"""The most rows of a page in columns, about 6 MB."""
+"""The maximum number of rows of a page in columns, about 6 MB."""
 
 
 class AuditReader(Protocol):
-    """Reads a tracker. Every method raises HarnessError (cause tracker.*) if the tracker does not respond."""
+    """Reads a tracker. All methods raise HarnessError (cause tracker.*) if the tracker does not respond."""
 
     source: Literal["embedded", "hosted"]
     names_processes: bool
-    """Set after reading: whether the tracker stores the process that a request names."""
+    """Whether the tracker stores the process that a request names. The value is valid after reading."""
     truncated: bool
-    """Set after reading: whether the tracker returned only a part of its rows."""
+    """Whether the tracker returned only some of its rows. The value is valid after reading."""
 
     def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
-        """Return the runs with this id, and those to which processes of this job attached."""
+        """Return the runs with this external id, and the runs to which processes of this job attached."""
 
     def attachments(self, run_ids: Sequence[int]) -> list[Attachment] | None:
-        """Return every create and resume call of these runs, or None if the tracker does not store them."""
+        """Return all create and resume requests for these runs, or None if the tracker stores none."""
 
     def columns(self, run_ids: Sequence[int]) -> Iterator[PointRows]:
-        """Return every raw row of these runs, in columns."""
+        """Yield every raw row of these runs, in columns."""
 
     def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
         """Return the writers of these runs, or None if the tracker does not report them."""
 
     def failures(self) -> list[TrackerFailure]:
-        """Return the requests that the tracker could not serve, if it records them."""
+        """Return the requests that the tracker could not serve, or [] if the tracker does not record them."""
 
     def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
-        """Return the refused writes to these runs or to no run, if the tracker records them."""
+        """Return the rejected write requests to these runs or without a run, or [] if none are recorded."""
 
 
 class EmbeddedAudit:
     """Reads the embedded tracker through its audit view.
 
-    `client` has base URL, key and TLS configured, and may use the Kubernetes API server's proxy. `gone`
-    returns the reason if the tracker cannot respond any more; requests are then not retried.
+    `client` must be configured with the base URL, the key and TLS. It can use the Kubernetes API server's
+    proxy. `gone` returns the reason why the tracker can no longer respond, or None. If there is a reason,
+    requests are not retried.
     """
 
     source: Literal["embedded", "hosted"] = "embedded"
@@ -85,7 +86,7 @@ class EmbeddedAudit:
         self._page = page
         self._gone = gone
         self._reports_writers = False
-        """Whether the tracker reports writers. A tracker of an earlier version does not."""
+        """Whether the tracker reports the writers of runs. Earlier versions do not."""
         self.names_processes = False
         """Whether the tracker stores the process that a request names."""
         self._packs = False
@@ -131,7 +132,7 @@ class EmbeddedAudit:
     def points(self, run_ids: Sequence[int]) -> Iterator[Point]:
         """Yield every raw row in arrival order, as a Point.
 
-        `columns` is faster: a million Points take seconds.
+        `columns` is faster, because creating a million Points takes seconds.
         """
         for some in self.columns(run_ids):
             yield from some.records()
@@ -195,9 +196,10 @@ def collect(
     write: Write,
     write_points: WritePoints,
 ) -> TrackerSummary:
-    """Write every run, attachment, point and writer, and return their numbers.
+    """Read all runs, attachments, points and writers, and pass them to `write` and `write_points`.
 
-    If an error ends the reading early, it is the summary's `error`.
+    Return the number of each. If an error occurs, reading stops, and the summary's field `error` contains the
+    message.
     """
     runs = points = 0
     attachments: int | None = None

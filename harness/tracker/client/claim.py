@@ -1,4 +1,4 @@
-"""Claim a run id for a launch before the launch starts, so that no two launches share a run."""
+"""Claim a run id for a launch before the launch starts, so that two launches never share a run."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def claim(
     shared: bool,
     gone: Callable[[], str | None] = lambda: None,
 ) -> bool:
-    """Claim a run id of the embedded tracker for the launch with this nonce.
+    """Claim a run id of the embedded tracker for the launch whose nonce is `launch`.
 
-    Returns False for a tracker of an earlier version, which supports neither claims nor keys of launches.
-    Raises HarnessError (cause launch.run_id_taken) if another launch has claimed the id or its run exists,
-    unless `shared`. Raises the errors of `ask` if the tracker does not respond.
+    Returns True, or False for a tracker of an earlier version, which supports neither claims nor keys of
+    launches. Unless `shared` is set, raises HarnessError (cause launch.run_id_taken) if another launch has
+    claimed the id or a run with this id exists. Raises the errors of `ask` if the tracker does not respond.
     """
     wanted = {"externalId": external_id, "projectName": project}
     if not ask(client, "api/audit/runs", wanted, SECONDS, gone).get("writers"):
@@ -48,9 +48,9 @@ def claim(
 
 
 def release(client: httpx.Client, launch: str) -> None:
-    """Release the launch's claim if it wrote nothing to the run, so that the id can be used again.
+    """Release the launch's claim if the launch wrote nothing to the run, so that the id can be used again.
 
-    The claim stays if the tracker does not respond.
+    If the tracker does not respond, the claim is kept.
     """
     with contextlib.suppress(httpx.HTTPError):
         client.post("api/audit/claims/release", json={"launch": launch}, timeout=RELEASE_SECONDS)

@@ -1,8 +1,8 @@
 """Read hosted Pluto through its public read API.
 
-The API provides less than the embedded tracker: no attachments, only runs of one project, and neither sender
-nor receive time of a row. A separate run that a rank created is found only by the job name in the metadata of
-the process that created it.
+The API provides less data than the embedded tracker. It has no attachments, returns only the runs of one
+project, and stores neither the sender nor the receive time of a row. If a rank created a separate run, that
+run is found only by the job name in the metadata of the process that created it.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from harness.tracker.client.retry import ask
 
 DEFAULT_URL = "https://pluto-api.trainy.ai"
 SETTLE_SECONDS = 6.0
-"""Seconds until a row can be read. Pluto's ingest responds earlier, and flushes every 5 s."""
+"""Seconds until a row that was sent can be read. Pluto's ingest responds earlier, and flushes every 5 s."""
 RUNS_PAGE = 200
 RAW_MOST = 50_000
-"""The most raw rows of one metric that Pluto returns."""
+"""The maximum number of raw rows of one metric that Pluto returns."""
 
 
 class HostedAudit:
-    """Reads hosted Pluto after two counts of rows, `settle_seconds` apart, agree.
+    """Reads hosted Pluto as soon as two counts of rows, taken `settle_seconds` apart, are equal.
 
-    An empty `base_url` means Pluto's own API.
+    If `base_url` is empty, Pluto's own API is used.
     """
 
     source: Literal["embedded", "hosted"] = "hosted"
@@ -64,7 +64,7 @@ class HostedAudit:
         self.truncated = self.names_processes = False
 
     def runs(self, *, external_id: str, project: str, job_name: str | None) -> list[TrackerRun]:
-        """Return the matching runs among the project's newest ones. Pluto cannot search by external id."""
+        """Return the matching runs among the project's newest runs. Pluto cannot search by external id."""
         matching, shared = [], False
         for listed in self._listed(project):
             run = self._ask(f"api/runs/details/{listed['id']}", {"projectName": project})
@@ -96,9 +96,9 @@ class HostedAudit:
         return None
 
     def points(self, run_ids: Sequence[int]) -> Iterator[Point]:
-        """Wait for stable counts, then yield every raw row.
+        """Wait until the number of rows no longer changes, then yield every raw row.
 
-        Raises WaitError if they change until the deadline.
+        Raises WaitError if the number still changes at the deadline.
         """
         self._wait_stable(run_ids)
         for run_id in run_ids:
@@ -114,7 +114,7 @@ class HostedAudit:
                     )
 
     def columns(self, run_ids: Sequence[int]) -> Iterator[PointRows]:
-        """Wait and read like `points`, but return columns."""
+        """Wait like `points`, then yield every raw row in columns."""
         return of_points(self.points(run_ids))
 
     def writers(self, run_ids: Sequence[int]) -> list[RunWriter] | None:
@@ -127,7 +127,7 @@ class HostedAudit:
         return []
 
     def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
-        """Return [], because Pluto does not report refused requests."""
+        """Return [], because Pluto does not report rejected requests."""
         del run_ids
         return []
 
@@ -194,7 +194,7 @@ def _job_name(run: dict[str, Any]) -> object:
 
 
 def _value(row: dict[str, Any]) -> float:
-    """Return the value of a row. For a value that is not finite, Pluto writes 0 and a flag."""
+    """Return the value of a row. If a value is not finite, Pluto returns 0 and a flag."""
     flags = {"NaN": math.nan, "Inf": math.inf, "-Inf": -math.inf}
     flag = row.get("valueFlag") or ""
     if flag in flags:
@@ -204,9 +204,9 @@ def _value(row: dict[str, Any]) -> float:
 
 
 def _milliseconds(time: object) -> int:
-    """Return a client time in milliseconds.
+    """Return a client time in milliseconds since the epoch.
 
-    Pluto writes milliseconds, RFC 3339, or ClickHouse's "YYYY-MM-DD hh:mm:ss.mmm" in UTC.
+    Pluto returns milliseconds, RFC 3339, or ClickHouse's format "YYYY-MM-DD hh:mm:ss.mmm" in UTC.
     """
     if isinstance(time, (int, float)):
         return int(time)

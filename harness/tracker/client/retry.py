@@ -1,4 +1,4 @@
-"""Send requests with retries, because a tracker or the API server's proxy may fail for a short time."""
+"""Send requests with retries, because a tracker or the API server's proxy can fail for a short time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from harness.core.errors import HarnessError, WaitError
 
 
 class _Again(Exception):
-    """The request failed, perhaps temporarily, and should be retried."""
+    """Raised if a request failed, perhaps temporarily, and should be retried."""
 
 
 def ask(
@@ -31,11 +31,11 @@ def ask(
     *,
     body: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the JSON object in the response to a GET of `path`, or to a POST if there is a `body`.
+    """Send a GET request, or a POST request if there is a `body`. Return the JSON object in the response.
 
-    A POST may be sent more than once. Raises WaitError (cause tracker.unreachable) without a response within
-    `seconds`. Raises HarnessError with the same cause if `gone` returns a reason or the response is an error,
-    and with the cause tracker.key_rejected for 401.
+    A POST request can be sent more than once. Raises WaitError (cause tracker.unreachable) if there is no
+    response within `seconds`. Raises HarnessError with the same cause if `gone` returns a reason or the
+    response is an error, and with the cause tracker.key_rejected if the status is 401.
     """
 
     def unless_gone(_: RetryCallState) -> None:

@@ -1,4 +1,4 @@
-"""The web pages behind a run's link, rendered on the server, with one script and no external resources.
+"""The tracker's web interface, rendered on the server, with one script and no external resources.
 
 routes → views, reading → ../query/reads, ../query/curves, ../query/audit_view
 sessions: access to the pages.   render: templates and headers.

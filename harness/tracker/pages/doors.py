@@ -1,4 +1,4 @@
-"""Login and logout of the pages: the check of sessions, the login form, and one-time links."""
+"""Login and logout of the web interface: check of sessions, login form, and one-time links."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ FORM_MOST = 16 << 10
 
 
 def guarded(handler: Handler, *, shown: bool = True) -> Callable[[Request], Awaitable[Response]]:
-    """Return the handler with a check of the session.
+    """Return a handler that calls `handler` only for requests with a valid session.
 
-    Without a session, a page (`shown`) redirects to /login, and data is refused with 401.
+    Without a session, a page (`shown` is true) redirects to /login, and a data request is rejected with 401.
     """
 
     async def handle(request: Request) -> Response:
@@ -80,12 +80,12 @@ async def log_out(request: Request) -> Response:
 
 
 async def make_link(request: Request) -> Response:
-    """Return a one-time secret that opens a session. This requires the tracker's own key."""
+    """Return a one-time secret that opens a session. The request requires the tracker's own key."""
     return Json({"once": request.app.state.links.make(), "seconds": sessions.LINK_SECONDS})
 
 
 def _next(request: Request) -> str:
-    """Return the path to open after the login. Only a page of this tracker is allowed."""
+    """Return the path to open after the login. Only pages of this tracker are allowed."""
     wanted = request.query_params.get("next", "")
     safe = wanted.startswith(f"{views.HOME}/") and "\\" not in wanted and wanted.isprintable()
     return wanted if safe else views.HOME

@@ -1,4 +1,4 @@
-"""Group metrics whose names only differ in a rank into one chart, and flatten nested settings to rows."""
+"""Group metrics into one chart if their names differ only by a rank, and flatten nested settings to rows."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ ROWS_MOST = 2000
 
 @dataclass(frozen=True)
 class Series:
-    """One line of a chart."""
+    """One curve in a chart."""
 
     run: int
     name: str
     label: str
     colour: int = 0
-    """The number of the colour: one for each run if there are several runs, else one for each rank."""
+    """The number of the curve's colour. With several runs, each run has a colour, otherwise each rank."""
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A chart with the series of one metric, or of all ranks."""
+    """A chart with one metric, or with the metrics of all ranks whose names differ only by the rank."""
 
     title: str
     series: tuple[Series, ...]
@@ -38,7 +38,7 @@ class Chart:
 
 
 def split(name: str) -> tuple[str, str, int]:
-    """Return (title, label, rank) of a metric: "loss/node3" → ("loss/node*", "node 3", 3)."""
+    """Return (chart title, label, rank) of a metric: "loss/node3" → ("loss/node*", "node 3", 3)."""
     match = RANK.search(name)
     if match:
         return (
@@ -53,7 +53,7 @@ def split(name: str) -> tuple[str, str, int]:
 
 
 def charts(metrics: Iterable[tuple[int, str, str]]) -> list[Chart]:
-    """Group (run, name of the run or "", metric) into charts, ordered by title."""
+    """Group metrics, given as (run, name of the run or "", metric), into charts. Sort the charts by title."""
     by_title: dict[str, list[tuple[int, Series]]] = {}
     colours: dict[int, int] = {}
     for run, shown, name in metrics:
@@ -72,7 +72,7 @@ def charts(metrics: Iterable[tuple[int, str, str]]) -> list[Chart]:
 
 
 def flat(value: Any) -> list[tuple[str, str]]:
-    """Return (path, text) of each leaf of a nested value. Values whose path suggests a secret are hidden."""
+    """Return (path, text) of each leaf of a nested value. A value is hidden if its path suggests a secret."""
     rows: list[tuple[str, str]] = []
     for path, leaf in _leaves(value, ""):
         if len(rows) == ROWS_MOST:
@@ -84,7 +84,7 @@ def flat(value: Any) -> list[tuple[str, str]]:
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
-    """Yield the leaves without recursion, because a config may be nested as deeply as JSON allows."""
+    """Yield the leaves without recursion, because a config can be nested as deeply as JSON allows."""
     left: list[tuple[str, Any]] = [(path, value)]
     while left:
         at, one = left.pop()

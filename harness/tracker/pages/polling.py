@@ -1,4 +1,4 @@
-"""GET /pages/…: the requests of the pages' script for curves, changes and log lines."""
+"""GET /pages/…: the requests of the script in the pages for curves, changes and log lines."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 
 
 async def curve_data(request: Request, session: Session) -> Response:
-    """Return `{"series": […]}` with a curve for each `series=RUN:NAME`, in the order of the query.
+    """Return `{"series": […]}` with a curve for each parameter `series=RUN:NAME`, in the same order.
 
-    With `axis=time`, client times in milliseconds replace the steps.
+    With `axis=time`, the curves contain client times in milliseconds instead of steps.
     """
     wanted = [one.partition(":") for one in request.query_params.getlist("series")]
     if not 1 <= len(wanted) <= SERIES_MOST:
@@ -70,7 +70,7 @@ async def log_data(request: Request, session: Session) -> Response:
 
 
 def _seen(db: sqlite3.Connection, session: Session, run_id: int) -> sqlite3.Row:
-    """Return a run that the session can access. Raises Refused 404."""
+    """Return the run. Raises Refused 404 if the run does not exist or the session cannot access it."""
     row = reads.run(db, run_id)
     if not session.opens(row["project"]):
         raise Refused(404, "Run not found")

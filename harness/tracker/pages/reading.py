@@ -1,4 +1,4 @@
-"""Queries for the pages that no route of the API has: log lines with senders, and the ranks of a run."""
+"""Queries that only the pages need: log lines with senders, and the ranks of a run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def lines(
 
 
 def pulse(db: sqlite3.Connection, run: sqlite3.Row) -> Found:
-    """Return the numbers of rows by kind and the status. A page uses them to detect changes."""
+    """Return a run's status and its number of rows by kind. A page uses these values to detect changes."""
     rows: dict[str, int] = dict(
         db.execute(
             "SELECT kind, sum(rows) FROM writers WHERE run_id = ? GROUP BY kind", (run["id"],)
@@ -71,9 +71,10 @@ def senders(db: sqlite3.Connection, run: int) -> list[str]:
 
 
 def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
-    """Return the ranks that attached to a run, those that are missing or split off, and overwritten values.
+    """Return the ranks that attached to a run, the missing ranks, separate runs, and overwritten values.
 
-    If `only` is given, runs of other projects are omitted.
+    A separate run is another run to which a process of the same job attached. If `only` is given, runs of
+    projects other than `only` are omitted.
     """
     attached = audit_view.attachments(db, [run["id"]])
     jobs = sorted({one["jobName"] for one in attached if one["jobName"]})
@@ -108,7 +109,7 @@ def ranks(db: sqlite3.Connection, run: sqlite3.Row, only: str | None) -> Found:
 
 
 def _nodes(run: sqlite3.Row) -> int:
-    """Return the number of nodes in konduktor's metadata of the run, or 0 without it."""
+    """Return the number of nodes in the run's konduktor metadata, or 0 if the run has no such metadata."""
     metadata = json.loads(run["system_metadata"] or "null")
     metadata = metadata.get("konduktor") if isinstance(metadata, dict) else None
     text = str(metadata.get("num_nodes")) if isinstance(metadata, dict) else ""

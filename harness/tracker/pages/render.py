@@ -1,4 +1,4 @@
-"""Render pages: templates that escape all values, and headers that allow only the tracker's own script."""
+"""Render pages. The templates escape all values, and the headers allow only the tracker's own script."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ def _environment() -> Environment:
 
 
 def page(template: str, code: int = 200, /, **shown: Any) -> Response:
-    """Return a page. A lone surrogate, which an older tracker stored, is shown as its escape."""
+    """Return a page. If an older tracker stored a lone surrogate, it is shown as an escape sequence."""
     text = _environment().get_template(f"{template}.html.j2").render(**shown)
     body = text.encode(errors="backslashreplace")
     return Response(body, code, HEADERS, "text/html; charset=utf-8")
 
 
 def static(name: str) -> Response:
-    """Return the script, the style sheet or the icon."""
+    """Return the file `name`: the script, the style sheet or the icon."""
     body = (resources.files("harness.tracker.pages") / "files" / name).read_bytes()
     return Response(body, 200, {**HEADERS, "Cache-Control": "no-cache"}, STATIC[name])
 

@@ -1,4 +1,4 @@
-"""GET /o/…: the pages, with the routes of the login and of the pages' script."""
+"""GET /o/…: the pages, and the routes for the login and for the script in the pages."""
 
 from __future__ import annotations
 

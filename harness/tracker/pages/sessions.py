@@ -1,7 +1,7 @@
-"""Sessions of the pages: a cookie that is set after a login by key or by a link of `harness tracker open`.
+"""Sessions of the web interface, stored in a cookie after a login by key or by `harness tracker open`.
 
-The cookie expires after some hours. It contains an HMAC and not the key. It gives access only to the pages,
-not to writes, and not to paths below /api.
+The cookie expires after 12 hours. It contains an HMAC and not the key. A session gives access only to the
+pages, not to write requests and not to paths below /api.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ LINKS_MOST = 100
 
 @dataclass(frozen=True)
 class Session:
-    """The access that a login gives."""
+    """The permissions of a user who has logged in."""
 
     project: str | None = None
     """The only accessible project. None means all projects."""
@@ -36,7 +36,7 @@ class Session:
 
 
 class Links:
-    """One-time secrets that open a session. They are only in memory, so a restart invalidates them."""
+    """One-time secrets that open a session. They are stored only in memory, so a restart invalidates them."""
 
     def __init__(self) -> None:
         self._until: dict[str, float] = {}
@@ -51,7 +51,7 @@ class Links:
         return made
 
     def take(self, secret: str) -> bool:
-        """Return whether a secret is valid, and invalidate it."""
+        """Return whether a secret is valid, and invalidate the secret."""
         return self._until.pop(secret, 0.0) > time.monotonic()
 
 
@@ -90,13 +90,13 @@ def end(request: Request, response: Response) -> None:
 
 
 def from_here(request: Request) -> bool:
-    """Return whether a form was sent by a page of this tracker, according to the Origin header, if any."""
+    """Return whether a form was sent by a page of this tracker. Without an Origin header, return True."""
     origin = request.headers.get("origin")
     return origin is None or urlsplit(origin).netloc == request.headers.get("host")
 
 
 def _name(key: str) -> str:
-    """Return the cookie's name. All ports of a host share cookies, so each tracker has its own name."""
+    """Return the cookie's name. It differs for each tracker, because all ports of a host share cookies."""
     return f"tracker_{_seal(key, 'cookie')[:8]}"
 
 

@@ -1,4 +1,4 @@
-"""The content of each page: plain values for the templates, read on one connection."""
+"""Read the content of each page as plain values for the templates."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ FILES_PAGE = 200
 IMAGES = ("png", "jpg", "jpeg", "gif", "webp", "mask")
 DATA_PAGE = 200
 COUNT_MOST = 1e18
-"""The largest count in a histogram that is drawn."""
+"""Histograms with larger counts are not drawn."""
 CELLS = (50, 20)
-"""The most rows and columns of a table that are shown."""
+"""The maximum number of rows and of columns of a table that are shown."""
 
 
 def address(project: str, run: int | None = None, tab: str = "") -> str:
-    """Return the path of a project's page, or of a run's."""
+    """Return the path of a project's page, or of a run's page if `run` is given."""
     path = f"{HOME}/{quote(project, safe='')}"
     if run is not None:
         path += f"/r{run}"
@@ -36,7 +36,7 @@ def address(project: str, run: int | None = None, tab: str = "") -> str:
 
 
 def run_of(db: sqlite3.Connection, project: str, run_id: int) -> sqlite3.Row:
-    """Return a run of a project. Raises Refused 404."""
+    """Return a run. Raises Refused 404 if the project has no such run."""
     row = reads.run(db, run_id)
     if row["project"] != project:
         raise Refused(404, "Run not found")
@@ -44,7 +44,7 @@ def run_of(db: sqlite3.Connection, project: str, run_id: int) -> sqlite3.Row:
 
 
 def head(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
-    """Return the values of a run for the head of each of its pages."""
+    """Return the values of a run that are shown at the top of each of its pages."""
     notes = reads.notes(db, row["id"], "notes")
     config = json.loads(row["config"] or "null")
     wandb_notes = config.get("_wandb_notes") if isinstance(config, dict) else None
@@ -95,7 +95,7 @@ def charts(db: sqlite3.Connection, runs: Sequence[sqlite3.Row], search: str) -> 
 def compared(
     db: sqlite3.Connection, project: str, ids: Sequence[int]
 ) -> tuple[list[sqlite3.Row], list[Found]]:
-    """Return the runs, and the rows of their configs. Rows whose values differ come first."""
+    """Return the runs and the entries of their configs. Entries with different values come first."""
     rows = [run_of(db, project, one) for one in dict.fromkeys(ids)]
     configs = [dict(groups.flat(json.loads(row["config"] or "null"))) for row in rows]
     found = []
@@ -106,7 +106,7 @@ def compared(
 
 
 def files(db: sqlite3.Connection, run: int, key: str, offset: int) -> tuple[list[Found], list[Found], int]:
-    """Return the pictures and the other files of one page, and the number of all files."""
+    """Return the pictures and the other files on one page of the list, and the total number of files."""
     found = reads.files(db, run, None, lambda token: f"/files/get/{signed.link(key, token)}")
     page = found[offset : offset + FILES_PAGE]
     pictures = [one for one in page if one["fileType"].lower() in IMAGES]
@@ -114,7 +114,7 @@ def files(db: sqlite3.Connection, run: int, key: str, offset: int) -> tuple[list
 
 
 def data(db: sqlite3.Connection, run: int) -> Found:
-    """Return histograms, tables and other data (the last step of each name), strings, alerts and graphs."""
+    """Return histograms, tables and other data (the last step for each name), strings, alerts and graphs."""
     rows, total = reads.data(db, run, None, None, 10_000, 0)
     last = {(row["logName"], row["dataType"]): row for row in rows if row["dataType"] != "string-series"}
     kinds: dict[str, list[Found]] = {"histograms": [], "tables": [], "others": []}
@@ -137,7 +137,7 @@ def data(db: sqlite3.Connection, run: int) -> Found:
 
 
 def histogram(text: str) -> Found | None:
-    """Return the bars of a histogram in a box of 100 × 40, or None if the text is not a histogram."""
+    """Return the bars of a histogram, scaled to 100 × 40, or None if the text is not a histogram."""
     found = _mapping(_parsed(text))
     counts, bins = found.get("freq"), found.get("bins")
     if not isinstance(counts, list) or not counts or len(counts) > 1000:

@@ -1,1 +1,1 @@
-"""Queries: all reads from the database."""
+"""All queries that read from the database."""

@@ -1,7 +1,7 @@
-"""Queries of the audit view, for data that Pluto's own reads do not return.
+"""Queries of the audit view, for data that Pluto's API does not return.
 
-They return the processes that attached to each run, each raw row with its sender and receive time, and rows
-that belong to no run.
+These queries return the processes that attached to each run, each raw row with its sender and receive time,
+and rows that belong to no run.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.tracker.shared.blocks import Block, unpacked
 
 Found = dict[str, Any]
 MERGED = 64
-"""The most runs whose blocks are read through the index and merged."""
+"""The maximum number of runs for which blocks are read through the index and merged."""
 COLUMNS = ["run_id", "metric", "step", "value", "time_ms", "received_at", "sender", "peer", "launch"]
 
 
@@ -50,7 +50,7 @@ def runs(
 
 
 def orphans(db: sqlite3.Connection, project: str | None) -> list[Found]:
-    """Return the ingest requests of a project whose X-Run-Id names no run, by sender."""
+    """Return the ingest requests of a project whose X-Run-Id is not the id of a run, grouped by sender."""
     rows = db.execute(
         "SELECT run_header, sender, peer, kind, sum(rows) AS rows FROM requests WHERE project = ?"
         " AND run_id NOT IN (SELECT id FROM runs) GROUP BY 1, 2, 3, 4",
@@ -86,9 +86,10 @@ def attachments(db: sqlite3.Connection, run_ids: Sequence[int]) -> list[Found]:
 def points(
     db: sqlite3.Connection, run_ids: Sequence[int], after: int, limit: int
 ) -> tuple[list[list[Any]], int | None]:
-    """Return up to `limit` raw rows after row `after`, and the row after which to continue, or None.
+    """Return up to `limit` raw rows after row `after`, and the row after which to continue.
 
-    The rows are in arrival order. Each is a list with the values of COLUMNS.
+    The second value is None at the end. The rows are in arrival order. Each row is a list with the values of
+    COLUMNS.
     """
     found: list[list[Any]] = []
     for row in _blocks(db, run_ids, after):
@@ -106,10 +107,11 @@ def points(
 def columns(
     db: sqlite3.Connection, run_ids: Sequence[int], after: int, limit: int
 ) -> tuple[list[Found], int | None]:
-    """Return blocks of raw rows after row `after`, and the row after which to continue, or None.
+    """Return blocks of raw rows after row `after`, and the row after which to continue.
 
-    The blocks are in arrival order, and have at most `limit` rows unless it is one block. `packed` is the
-    base64 encoding of a packed block (blocks.py).
+    The second value is None at the end. The blocks are in arrival order. They have at most `limit` rows in
+    total, unless a single block has more. `packed` contains the columns of a block, encoded in base64
+    (blocks.py).
     """
     found: list[Found] = []
     rows = 0
@@ -130,8 +132,8 @@ def columns(
 def _blocks(db: sqlite3.Connection, run_ids: Sequence[int], after: int) -> Iterator[sqlite3.Row]:
     """Yield the blocks of these runs that end after row `after`, in arrival order, with their senders.
 
-    The index has each run's blocks in arrival order, so the cost of a page does not depend on earlier rows.
-    For more than MERGED runs, all blocks are scanned.
+    The index contains each run's blocks in arrival order, so the cost of a page does not depend on the number
+    of earlier rows. For more than MERGED runs, all blocks are scanned.
     """
     query = """
         SELECT b.run_id, b.first_id, b.last_id, b.last_id - b.first_id + 1 AS count, b.packed, s.names,

@@ -1,6 +1,6 @@
-"""Downsample a series for display: buckets with the lowest and the highest value of each.
+"""Downsample a series for display, to buckets with the lowest and the highest value of each bucket.
 
-Every extreme value is preserved, whatever the length of the series.
+Every extreme value is preserved, regardless of the length of the series.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from harness.tracker.query import series
 
 MOST_BUCKETS = 2000
 Series = Callable[[sqlite3.Connection, int, str, int | None, int | None], series.Columns]
-"""A function that returns a metric's deduplicated points between two steps: series.shown or lineage.shown."""
+"""A function that returns a metric's deduplicated points in a range of steps: series.shown, lineage.shown."""
 
 
 @dataclass(frozen=True)
 class Bucket:
-    """The steps `first` to `last`.
+    """The values at the steps from `first` to `last`.
 
-    Values are None if none is finite. `odd` is the number of non-finite values.
+    `low`, `high` and `mean` are None if no value is finite. `odd` is the number of non-finite values.
     """
 
     first: int
@@ -39,7 +39,10 @@ class Bucket:
 
 @dataclass(frozen=True)
 class Curve:
-    """A downsampled series. `points` is the number of steps; `exact` is whether each bucket has one step."""
+    """A downsampled series.
+
+    `points` is the number of points before downsampling. `exact` is whether each bucket has a single step.
+    """
 
     points: int
     exact: bool
@@ -47,7 +50,7 @@ class Curve:
 
 
 def last(db: sqlite3.Connection, run: int, name: str, of: Series = series.shown) -> tuple[int, float] | None:
-    """Return (step, value) of the last finite value of a series, or None. `of` reads the series."""
+    """Return (step, value) of the last finite value of a series, or None. The series is read with `of`."""
     points = of(db, run, name, None, None)
     for at in range(len(points) - 1, -1, -1):
         if math.isfinite(points.values[at]):
@@ -56,15 +59,15 @@ def last(db: sqlite3.Connection, run: int, name: str, of: Series = series.shown)
 
 
 def overwritten(db: sqlite3.Connection, run: int, name: str) -> tuple[int, int]:
-    """Return the numbers of all rows of a series, and of rows hidden by another row of the same step."""
+    """Return how many rows a series has, and how many of them are hidden by another row of the same step."""
     steps = series.sent(db, run, name).steps
     return len(steps), len(steps) - len(set(steps))
 
 
 def clashes(db: sqlite3.Connection, run: int, name: str) -> int:
-    """Return the number of steps of a series that have rows with different values.
+    """Return the number of steps for which a series has rows with different values.
 
-    A row that was sent twice does not count.
+    If the same row was sent twice, the step does not count.
     """
     points = series.sent(db, run, name)
     if points.ordered():
@@ -88,9 +91,10 @@ def curve(
     of: Series = series.shown,
     by_time: bool = False,
 ) -> Curve:
-    """Return a series between two steps, in at most `buckets` buckets of equal width. `of` reads the series.
+    """Return a series between two steps, in at most `buckets` buckets of equal width.
 
-    With `by_time`, client times in milliseconds replace the steps, also in `first` and `until`.
+    The function `of` reads the series. With `by_time`, all steps are client times in milliseconds, including
+    `first` and `until`.
     """
     found = (
         _timed(of(db, run, name, None, None), first, until) if by_time else of(db, run, name, first, until)
@@ -106,7 +110,7 @@ def curve(
     width = -(-(steps[-1] - begin + 1) // buckets)
     result: list[Bucket] = []
     at = 0
-    while at < len(steps):  # Each iteration adds the bucket of the next existing step.
+    while at < len(steps):  # Each iteration adds the bucket that contains the next existing step.
         edge = begin + ((steps[at] - begin) // width + 1) * width
         end = bisect_left(steps, edge, at)
         result.append(_bucket(steps[at], steps[end - 1], values[at:end]))
@@ -115,7 +119,7 @@ def curve(
 
 
 def _timed(points: series.Columns, first: int, until: int | None) -> series.Columns:
-    """Return the points between two times, ordered by time, with the times in place of the steps."""
+    """Return the points between two times, ordered by time. In the result, the steps are the times."""
     if not all(map(operator.le, points.times, islice(points.times, 1, None))):
         points = points.at(sorted(range(len(points)), key=points.times.__getitem__))
     at = series.Columns(points.times, points.steps, points.values)

@@ -1,7 +1,7 @@
-"""Series of a fork, with the points of its parents up to the step of the fork, as in hosted Pluto.
+"""Series of a forked run, including its parents' points up to the step of the fork, as in hosted Pluto.
 
-Raw rows, statistics and the audit view only have a run's own points, because a verdict counts the points that
-the run's own processes sent.
+Raw rows, statistics and the audit view contain only a run's own points, because a verdict counts the points
+that the run's own processes sent.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from harness.tracker.query import series
 from harness.tracker.query.series import Columns
 
 DEPTH = 10
-"""The most runs of a lineage, as in Pluto. Older ancestors are ignored."""
+"""The maximum number of runs in a lineage, as in Pluto. Older ancestors are ignored."""
 
 
 @dataclass(frozen=True)
 class Segment:
-    """The part of a run that a fork shows: steps `first` to `last`, or to the end if `last` is None."""
+    """The steps of one run in a series: `first` to `last`, or all steps from `first` on if `last` is None."""
 
     run: int
     first: int
@@ -27,7 +27,7 @@ class Segment:
 
 
 def segments(db: sqlite3.Connection, run: int) -> list[Segment]:
-    """Return the segments of a run's series, that of the oldest ancestor first."""
+    """Return the segments of a run's series, starting with that of the oldest ancestor."""
     parts: list[Segment] = []
     last: int | None = None
     at: int | None = run
@@ -51,7 +51,7 @@ def names(db: sqlite3.Connection, run: int) -> list[str]:
 def shown(
     db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
 ) -> Columns:
-    """Return the deduplicated series by step, as series.shown, including the parents' part."""
+    """Return the deduplicated series by step, like series.shown, including the parents' points."""
     parts = segments(db, run)
     if len(parts) == 1:
         return series.shown(db, run, name, first, last)
@@ -67,7 +67,7 @@ def shown(
 def points(
     db: sqlite3.Connection, run: int, name: str | None, limit: int, first: int | None, last: int | None
 ) -> Sequence[series.Found]:
-    """Return the deduplicated points by step, at most `limit` of each metric."""
+    """Return the deduplicated points by step, at most `limit` points per metric."""
     found: list[series.Found] = []
     for one in names(db, run) if name is None else [name]:
         found.extend(series.listed(one, series.sampled(shown(db, run, one, first, last), limit)))

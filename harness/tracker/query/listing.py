@@ -1,4 +1,4 @@
-"""Queries for lists of runs: `list_runs` and the page of a project."""
+"""Queries for lists of runs, for `list_runs` and for the page of a project."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ SORTS = {
     "name": "name",
     "status": "status",
 }
-"""Sort fields that are columns of the database. Other sorts are in run_order.py."""
+"""Sort field → its column in the database. run_order.py sorts by other fields."""
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The parameters of a list: the runs, their order and the page."""
+    """The parameters of a list of runs: which runs, in which order, and which page."""
 
     project: str
     search: str | None = None
@@ -39,7 +39,10 @@ class Listing:
 
 
 def runs(db: sqlite3.Connection, listing: Listing) -> tuple[list[Found], int]:
-    """Return one page of a project's runs, and the number of all runs. A run must have any of the tags."""
+    """Return one page of a project's matching runs, and the number of all matching runs.
+
+    A run matches `tags` if it has at least one of them.
+    """
     where, values = "project = ?", [listing.project]
     if listing.search:
         where += " AND instr(lower(name), lower(?)) > 0"
@@ -78,7 +81,7 @@ def _listed(row: sqlite3.Row) -> Found:
 def _filtered(
     db: sqlite3.Connection, where: str, values: list[str], listing: Listing
 ) -> tuple[list[Found], int]:
-    """Return the same as `runs` for a filter or a sort that is evaluated in Python. Raises Slow."""
+    """Return the same as `runs`, for a filter or a sort field that is evaluated in Python. Raises Slow."""
     late = time.monotonic() + QUERY_SECONDS
     matching = []
     for row in db.execute(f"SELECT * FROM seen WHERE {where}", values):  # noqa: S608

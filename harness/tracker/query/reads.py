@@ -1,4 +1,4 @@
-"""Queries for projects, a run, logs and files, as `pluto.query` reads them. They return plain dicts."""
+"""Queries for projects, a run, logs and files, as needed by `pluto.query`. They return plain dicts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def projects(db: sqlite3.Connection) -> list[Found]:
 
 
 def run(db: sqlite3.Connection, run_id: int) -> sqlite3.Row:
-    """Return a run. Raises Refused 404 if there is none with this id."""
+    """Return a run. Raises Refused 404 if there is no run with this id."""
     return _one(db.execute("SELECT * FROM seen WHERE id = ?", (run_id,)))
 
 
@@ -44,7 +44,7 @@ def _one(rows: sqlite3.Cursor) -> sqlite3.Row:
 
 
 def details(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
-    """Return all data of a run except its points. Names of metrics include those that were not announced."""
+    """Return all data of a run except its points. `logNames` includes metrics that were not announced."""
     names = dict.fromkeys(series.of_run(db, row["id"]), "METRIC")
     names.update(db.execute("SELECT log_name, log_type FROM log_names WHERE run_id = ?", (row["id"],)))
     return {
@@ -81,13 +81,13 @@ def details(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
 
 
 def _text_of_notes(db: sqlite3.Connection, run_id: int) -> str | None:
-    """Return the text of the latest notes, or None."""
+    """Return the text of the run's latest notes, or None if it has no notes."""
     versions = notes(db, run_id, "notes")
     return versions[-1]["content"]["text"] if versions else None
 
 
 def notes(db: sqlite3.Connection, run_id: int, kind: str) -> list[Found]:
-    """Return the entries of a run with the kind "alert", "graph" or "notes", as they were sent."""
+    """Return a run's alerts, graphs or notes (`kind` is "alert", "graph" or "notes"), as they were sent."""
     query = "SELECT body, at FROM notes WHERE run_id = ? AND kind = ? ORDER BY id"
     return [
         {"content": json.loads(row["body"]), "receivedAt": row["at"]}
@@ -98,7 +98,7 @@ def notes(db: sqlite3.Connection, run_id: int, kind: str) -> list[Found]:
 def data(
     db: sqlite3.Connection, run_id: int, name: str | None, kind: str | None, limit: int, offset: int
 ) -> tuple[list[Found], int]:
-    """Return histograms, tables, graphs and strings as they were sent, by name and step, and their number."""
+    """Return one page of histograms, tables, graphs and strings, by name and step, and their total number."""
     where = "run_id = ? AND coalesce(?, log_name) = log_name AND coalesce(?, data_type) = data_type"
     values = (run_id, name, kind)
     total = db.execute(f"SELECT count(*) FROM data WHERE {where}", values).fetchone()[0]  # noqa: S608
@@ -119,9 +119,9 @@ def data(
 
 
 def status_events(db: sqlite3.Connection, run_id: int, *, applied_only: bool = True) -> list[Found]:
-    """Return status reports, oldest first.
+    """Return the status reports of a run, oldest first.
 
-    Without `applied_only`, as in the audit view, include reports that did not replace a higher status.
+    If `applied_only` is false, as in the audit view, include reports that could not replace the status.
     """
     rows = db.execute(
         "SELECT * FROM status_events WHERE run_id = ? AND applied >= ? ORDER BY id", (run_id, applied_only)
@@ -148,7 +148,10 @@ def status_events(db: sqlite3.Connection, run_id: int, *, applied_only: bool = T
 def logs(
     db: sqlite3.Connection, run_id: int, log_type: str | None, limit: int, offset: int
 ) -> tuple[list[Found], int]:
-    """Return logs by line number, as Pluto does, and their number. Lines of several processes interleave."""
+    """Return one page of log lines by line number, like Pluto, and their total number.
+
+    The lines of several processes interleave.
+    """
     where, values = "run_id = ? AND coalesce(?, log_type) = log_type", (run_id, log_type)
     total = db.execute(f"SELECT count(*) FROM logs WHERE {where}", values).fetchone()[0]  # noqa: S608
     rows = db.execute(
@@ -170,7 +173,7 @@ def logs(
 def files(
     db: sqlite3.Connection, run_id: int, log_name: str | None, link: Callable[[str], str]
 ) -> list[Found]:
-    """Return the files whose bytes were received, newest step last."""
+    """Return the files whose bytes were received, the newest step last."""
     rows = db.execute(
         "SELECT * FROM files WHERE run_id = ? AND coalesce(?, log_name) = log_name"
         " AND stored_size IS NOT NULL ORDER BY step, sample_index, id",

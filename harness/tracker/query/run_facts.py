@@ -1,4 +1,4 @@
-"""The values of a run that filters and sorts of `list_runs` use."""
+"""The values of a run that `list_runs` uses to filter and sort runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from harness.tracker.storage.store import Slow
 
 PATH_MOST = 1024
 PARTS_MOST = 64
-"""The most characters and the most parts of a path such as config.optim.lr."""
+"""The maximum number of characters (PATH_MOST) and parts (PARTS_MOST) in a path such as config.optim.lr."""
 COLUMNS = {
     "state": "status",
     "displayName": "name",
@@ -29,10 +29,10 @@ METRICS = ("summaryMetrics", "summary_metrics")
 
 
 class Facts:
-    """The values of one run. Expensive ones are read on first access and cached."""
+    """The values of one run. Expensive values are read on first access and cached."""
 
     def __init__(self, db: sqlite3.Connection, row: sqlite3.Row, late: float = math.inf) -> None:
-        """Create the object. After `late` (time.monotonic), expensive reads raise Slow."""
+        """Create the object. After the time `late` of time.monotonic(), expensive reads raise Slow."""
         self._db = db
         self._late = late
         self.row = row
@@ -40,9 +40,9 @@ class Facts:
         self._metrics: dict[str, float | None] = {}
 
     def column(self, name: str) -> Any:
-        """Return a column.
+        """Return the value of a column.
 
-        heartbeat_at is the time of the last point, as in Pluto, or of the last heartbeat.
+        For heartbeat_at, return the time of the last point, as in Pluto, or else of the last heartbeat.
         """
         if name != "heartbeat_at":
             return self.row[name]
@@ -50,12 +50,12 @@ class Facts:
         return self._db.execute(query, (self.row["id"],)).fetchone()[0] or self.row["heartbeat_at"]
 
     def value(self, document: str, path: str) -> Any:
-        """Return the value at a dotted path in the config or the metadata, or None. Raises Slow."""
+        """Return the value at a dotted path in the config or the system metadata, or None. Raises Slow."""
         self._in_time()
         if document not in self._documents:
             self._documents[document] = json.loads(self.row[DOCUMENTS[document]] or "null")
         value = _at(self._documents[document], path.split("."))
-        if value is None and path.endswith(".value"):  # wandb's form of the path
+        if value is None and path.endswith(".value"):  # In wandb, paths end with ".value".
             value = _at(self._documents[document], path.removesuffix(".value").split("."))
         return value
 
@@ -78,7 +78,7 @@ def check_path(path: str) -> None:
 
 
 def number_of(value: Any) -> float | None:
-    """Return a finite number, also from a string, as Pluto does, or None for any other value."""
+    """Return a value as a finite number, or None. As in Pluto, a string can contain a number."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return None
     try:
@@ -93,7 +93,7 @@ def text_of(value: Any) -> str:
 
 
 def _at(value: Any, path: list[str]) -> Any:
-    """Return the value at a path, or None. Keys may contain dots themselves."""
+    """Return the value at a path, or None. A key can itself contain dots."""
     if not path:
         return value
     if isinstance(value, dict):

@@ -1,7 +1,7 @@
-"""Filters of `list_runs`, in the language of Pluto, which adopted it from wandb.
+"""Filters of `list_runs`, in the filter language of Pluto, which is that of wandb.
 
-A filter is evaluated for each row and not as SQL, because it refers to columns, JSON and last values of
-metrics.
+A filter is evaluated in Python for each run and not in SQL, because it refers to columns, JSON and last
+values of metrics.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from harness.tracker.shared.requests import Refused, loads
 DEPTH = 50
 TERMS = 500
 PATTERNS = 20
-"""The most `$regex` operators of a filter."""
+"""The maximum number of `$regex` operators in a filter."""
 MAX_PATTERN = 200
 MAX_PATTERN_BYTES = 1 << 20
-"""Memory of one compiled pattern."""
+"""The maximum memory for one compiled pattern, in bytes."""
 OPERATORS = ("$eq", "$ne", "$gt", "$gte", "$lt", "$lte", "$in", "$nin", "$regex")
 ORDER: dict[str, Callable[[Any, Any], bool]] = {
     "$gt": operator.gt,
@@ -48,12 +48,12 @@ STATES = {
     "canceled": "CANCELLED",
     **{name.lower(): name for name in ("RUNNING", "COMPLETED", "FAILED", "TERMINATED", "CANCELLED")},
 }
-"""The states' names in wandb and in Pluto → the states."""
+"""Name of a state in wandb or Pluto → Pluto's state."""
 Test = Callable[["Facts"], bool]
 
 
 def read(text: str) -> Test:
-    """Return the test for a filter in JSON. Raises Refused 400 with the reason if the filter is invalid."""
+    """Parse a filter in JSON, and return a function that tests a run. Raises Refused 400 if it is invalid."""
     try:
         tree = loads(text, constants=False)
     except (ValueError, RecursionError):
@@ -96,7 +96,7 @@ class _Reader:
 
 
 def _leaf(field: str, value: Any) -> Test:
-    """Return the test of one field. If it has several operators, all of them must be true."""
+    """Return a function that tests one field. If the filter has several operators, all must be true."""
     wanted = value if isinstance(value, dict) and any(k.startswith("$") for k in value) else {"$eq": value}
     for name in wanted:
         if name not in OPERATORS:
@@ -168,7 +168,7 @@ def _moment(text: str) -> datetime | None:
 
 
 def _pattern(text: str) -> Any:
-    """Compile a pattern of a client. RE2 matches any in linear time. Raises Refused 400."""
+    """Compile a client's pattern with RE2, which matches in linear time. Raises Refused 400 if invalid."""
     if len(text) > MAX_PATTERN:
         raise Refused(400, f"filter: $regex: a pattern has at most {MAX_PATTERN} characters")
     options = re2.Options()

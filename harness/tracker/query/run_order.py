@@ -1,4 +1,4 @@
-"""Sorts of `list_runs` by fields that are not columns of the database."""
+"""Sort the runs of `list_runs` by fields that are not columns of the database."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from harness.tracker.shared.requests import Refused
 
 
 def sorted_runs(found: list[Facts], sort: str) -> list[Facts]:
-    """Return the runs sorted by `[+|-]field`. A run without the field is last in both directions.
+    """Return the runs sorted by `[+|-]field`. Runs without the field come last in both directions.
 
-    Raises Refused 400 for an unknown field, and Slow.
+    Raises Refused 400 for an unknown field, and Slow if reading the field takes too long.
     """
     field = sort.lstrip("+- ")
     down = sort.startswith("-")

@@ -1,4 +1,4 @@
-"""Queries for metric series: Pluto's deduplicated view, the raw rows, and statistics."""
+"""Queries for series of metrics: deduplicated as in Pluto, as raw rows, and as statistics."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from harness.tracker.shared.requests import from_ms
 
 Found = dict[str, Any]
 LARGE = 1e150
-"""The square of a larger number may overflow a float."""
+"""The square of a larger number might overflow a float."""
 AGGREGATIONS = ("MIN", "MAX", "AVG", "LAST", "VARIANCE")
 
 
 def names(db: sqlite3.Connection, project: str, runs: Sequence[int], search: str, limit: int) -> list[str]:
-    """Return the distinct metric names of a project, or of `runs` if it is not empty."""
+    """Return the distinct metric names of a project, or only of the runs in `runs` if it is not empty."""
     wanted = set(runs)
     found: set[str] = set()
     for (run,) in db.execute("SELECT id FROM runs WHERE project = ?", (project,)).fetchall():
@@ -50,15 +50,15 @@ class Columns:
         return len(self.steps)
 
     def ordered(self) -> bool:
-        """Return whether each step is higher than the one before."""
+        """Return whether the steps are strictly increasing."""
         return all(map(operator.lt, self.steps, islice(self.steps, 1, None)))
 
     def part(self, first: int, end: int) -> Columns:
-        """Return the points from index `first` to `end`, exclusive."""
+        """Return the points from index `first` up to, but not including, index `end`."""
         return Columns(self.steps[first:end], self.times[first:end], self.values[first:end])
 
     def at(self, places: Iterable[int]) -> Columns:
-        """Return the points at these indexes."""
+        """Return the points at the indexes in `places`."""
         indexes, points = list(places), empty()
         blocks.extend(points.steps, self.steps, indexes)
         blocks.extend(points.times, self.times, indexes)
@@ -66,7 +66,7 @@ class Columns:
         return points
 
     def append(self, more: Columns) -> None:
-        """Append other points."""
+        """Append the points in `more`."""
         self.steps.extend(more.steps)
         self.times.extend(more.times)
         self.values.extend(more.values)
@@ -111,10 +111,10 @@ def sent(
 def shown(
     db: sqlite3.Connection, run: int, name: str, first: int | None = None, last: int | None = None
 ) -> Columns:
-    """Return Pluto's deduplicated series, by step.
+    """Return the series by step, deduplicated as in Pluto.
 
-    Each step has the point with the highest client time, as in Pluto's ReplacingMergeTree(time). Of points
-    with equal times, the last received one is used.
+    For each step, the point with the highest client time is used, as in Pluto's ReplacingMergeTree(time). If
+    several points have the same time, the point that was received last is used.
     """
     found = sent(db, run, name, first, last)
     if found.ordered():
@@ -141,7 +141,7 @@ def _point(name: str, step: int, time_ms: int, value: float) -> Found:
 
 
 def sampled(points: Columns, limit: int) -> Columns:
-    """Return at most `limit` of the points, evenly spread, including the first and the last one."""
+    """Return at most `limit` evenly spaced points, including the first and the last point."""
     if len(points) <= limit:
         return points
     last = len(points) - 1
@@ -156,7 +156,7 @@ def listed(name: str, points: Columns) -> list[Found]:
 def raw(
     db: sqlite3.Connection, run: int, name: str, limit: int, first: int | None, last: int | None
 ) -> tuple[list[Found], bool]:
-    """Return at most `limit` raw rows by step, including duplicates, and whether there are more."""
+    """Return at most `limit` raw rows by step, including duplicates, and whether there are more rows."""
     found = sent(db, run, name, first, last)
     order = sorted(range(len(found)), key=found.steps.__getitem__)
     return listed(name, found.at(order[:limit])), len(found) > limit
@@ -197,7 +197,7 @@ def mean(values: Sequence[float]) -> float:
 
 
 def _spread(values: Sequence[float], middle: float) -> float:
-    """Return the standard deviation of finite values. It may be infinite, and never raises."""
+    """Return the standard deviation of finite values. Return infinity if it exceeds a float."""
     scale = max(map(abs, values))
     if scale < LARGE:
         scale = 1.0
@@ -206,12 +206,12 @@ def _spread(values: Sequence[float], middle: float) -> float:
 
 
 def aggregate(found: Found, aggregation: str) -> float:
-    """Return one of AGGREGATIONS from a metric's statistics."""
+    """Return the value of an aggregation (one of AGGREGATIONS), given a metric's statistics."""
     value = {
         "MIN": found["min"],
         "MAX": found["max"],
         "AVG": found["mean"],
         "LAST": found["last"]["value"],
-        "VARIANCE": found["stddev"] * found["stddev"],  # not **, which raises OverflowError
+        "VARIANCE": found["stddev"] * found["stddev"],  # The operator ** would raise OverflowError.
     }[aggregation]
     return float(value)

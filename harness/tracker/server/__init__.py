@@ -1,1 +1,1 @@
-"""The application: connections, authentication, and the scope of each key."""
+"""The ASGI application: connections, authentication, and the permissions of each key."""

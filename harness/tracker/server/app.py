@@ -1,4 +1,4 @@
-"""The ASGI application: all routes, the check of the API key, and the store."""
+"""The ASGI application with all routes, the check of the API key, and the database."""
 
 from __future__ import annotations
 
@@ -43,26 +43,26 @@ class Options:
     db: Path
     key: str
     public_url: str = ""
-    """Base of the URLs in responses. If empty, the request's Host header is used."""
+    """Base URL of the links in responses. If empty, the request's Host header is used."""
     file_limit: int = 64 << 20
-    """The most bytes of one file."""
+    """The maximum size of one file, in bytes."""
     stale_seconds: float = silence.HEARTBEAT_SECONDS
-    """Seconds after which a silent run is shown as FAILED (silence.py). 0 means never."""
+    """Seconds without a sign of life after which a run is shown as FAILED (silence.py). 0 means never."""
     files_limit: int = 1 << 30
-    """The most bytes of all files."""
+    """The maximum size of all files together, in bytes."""
 
 
 async def healthz(request: Request) -> Response:
-    """Return 200 while the thread that writes the database runs.
+    """Return 200 while the thread that writes to the database is running.
 
-    This sends no query, so that a busy tracker stays ready.
+    No query is sent, so that a busy tracker stays ready.
     """
     alive = http.store(request).alive
     return Json({"status": "ok" if alive else "the writer has ended"}, 200 if alive else 503)
 
 
 def build(options: Options) -> Starlette:
-    """Return the application. The store opens with it and closes after its last request."""
+    """Return the application. It opens the database when it starts and closes it after the last request."""
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -74,7 +74,7 @@ def build(options: Options) -> Starlette:
 
     app = Starlette(
         routes=[
-            *routes_ingest.routes,  # first, because they get most requests, and each earlier route costs time
+            *routes_ingest.routes,  # These get most requests, and matching each earlier route takes time.
             Route("/healthz", healthz),
             *routes_runs.routes,
             *routes_files.routes,

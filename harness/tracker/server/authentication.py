@@ -1,4 +1,4 @@
-"""ASGI middleware in front of every route: the check of the API key, and responses for all errors."""
+"""ASGI middleware that checks the API key and responds to errors. It runs before every route."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from harness.tracker.storage.store import QUERY_SECONDS, Full, Slow
 
 logger = logging.getLogger("uvicorn.error")
 WRITES = ("/ingest/", "/files", "/api/runs/create", "/api/runs/resume", "/api/runs/status")
-"""Paths of writes: if one is refused, data of a run may be lost."""
+"""Paths of write requests. If such a request is rejected, data of a run can be lost."""
 OPEN_PATHS = (
     *("/healthz", "/openapi.json", "/files/put/", "/files/get/"),
     *("/o/", "/pages/", "/login", "/logout"),
 )
-"""Paths that need no key: the probe, the API's description, URLs that contain a secret, like Pluto's
-presigned URLs, and the pages, which require a session (pages/doors.py)."""
+"""Paths that need no key: the probe, the OpenAPI document, URLs that contain a secret (like Pluto's presigned
+URLs), and the pages, which require a session (pages/doors.py)."""
 
 
 async def on_refused(request: Request, error: Exception) -> Response:
@@ -47,10 +47,10 @@ def on_error(request: Request, error: Exception) -> Response:
 
 
 class Guard:
-    """ASGI middleware that converts each error of a route to a response.
+    """ASGI middleware that converts every error of a route to a response.
 
-    An exception that reached the server would make it close the connection, and a client would lose its next
-    request.
+    If an exception reached the server, the server would close the connection and the client would lose its
+    next request.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -90,9 +90,9 @@ class Guard:
 class KeyRequired:
     """ASGI middleware that requires `Authorization: Bearer KEY` or `X-Api-Key: KEY`.
 
-    The second header is for callers behind the Kubernetes API server's proxy, which removes Authorization.
-    The key of a launch (keys.py) assigns each request to that launch. The key of a project gives access only
-    to that project (scopes.py).
+    X-Api-Key is for requests through the Kubernetes API server's proxy, which removes Authorization. A
+    request with the key of a launch (keys.py) is assigned to that launch. The key of a project gives access
+    only to that project (scopes.py).
     """
 
     def __init__(self, app: ASGIApp, key: str) -> None:

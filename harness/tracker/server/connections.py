@@ -1,8 +1,8 @@
-"""Close connections that send no request, or never complete the head of one.
+"""Close connections that send no request, or never complete the head of a request.
 
-uvicorn has a timeout for connections between two requests, but none before the first request or within a
-request's head. A thousand such connections would use up all file descriptors. uvicorn's native parser has no
-limit for the size of a head either.
+uvicorn has a timeout for connections between two requests, but none before the first request or within the
+head of a request. A thousand such connections would use up all file descriptors. uvicorn's native parser does
+not limit the size of the head either.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from harness.tracker.api.bodies import WHOLE
 
 HEAD_SECONDS = 20.0
-"""The longest time from a new connection, or from a request's first byte, to the end of the request's
-head."""
+"""The maximum time in seconds from a new connection, or from a request's first byte, to the end of the
+request's head."""
 HEAD_MOST = 64 << 10
-"""The most bytes of a request outside its body: its head, and the framing of its chunks."""
+"""The maximum number of bytes of a request outside its body: the head, and the framing of chunks."""
 FRAMES = 8
-"""The most bytes of framing per byte of the body. A chunk of one byte has six."""
+"""The maximum number of framing bytes per byte of the body. A chunk of one byte has six framing bytes."""
 SPARE = 128
 """File descriptors reserved for the database, files and threads."""
 
 
 def raise_limit() -> int:
-    """Raise the limit of file descriptors to the maximum. Return the number of connections that fit."""
+    """Raise the limit of file descriptors to the maximum. Return the number of connections it allows."""
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = 65536 if most == resource.RLIM_INFINITY else min(most, 65536)
     resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
@@ -35,10 +35,10 @@ def raise_limit() -> int:
 
 
 class Joined:
-    """A transport that sends the head of a response together with the first part of its body.
+    """A transport that sends the head of a response together with the first part of the body.
 
-    uvicorn writes them separately. A second system call costs as much as the rest of a small response, and
-    each system call releases the GIL, which other threads may then keep for long.
+    uvicorn writes head and body separately. A second system call would double the time of a small response.
+    Each system call also releases the GIL, and other threads might then hold the GIL for a long time.
     """
 
     def __init__(self, transport: asyncio.Transport, loop: asyncio.AbstractEventLoop) -> None:
@@ -54,7 +54,7 @@ class Joined:
             data, self._head = self._head + data, b""
         elif data.startswith(b"HTTP/1.1 ") and len(data) < HEAD_MOST:
             self._head = data
-            self._loop.call_soon(self._send)  # for a response without a body, such as to HEAD
+            self._loop.call_soon(self._send)  # This sends a response without a body, for example to HEAD.
             return
         self._transport.write(data)
 
@@ -72,11 +72,11 @@ class Connection(HttpToolsProtocol):
     """A connection with a deadline for each request's head."""
 
     most = 1024
-    """The most connections. A further one closes the oldest connection that waits for a request's head."""
-    _waiting: dict[Connection, None] = {}  # noqa: RUF012 # of all connections, by age
+    """The maximum number of connections. A further connection closes the oldest one that waits for a head."""
+    _waiting: dict[Connection, None] = {}  # noqa: RUF012 # Shared by all connections, oldest first.
     _late: asyncio.TimerHandle | None = None
     _unread = 0
-    """Received bytes of the current request without those of its body and of its framing."""
+    """Received bytes of the current request, without the body and the allowed framing."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         joined = Joined(cast("asyncio.Transport", transport), self.loop)
@@ -104,7 +104,7 @@ class Connection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         if self.parser.should_upgrade():
-            # The parser would not read the body, and the server could respond 200 to rows that it never read.
+            # The parser would not read the body, so the server could respond 200 without reading the rows.
             self.send_400_response("This server speaks HTTP/1.1 alone: send no Upgrade header.")
         else:
             super().on_headers_complete()

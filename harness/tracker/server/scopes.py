@@ -1,7 +1,7 @@
-"""The requests that a project's key permits. All others are refused.
+"""Check which requests a project's key permits. All other requests are rejected.
 
-Reads and rows are checked by their path, query and headers, before the route runs. Requests with a run in
-their body are checked when the run is looked up (runs.find), in the transaction that writes it.
+Read requests and ingest requests are checked by path, query and headers, before the route runs. If a request
+has a run in its body, it is checked when the run is looked up (runs.find), in the transaction that writes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ READS = frozenset(
     )
 )
 BY_PROJECT = frozenset({"/api/runs/list", "/api/runs/metric-names", "/api/runs/leaderboard"})
-"""Reads without a run. They need the project's name."""
+"""Read requests that name no run, so they must name the project."""
 BY_NOTHING = frozenset({"/api/runs/auth/validate", "/api/runs/projects"})
 ROWS = ("/ingest/metrics", "/ingest/logs", "/ingest/data", "/files")
 JUDGED_LATER = frozenset(
@@ -39,8 +39,8 @@ BY_DISPLAY_ID = f"{DETAILS}by-display-id/"
 async def check(request: Request, project: str) -> None:
     """Check a request with a project's key.
 
-    Raises Refused 403 for a request outside the project, and 404 for runs of other projects, as if they did
-    not exist.
+    Raises Refused 403 if the key does not permit the request, and 404 for runs of other projects, as if these
+    runs did not exist.
     """
     named = request.query_params.getlist("projectName")
     named += [one for one in [request.headers.get("x-project-name")] if one]
@@ -52,7 +52,7 @@ async def check(request: Request, project: str) -> None:
 
 
 def _runs(request: Request, named: bool) -> Sequence[int]:
-    """Return the runs that a request names. Raises Refused 403."""
+    """Return the runs that a request names. Raises Refused 403 if the key does not permit the request."""
     path, query = request.scope["path"], request.query_params
     if request.method == "POST" and path in JUDGED_LATER:
         return []

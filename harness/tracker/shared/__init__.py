@@ -1,1 +1,1 @@
-"""Code shared by the server and its clients: keys, ids, links, blocks of rows, requests and refusals."""
+"""Code shared by the server and its clients: keys, ids, links, blocks of rows, requests and errors."""

@@ -1,8 +1,8 @@
 """Points in columns. All points of one request form one block, which is one row in the database.
 
-A block contains the names of its metrics, and for each point in arrival order a step, a client time and a
-value. `which` contains the index of each point's metric. It is None if the metrics alternate in a fixed
-order, as in lines that all log the same names. On disk, the columns follow one another as little-endian
+A block contains the names of its metrics. For each point, in arrival order, it contains a step, a client time
+and a value. `which` contains the index of each point's metric. It is None if the metrics alternate in a fixed
+order, for example if all lines log the same names. On disk, the columns follow one another as little-endian
 64-bit numbers, and `which` as 32-bit numbers. NaN and infinities are stored like other values.
 """
 
@@ -21,12 +21,12 @@ assert sys.byteorder == "little", "blocks are copied to the disk as they are in 
 assert array("I").itemsize == 4
 Number = TypeVar("Number", int, float)
 WORD = 8
-"""Bytes of a step, a time or a value."""
+"""The size of a step, a time or a value, in bytes."""
 
 
 @dataclass(frozen=True)
 class Block:
-    """Points in arrival order."""
+    """The points of one block, in arrival order."""
 
     names: tuple[str, ...]
     steps: array[int]
@@ -39,7 +39,7 @@ class Block:
 
     @property
     def title(self) -> str:
-        """Return the names in the database's format."""
+        """Return the names of the metrics in the format of the database."""
         return title(self.names)
 
     def packed(self) -> bytes:
@@ -71,7 +71,7 @@ def title(names: Sequence[str]) -> str:
 
 
 def shape_of(db: sqlite3.Connection, run: int, title: str) -> int:
-    """Return the id of a run's list of metric names. The list is inserted if it is new."""
+    """Return the id of a list of metric names of a run. If the list is new, insert it."""
     db.execute("INSERT OR IGNORE INTO shapes (run_id, names) VALUES (?, ?)", (run, title))
     query = "SELECT id FROM shapes WHERE run_id = ? AND names = ?"
     shape: int = db.execute(query, (run, title)).fetchone()[0]
@@ -79,7 +79,7 @@ def shape_of(db: sqlite3.Connection, run: int, title: str) -> int:
 
 
 def of_rows(rows: Sequence[tuple[str, int, int, float]]) -> Block:
-    """Return the block of (name, step, time_ms, value) rows."""
+    """Return a block with the given (name, step, time_ms, value) rows."""
     places: dict[str, int] = {}
     which = array("I", [places.setdefault(row[0], len(places)) for row in rows])
     return Block(
@@ -92,7 +92,7 @@ def of_rows(rows: Sequence[tuple[str, int, int, float]]) -> Block:
 
 
 def of_lines(steps: array[int], times: array[int], data: Sequence[dict[str, float]]) -> Block:
-    """Return the block of log lines. Each line has a step, a time, and values by metric name."""
+    """Return a block with the points of several lines. Each line has a step, a time, and values by name."""
     values = array("d", chain.from_iterable(map(dict.values, data)))
     shapes = set(map(tuple, data))
     if len(shapes) == 1:
@@ -110,14 +110,14 @@ def of_lines(steps: array[int], times: array[int], data: Sequence[dict[str, floa
 
 
 def in_turn(which: array[int], names: int) -> bool:
-    """Return whether the metrics alternate in a fixed order, each with the same number of points."""
+    """Return whether the metrics alternate in a fixed order, and all have the same number of points."""
     return names == 0 or (
         len(which) % names == 0 and array("I", range(names)) * (len(which) // names) == which
     )
 
 
 def repeated(column: array[int], times: int) -> array[int]:
-    """Return a column with each value repeated `times` times in a row."""
+    """Return a column in which each value is repeated `times` times."""
     if times == 1:
         return column
     result = array("q", bytes(WORD * len(column) * times))
@@ -127,7 +127,7 @@ def repeated(column: array[int], times: int) -> array[int]:
 
 
 def unpacked(names: Sequence[str], points: int, packed: bytes) -> Block:
-    """Return the block with this number of points from its packed bytes."""
+    """Decode the packed bytes of a block that has `points` points."""
     steps, times, values = array("q"), array("q"), array("d")
     end = WORD * points
     steps.frombytes(packed[:end])
@@ -138,7 +138,7 @@ def unpacked(names: Sequence[str], points: int, packed: bytes) -> Block:
 
 
 def extend(into: array[Number], more: array[Number], places: Sequence[int]) -> None:
-    """Append the numbers at these indexes to a column."""
+    """Append the numbers of `more` at the indexes in `places` to the column `into`."""
     if isinstance(places, range):
         into.extend(more[places.start :: places.step])
     else:

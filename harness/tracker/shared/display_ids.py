@@ -1,4 +1,4 @@
-"""Display ids such as UTE-1: the project's prefix and the run's number in the project."""
+"""Display ids such as UTE-1, which consist of a project's prefix and a run's number in the project."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ WORD = re.compile(r"[A-Za-z0-9]+")
 
 
 def prefixes_of(project: str) -> Iterator[str]:
-    """Yield display-id prefixes: initials with letters of the last word, then longer, then with a number.
+    """Yield possible prefixes for a project: "unify-test" → "UTE", "UTES", "UTEST", "UTE2", …
 
-    "unify-test" → "UTE", "UTES", "UTEST", "UTE2", …
+    A prefix consists of the words' initials and more letters of the last word. If all such prefixes are in
+    use, a number follows.
     """
     words: list[str] = WORD.findall(project) or ["RUN"]
     initials = "".join(word[0] for word in words[:3])
@@ -26,15 +27,16 @@ def prefixes_of(project: str) -> Iterator[str]:
 
 
 def free_prefix(db: sqlite3.Connection, project: str) -> str:
-    """Return a prefix that no other project has, so that a display id alone identifies one run."""
+    """Return a prefix that no other project uses, so that a display id identifies exactly one run."""
     taken = {row[0] for row in db.execute("SELECT prefix FROM projects WHERE name <> ?", (project,))}
     return next(one for one in prefixes_of(project) if one not in taken)
 
 
 def find(db: sqlite3.Connection, display_id: str, project: str | None) -> sqlite3.Row:
-    """Return the run with a display id. In an older database, projects may share a prefix: pass `project`.
+    """Return the run with a display id. Pass `project` if projects share a prefix, as in older databases.
 
-    Raises Refused 404 if there is no such run, and 409 if several projects have one and `project` is None.
+    Raises Refused 404 if there is no such run. Raises Refused 409 if several projects have such a run and
+    `project` is None.
     """
     query = "SELECT * FROM runs WHERE display_id = ? AND coalesce(?, project) = project ORDER BY id"
     rows = db.execute(query, (display_id.upper(), project)).fetchall()

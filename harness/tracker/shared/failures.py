@@ -1,7 +1,7 @@
-"""Count unsuccessful requests: those that the tracker failed or refused, and those whose sender disconnected.
+"""Count requests that failed in the tracker, were rejected, or whose sender disconnected.
 
-Only the first kind is the tracker's fault. The counts are in memory, because a full disk could not store
-them.
+Only failures in the tracker are the tracker's fault. The counts are kept in memory, because they could not be
+stored on a full disk.
 """
 
 from __future__ import annotations
@@ -10,18 +10,21 @@ import threading
 from typing import Any
 
 MOST = 100
-"""The most combinations of reason and sender that are counted separately."""
+"""The maximum number of combinations of reason and sender that are counted separately."""
 
 
 class Failures:
-    """The number of requests by reason and sender, with the times of the first and the last one."""
+    """The number of requests by reason and sender, with the times of the first and the last request."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._failures: dict[tuple[Any, ...], dict[str, Any]] = {}
 
     def add(self, reason: str, at: str, **of: Any) -> None:
-        """Count one request. `at` is RFC 3339. After MOST combinations, new ones count as "other"."""
+        """Count one request. `at` is an RFC 3339 time.
+
+        If there are already MOST combinations of reason and sender, further ones are counted as "other".
+        """
         with self._lock:
             key = (reason, *of.values())
             if key not in self._failures and len(self._failures) >= MOST:

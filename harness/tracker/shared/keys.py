@@ -1,8 +1,9 @@
 """API keys of launches and of projects. The client sends its key with every request.
 
-No header of the client distinguishes launches: they may have the same name, step and address, and behind a
-proxy all addresses are equal. The tracker's own key is valid too, and belongs to no launch. The owner of a
-project's key cannot derive another key from it, because it contains an HMAC and not the tracker's own key.
+The key shows which launch sent a request. The client's headers do not, because launches can have the same
+names and steps. Behind a proxy, even their addresses are equal. The tracker's own key is valid too, but
+belongs to no launch. No other key can be derived from a project's key, because it contains an HMAC and not
+the tracker's own key.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ def launch_key(key: str, launch: str) -> str:
 
 
 def project_key(key: str, project: str) -> str:
-    """Return the key of a project, derived from the tracker's own key. It is the same at each call."""
+    """Return the key of a project, derived from the tracker's own key. All calls return the same key."""
     name = base64.urlsafe_b64encode(project.encode()).rstrip(b"=").decode()
     return f"mlpi_p{name}.{_seal(key.encode(), project)}"
 
 
 def launch_of(given: bytes, key: bytes) -> str | None:
-    """Return the launch of a key, "" for the tracker's own key, or None for any other key."""
+    """Return the launch to which a key belongs, "" for the tracker's own key, or None for any other key."""
     rest = _REST.fullmatch(given[len(key) :])
     if not hmac.compare_digest(given[: len(key)], key) or rest is None:
         return None
@@ -49,7 +50,7 @@ def launch_of(given: bytes, key: bytes) -> str | None:
 
 
 def grant_of(given: bytes, key: bytes) -> Grant | None:
-    """Return the permissions of a key, or None for a key that does not belong to this tracker."""
+    """Return the permissions of a key, or None if this tracker does not accept the key."""
     launch = launch_of(given, key)
     if launch is not None:
         return Grant(launch=launch or None)

@@ -1,4 +1,4 @@
-"""The sender of a request, parsers of its values, and the errors that refuse it."""
+"""The sender of a request, parsers for the values in a request, and errors that reject a request."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ WHOLE = re.compile(r"-?\d{1,19}", re.ASCII)
 
 
 def now() -> str:
-    """Return the time as RFC 3339 in UTC with microseconds.
+    """Return the current time as RFC 3339 in UTC with microseconds.
 
-    The tracker's image does not contain harness.core.clock.
+    harness.core.clock is not used, because the tracker's image does not contain it.
     """
     return datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def from_ms(time_ms: int) -> str:
-    """Return a client time in Pluto's format. A time outside the calendar's range stays a number."""
+    """Return a client time in Pluto's format. A time that no date can represent is returned as a number."""
     try:
         moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     except (ValueError, OverflowError, OSError):
@@ -32,14 +32,14 @@ def from_ms(time_ms: int) -> str:
 
 
 class Refused(HTTPException):
-    """Makes the server respond with an error in Pluto's format."""
+    """Raised to reject a request. The server responds with an error in Pluto's format."""
 
     def __init__(self, status: int, reason: str) -> None:
         super().__init__(status, reason)
 
 
 class Busy(Refused):
-    """Makes the server respond with 429 and Retry-After, which Pluto's client honours."""
+    """Raised if the server is busy. The response is 429 with Retry-After, which Pluto's client honours."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(429, reason)
@@ -48,10 +48,10 @@ class Busy(Refused):
 
 @dataclass(frozen=True)
 class Sender:
-    """The sender of a request, from its headers and its address."""
+    """The sender of a request, identified by the request headers and the client address."""
 
     run_id: int
-    """X-Run-Id, or 0 if it is not a number, as in Pluto's ingest."""
+    """The header X-Run-Id, or 0 if its value is not a number, as in Pluto's ingest."""
     run_header: str | None
     name: str | None
     project: str | None
@@ -61,7 +61,7 @@ class Sender:
     only: str | None = None
     """The only project that the request's key can access. None means all projects."""
     process: str | None = None
-    """X-Harness-Process: the process that sent the request, set by the harness's recorder."""
+    """The header X-Harness-Process: the id of the sending process, set by the harness's recorder."""
 
 
 def integer(value: object, name: str) -> int:
@@ -74,12 +74,12 @@ def integer(value: object, name: str) -> int:
 
 
 def loads(text: bytes | str, *, constants: bool = True) -> Any:
-    """Parse JSON. All text from clients is parsed here. NaN and infinities are accepted if `constants`.
+    """Parse JSON from a client. NaN and infinities are accepted if `constants` is true.
 
-    Raises ValueError for invalid JSON, bytes that are not UTF-8, a lone surrogate, which neither the database
-    nor a response can contain, and numbers of thousands of digits.
+    Raises ValueError for invalid JSON, bytes that are not UTF-8, and numbers with thousands of digits. A lone
+    surrogate is invalid too, because neither the database nor a response can contain it.
     """
-    whole = text.decode() if isinstance(text, bytes) else text  # json.loads itself accepts surrogates
+    whole = text.decode() if isinstance(text, bytes) else text  # json.loads accepts surrogates in bytes.
     value = json.loads(whole) if constants else json.loads(whole, parse_constant=_no_constant)
     if "\\u" in whole or not isinstance(text, bytes):
         json.dumps(value, ensure_ascii=False).encode()

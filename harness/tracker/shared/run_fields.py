@@ -1,6 +1,6 @@
 """Read and validate the fields of a create or resume request.
 
-Config and metadata are JSON strings in JSON.
+Config and metadata are strings that contain JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ TAGS_MOST = 50
 
 @dataclass(frozen=True)
 class Attach:
-    """A process that attaches to a run, as described by its metadata."""
+    """A process that attaches to a run, as described by the metadata in its request."""
 
     sender: Sender
     name: str | None = None
@@ -45,14 +45,14 @@ class Create:
     inherit_config: bool
     inherit_tags: bool
     created_at: str | None = None
-    """The start time of a run that is imported from another tracker. None means now."""
+    """The start time of a run that is imported from another tracker. None means the current time."""
     updated_at: str | None = None
 
 
 def document(body: Mapping[str, Any], name: str) -> Any:
-    """Return the parsed value of a field with a JSON string.
+    """Return the parsed value of a field that contains a JSON string.
 
-    Raises Refused 400 for invalid JSON, such as NaN.
+    Raises Refused 400 for invalid JSON, for example NaN.
     """
     value = body.get(name)
     if not isinstance(value, str):
@@ -64,13 +64,16 @@ def document(body: Mapping[str, Any], name: str) -> Any:
 
 
 def moment(body: Mapping[str, Any], name: str) -> str | None:
-    """Return the time of a field in milliseconds, or None without the field. Raises Refused 400 otherwise."""
+    """Return the time in a field with milliseconds, or None if it is missing.
+
+    Raises Refused 400 if the field is not an integer.
+    """
     value = body.get(name)
     return None if value is None else from_ms(integer(value, name))
 
 
 def string(body: Mapping[str, Any], name: str, most: int = 4096) -> str:
-    """Return a string of 1 to `most` characters that is not blank. Raises Refused 400 for any other value."""
+    """Return the string in a field. Raises Refused 400 if it is blank or longer than `most` characters."""
     value = body.get(name)
     if not isinstance(value, str) or not 1 <= len(value) <= most or value.isspace():
         raise Refused(400, f"{name}: expected a string of 1 to {most} characters, not blank")
@@ -90,7 +93,7 @@ def tags(value: object) -> list[str]:
 def merged(into: Any, new: Any) -> Any:
     """Merge `new` into `into` recursively, and return the result.
 
-    Values that are not objects are replaced.
+    Values that are not JSON objects are replaced.
     """
     if isinstance(into, dict) and isinstance(new, dict):
         return {**into, **{key: merged(into[key], new[key]) if key in into else new[key] for key in new}}
@@ -124,7 +127,7 @@ def read_create(body: Mapping[str, Any]) -> Create:
 def read_attach(sender: Sender, new: Create | None = None) -> Attach:
     """Return the process that the metadata describes.
 
-    A missing or invalid field never makes a create fail.
+    If a field is missing or invalid, it is None, so that the create request still succeeds.
     """
     if new is None:
         return Attach(sender, name=sender.name)

@@ -1,6 +1,6 @@
 """Check run ids.
 
-The Pluto client interprets some strings not as a new run's name but as an old run to resume.
+The Pluto client interprets some run ids not as the name of a new run, but as an existing run to resume.
 """
 
 from __future__ import annotations
@@ -12,20 +12,23 @@ from harness.core.errors import UsageError
 
 MOST = 255
 DISPLAY_ID = re.compile(r"[A-Z0-9]{1,4}-\d+\n?")
-"""The client matches with `$`, which accepts one newline at the end."""
+"""A display id. The client's pattern ends with `$`, which also matches before a final newline."""
 
 RunIdKind = Literal["external", "resume-numeric", "resume-display"]
 
 
 def classify_run_id(text: str) -> RunIdKind:
-    """Return whether the client (pluto-ml 0.0.29, sets.py) uses PLUTO_RUN_ID as a name or resumes a run."""
+    """Return how the client (pluto-ml 0.0.29, sets.py) interprets a value of PLUTO_RUN_ID.
+
+    The value is either the name of a run ("external") or a run to resume.
+    """
     if text.isdigit():
         return "resume-numeric"
     return "resume-display" if DISPLAY_ID.fullmatch(text) else "external"
 
 
 def check_run_id(text: str) -> str:
-    """Return the id unchanged. Raises UsageError if a job could not create and share a new run with it."""
+    """Return the run id unchanged. Raises UsageError if a job cannot create and share a new run with it."""
     if not text.strip():
         raise UsageError("PLUTO_RUN_ID is empty", hint="unset it, and the harness generates one")
     if len(text) > MOST:
@@ -43,5 +46,5 @@ def check_run_id(text: str) -> str:
 
 
 def make_run_id(nonce: str) -> str:
-    """Return a run id that no other launch has. Raises UsageError if `nonce` cannot be part of a run id."""
+    """Return a run id that no other launch uses. Raises UsageError if `nonce` cannot be part of a run id."""
     return check_run_id(f"e2e-run-{nonce}")

@@ -1,4 +1,4 @@
-"""Signed links to files that expire, like Pluto's presigned URLs."""
+"""Signed links to files. The links expire, like Pluto's presigned URLs."""
 
 from __future__ import annotations
 

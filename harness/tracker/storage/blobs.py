@@ -1,6 +1,6 @@
-"""Store the bytes of files in a folder beside the database.
+"""Store files in a folder beside the database.
 
-A file is either complete and on disk, or absent.
+The folder never contains an incomplete file under its final name.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import IO
 
 
 class Blobs:
-    """A folder of files by token. Incomplete files of a killed process are deleted at the next start."""
+    """A folder with files by token. Incomplete files of a killed server are deleted at the next start."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -23,12 +23,12 @@ class Blobs:
             left.unlink()
 
     def path(self, token: str) -> Path:
-        """Return the path of a token's file, which may not exist. The route accepts no slash in a token."""
+        """Return the path of a token's file, even if it does not exist. Tokens contain no slash."""
         return self._folder / token.lstrip(".")
 
     @contextmanager
     def writing(self) -> Iterator[IO[bytes]]:
-        """Provide a new temporary file. It is deleted after the block unless `keep` was called."""
+        """Provide a new temporary file. The file is deleted after the block unless `keep` was called."""
         with NamedTemporaryFile(dir=self._folder, prefix=".", delete=False) as file:
             try:
                 yield file
@@ -36,7 +36,7 @@ class Blobs:
                 Path(file.name).unlink(missing_ok=True)
 
     def keep(self, file: IO[bytes], token: str) -> None:
-        """Flush a file to disk and rename it atomically to its final name."""
+        """Flush a temporary file to disk, and rename it atomically to its final name."""
         file.flush()
         os.fsync(file.fileno())
         Path(file.name).rename(self.path(token))

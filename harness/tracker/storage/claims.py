@@ -1,6 +1,6 @@
-"""Record the writers of each run, and the launches that claimed its id before they started.
+"""Record the writers of each run, and the launches that claimed the run's id before they started.
 
-A claim reserves a run id for a launch before the launch has written to the run, and after it has ended.
+A claim reserves a run id for a launch, even before the launch has written to the run and after it has ended.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ _AGAIN = (
 
 
 def note(db: sqlite3.Connection, run_id: int, kind: str, sender: Sender, rows: int = 1) -> None:
-    """Count a request that wrote to a run, by its kind and its sender."""
+    """Count a request that wrote to a run, by the request's kind and sender."""
     at = now()
     statements.insert(db, _WRITER, [(run_id, kind, *_whose(sender), 1, rows, at, at)], _AGAIN)
 
 
 def note_all(db: sqlite3.Connection, kind: str, requests: Iterable[tuple[Sender, int]], at: str) -> None:
-    """Count several requests, given as (sender, number of rows). The senders name the runs."""
+    """Count several requests, given as (sender, number of rows). Their runs are given by `sender.run_id`."""
     totals: dict[tuple[Any, ...], list[int]] = {}
     for sender, rows in requests:
         count = totals.setdefault((sender.run_id, kind, *_whose(sender)), [0, 0])
@@ -42,7 +42,7 @@ def _whose(sender: Sender) -> tuple[str, str, str, str]:
 def claim(
     db: sqlite3.Connection, project: str, external_id: str, launch: str, shared: bool
 ) -> dict[str, Any]:
-    """Claim a run id for a launch. If it is claimed or has a run, the claim is granted only if `shared`."""
+    """Claim a run id for a launch. If it is claimed or in use, grant the claim only if `shared` is true."""
     at = now()
     held = db.execute(
         "SELECT launch, at FROM claims WHERE project = ? AND external_id = ? AND launch <> ? ORDER BY at",
@@ -63,7 +63,7 @@ def claim(
 
 
 def release(db: sqlite3.Connection, launch: str) -> None:
-    """Delete the claims of a launch on run ids to whose runs it wrote nothing."""
+    """Delete a launch's claims of run ids, except for runs to which the launch has written."""
     db.execute(
         "DELETE FROM claims WHERE launch = ? AND NOT EXISTS ("
         "SELECT 1 FROM runs JOIN writers ON run_id = runs.id"
@@ -74,7 +74,7 @@ def release(db: sqlite3.Connection, launch: str) -> None:
 
 
 def writers(db: sqlite3.Connection, run_ids: list[int]) -> list[dict[str, Any]]:
-    """Return the writers of these runs, and the claims of their ids as kind "claim"."""
+    """Return the writers of these runs. Claims of their run ids are included, with the kind "claim"."""
     ids = ",".join(f"{number:d}" for number in run_ids)
     rows = db.execute(
         f"SELECT * FROM writers WHERE run_id IN ({ids}) UNION ALL"  # noqa: S608

@@ -1,7 +1,7 @@
 """Parse ingest lines, validate them like Pluto's ingest, and store them with their sender.
 
-Lines are processed in order, as in Pluto: those before an invalid line are stored, and the response is 422.
-Rows are stored even if their run does not exist. The audit view shows such orphans.
+Lines are processed in order, as in Pluto. The lines before an invalid line are stored, and the response is
+422. Rows are stored even if their run does not exist. The audit view shows such rows as orphans.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from harness.tracker.shared.requests import Sender, loads, now
 from harness.tracker.storage import claims
 
 MOST = (1 << 63) - 1
-"""SQLite's largest integer. Pluto accepts up to 2**64 - 1 for step and time, but no client reaches that."""
+"""SQLite's largest integer. Pluto accepts steps and times up to 2**64 - 1, which no client reaches."""
 
 ROWS_MOST = 1_000_000
 NAME_MOST = 1024
@@ -31,7 +31,7 @@ Row = tuple[Any, ...]
 
 @dataclass
 class Lines:
-    """The rows of a request up to its first invalid line, and the error of that line."""
+    """The rows of a request before its first invalid line, and the error of the invalid line, if any."""
 
     rows: list[Row] = field(default_factory=list)
     lines: int = 0
@@ -40,7 +40,7 @@ class Lines:
 
 @dataclass
 class Points:
-    """The points of a request up to its first invalid line, and the error of that line."""
+    """The points of a request before its first invalid line, and the error of the invalid line, if any."""
 
     block: blocks.Block = blocks.EMPTY
     lines: int = 0
@@ -48,11 +48,12 @@ class Points:
 
 
 class Line(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """A line of points in the usual form: all values are JSON numbers."""
+    """A line of points in the usual form, in which all values are JSON numbers."""
 
     time: int | float
     step: int | float
-    """With `int` alone, the decoder would accept 1.0 as 1. `_at_once` rejects floats."""
+    """The type includes float, because with `int` alone the decoder would accept 1.0 as 1. `_at_once` rejects
+    floats."""
     data: dict[str, float]
 
 
@@ -60,10 +61,10 @@ _decode = msgspec.json.Decoder(Line).decode
 
 
 def read_points(body: bytes) -> Points:
-    """Parse lines of points, with the native parser if possible, else with `read`.
+    """Parse lines of points with the native parser if possible, else with `read`.
 
-    A test compares both (tests/unit/tracker/test_ingest.py): the native parser accepts nothing that `read`
-    refuses, and returns the same values.
+    A test compares both parsers (tests/unit/tracker/test_ingest.py). The native parser accepts nothing that
+    `read` rejects, and returns the same values.
     """
     points = _at_once(body)
     if points is None:
@@ -73,10 +74,10 @@ def read_points(body: bytes) -> Points:
 
 
 def _at_once(body: bytes) -> Points | None:
-    """Return the points, or None if any line is not in the usual form."""
+    """Return the points, or None if a line is not in the usual form."""
     try:
         lines = [_decode(line) for line in body.split(b"\n") if line]
-        # A float raises TypeError here, as it should.
+        # A float raises TypeError here, so that `read` parses the lines.
         steps: array[int] = array("q", [line.step for line in lines])  # type: ignore[misc]
         times: array[int] = array("q", [line.time for line in lines])  # type: ignore[misc]
     except (msgspec.MsgspecError, ValueError, TypeError, OverflowError, RecursionError):
@@ -90,7 +91,7 @@ def _at_once(body: bytes) -> Points | None:
 
 
 def quick_rows(line: bytes) -> list[Row]:
-    """Return the rows of one line, parsed by the native parser if possible, else by `point_rows`."""
+    """Parse one line with the native parser if possible, else with `point_rows`. Return its rows."""
     try:
         one = _decode(line)
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -118,7 +119,7 @@ def read(body: bytes, rows_of: Callable[[bytes], list[Row]]) -> Lines:
 
 
 def point_rows(text: bytes) -> list[Row]:
-    """Return (name, step, time_ms, value) for each value of a `{"time", "step", "data": {name: number}}`."""
+    """Parse a line `{"time", "step", "data": {name: value}}` to rows (name, step, time_ms, value)."""
     line = _object(text)
     _only(line, {"time", "step", "data"})
     time_ms, step, data = _whole(line, "time"), _whole(line, "step"), line.get("data")
@@ -133,7 +134,7 @@ def point_rows(text: bytes) -> list[Row]:
 def _number(name: str, value: object) -> float:
     """Return a value as a float.
 
-    A value that is not finite may be null or a word, as other languages write it.
+    A value that is not finite can also be null or one of WORDS, as written by other languages.
     """
     if type(value) is float or type(value) is int:
         return float(value)
@@ -155,7 +156,7 @@ def _name(name: str) -> str:
 
 
 def log_rows(text: bytes) -> list[Row]:
-    """Return the row (time_ms, message, line_number, log_type) of a line."""
+    """Parse a log line to the row (time_ms, message, line_number, log_type)."""
     line = _object(text)
     _only(line, {"time", "message", "lineNumber", "logType", "step"})
     kind = line.get("logType") or "INFO"
@@ -163,7 +164,7 @@ def log_rows(text: bytes) -> list[Row]:
 
 
 def data_rows(text: bytes) -> list[Row]:
-    """Return the row (time_ms, step, log_name, data_type, data) of a histogram, table, graph or string."""
+    """Parse a line with a histogram, table, graph or string to (time_ms, step, log_name, data_type, data)."""
     line = _object(text)
     _only(line, {"time", "data", "dataType", "logName", "step"})
     step = 0 if line.get("step") is None else _whole(line, "step")
@@ -190,7 +191,7 @@ def keep_data(db: sqlite3.Connection, sender: Sender, lines: Lines) -> None:
 
 
 def keep_request(db: sqlite3.Connection, kind: str, sender: Sender, lines: Lines) -> int:
-    """Store the sender and the time of a request, even if it has an error. Return the request's id."""
+    """Store the sender and the time of a request, even if it has an invalid line. Return the request's id."""
     request = db.execute(
         "INSERT INTO requests (kind, run_id, run_header, sender, project, peer, received_at, rows, error,"
         " launch) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",

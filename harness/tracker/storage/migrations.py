@@ -1,4 +1,4 @@
-"""Migrate a database from an earlier version to the current one, each step in one transaction."""
+"""Migrate a database from an earlier version to the current version, with one transaction per step."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from harness.tracker.shared import blocks
 from harness.tracker.storage.schema import BLOCKS, CLAIMS, WRITERS
 
 MOST = 1_000_000
-"""The most points of a block."""
+"""The maximum number of points in a block."""
 Piece = tuple[int, int, int | None]
-"""First and last id of points, and the request that sent them, if it is known."""
+"""(first id, last id, request) of consecutive points. The request is None if it is not known."""
 
 
 def migrate(db: sqlite3.Connection, found: int) -> int:
-    """Apply every step from version `found` on. Return the resulting version."""
+    """Apply all steps that a database of version `found` needs. Return the resulting version."""
     while found in STEPS:
         db.execute("BEGIN IMMEDIATE")
         STEPS[found](db)
@@ -28,7 +28,7 @@ def migrate(db: sqlite3.Connection, found: int) -> int:
 
 
 def _to_2(db: sqlite3.Connection) -> None:
-    """Add the launch to several tables, and the tables of writers and claims."""
+    """Add the column `launch` to several tables, and add the tables of writers and claims."""
     _run(db, "ALTER TABLE attachments ADD COLUMN launch TEXT")
     _run(db, "ALTER TABLE requests ADD COLUMN launch TEXT")
     _run(db, "ALTER TABLE status_events ADD COLUMN launch TEXT")
@@ -38,7 +38,7 @@ def _to_2(db: sqlite3.Connection) -> None:
 
 
 def _to_3(db: sqlite3.Connection) -> None:
-    """Convert the points from one row each to blocks, one for the points of each request."""
+    """Convert points from one row per point to one block per request."""
     _run(db, BLOCKS)
     for first, last, request in list(_pieces(db)):
         rows = db.execute(
@@ -51,10 +51,10 @@ def _to_3(db: sqlite3.Connection) -> None:
 
 
 def _to_4(db: sqlite3.Connection) -> None:
-    """Add the process that a request names."""
+    """Add the column `process` to the tables of attachments and writers."""
     _run(db, "ALTER TABLE attachments ADD COLUMN process TEXT")
     if "process" in {row[1] for row in db.execute("PRAGMA table_info(writers)")}:
-        return  # An earlier step of this run created the table with the column.
+        return  # `_to_2` has just created the table, with the column.
     _run(db, f"ALTER TABLE writers RENAME TO writers_3; {WRITERS}")
     old = "run_id, kind, launch, sender, peer, requests, rows, first, last"
     copy = f"INSERT INTO writers ({old}) SELECT {old} FROM writers_3"  # noqa: S608 - names of columns
@@ -62,7 +62,7 @@ def _to_4(db: sqlite3.Connection) -> None:
 
 
 def _pieces(db: sqlite3.Connection) -> Iterator[Piece]:
-    """Yield the range of points of each request, and the ranges between them without a known request."""
+    """Yield the range of points of each request, and the ranges of points whose request is not known."""
     after = 0
     query = "SELECT first_id, last_id, id FROM requests WHERE last_id IS NOT NULL ORDER BY last_id"
     for first, last, request in db.execute(query):
@@ -86,7 +86,7 @@ def _keep(
 
 
 def _run(db: sqlite3.Connection, script: str) -> None:
-    """Execute statements inside the transaction. `executescript` would commit it first."""
+    """Execute statements inside the open transaction. `executescript` would commit the transaction first."""
     for statement in filter(str.strip, script.split(";")):
         db.execute(statement)
 

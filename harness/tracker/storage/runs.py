@@ -1,6 +1,6 @@
-"""Write runs. Each function runs in a transaction of the store's only writer, so there are no races.
+"""Write runs. Each function runs in a transaction of the store's only writer thread, so there are no races.
 
-The meaning of run ids, the effect of a resume and the precedence of statuses are those of Pluto's server.
+Run ids, resume and the precedence of statuses work as in Pluto's server.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from harness.tracker.shared.run_fields import Attach, Create, merged
 from harness.tracker.storage import claims
 
 TERMINAL = {"COMPLETED": 0, "TERMINATED": 1, "CANCELLED": 2, "FAILED": 3}
-"""Terminal statuses and their ranks. Only a higher one replaces another, so a late success hides no
-failure."""
+"""Terminal status → its precedence. Only a status of higher precedence replaces a terminal status, so a late
+success hides no failure."""
 STATUSES = {"RUNNING", *TERMINAL}
 
 
 def find(db: sqlite3.Connection, run_id: object, sender: Sender | None = None) -> sqlite3.Row:
-    """Return the run's row. Raises Refused 404 if it does not exist or the sender's key cannot access it."""
+    """Return a run. Raises Refused 404 if it does not exist or the sender's key cannot access it."""
     row: sqlite3.Row | None = db.execute(
         "SELECT * FROM runs WHERE id = ?", (integer(run_id, "runId"),)
     ).fetchone()
@@ -38,10 +38,10 @@ def _opens(sender: Sender | None, project: str) -> bool:
 
 
 def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3.Row, bool]:
-    """Return the run of (project, external id), and whether it existed. Create it if it does not exist.
+    """Return the run with the given project and external id, and whether it existed. Create it if necessary.
 
-    The ids of a new database start at the current Unix time, so that clients of a lost database cannot write
-    to runs of the new one.
+    In a new database, run ids start at the current Unix time, so that clients of a lost database cannot write
+    to runs of the new database.
     """
     if not _opens(attach.sender, new.project):
         raise Refused(403, f"this key only gives access to project {attach.sender.only}")
@@ -89,7 +89,7 @@ def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3
 
 
 def _inherited(db: sqlite3.Connection, new: Create) -> tuple[Any, list[str]]:
-    """Return config and tags, merged with those of a fork's parent. Raises Refused 404 without the parent."""
+    """Return config and tags, merged with those of the fork's parent. Raises Refused 404 if it is missing."""
     if new.forked_from is None:
         return new.config, new.tags
     query = "SELECT * FROM runs WHERE id = ? AND project = ?"
@@ -106,7 +106,10 @@ def _inherited(db: sqlite3.Connection, new: Create) -> tuple[Any, list[str]]:
 
 
 def resume(db: sqlite3.Connection, body: dict[str, Any], attach: Attach) -> sqlite3.Row:
-    """Resume a run by runId, displayId, or externalId and projectName. Raises Refused 400, 404 or 409."""
+    """Resume a run, given by runId, displayId, or externalId and projectName.
+
+    Raises Refused 400, 404 or 409.
+    """
     if body.get("runId") is not None:
         row = find(db, body["runId"], attach.sender)
     elif body.get("displayId") is not None:
@@ -125,7 +128,7 @@ def resume(db: sqlite3.Connection, body: dict[str, Any], attach: Attach) -> sqli
 
 
 def reopen(db: sqlite3.Connection, run_id: int, attach: Attach, config: Any) -> sqlite3.Row:
-    """Attach to an existing run: set its status to RUNNING and merge the config. Nothing else changes."""
+    """Attach to an existing run. Set its status to RUNNING and merge `config` into its config."""
     row = find(db, run_id)
     at = now()
     if row["status"] in TERMINAL:
@@ -142,7 +145,7 @@ def reopen(db: sqlite3.Connection, run_id: int, attach: Attach, config: Any) -> 
 def set_status(
     db: sqlite3.Connection, run_id: object, status: str, metadata: Any, sender: Sender, at: str | None = None
 ) -> None:
-    """Process a status report. If it cannot replace the current status, it is only added to the history.
+    """Process a status report. If the status cannot replace the current one, only add it to the history.
 
     `at` is the end time of a run that is imported from another tracker.
     """
@@ -160,7 +163,7 @@ def set_status(
 
 
 def heartbeat(db: sqlite3.Connection, run_id: object, sender: Sender) -> str:
-    """Record a heartbeat of a process of the run. Return the run's status."""
+    """Record a heartbeat from a process of the run. Return the run's status."""
     row = find(db, run_id, sender)
     claims.note(db, row["id"], "heartbeat", sender)
     db.execute("UPDATE runs SET heartbeat_at = ? WHERE id = ?", (now(), row["id"]))
@@ -170,7 +173,7 @@ def heartbeat(db: sqlite3.Connection, run_id: object, sender: Sender) -> str:
 def update(
     db: sqlite3.Connection, run_id: object, sender: Sender, *, tags: Any = None, config: Any = None
 ) -> None:
-    """Replace the tags, or merge `config` into the run's config."""
+    """Replace the run's tags, or merge `config` into the run's config."""
     row = find(db, run_id, sender)
     claims.note(db, row["id"], "config" if tags is None else "tags", sender)
     if tags is not None:

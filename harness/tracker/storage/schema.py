@@ -1,10 +1,11 @@
-"""The tracker's tables.
+"""The tables of the tracker's database.
 
-Points are raw: every accepted value is stored, even if it was sent twice. The points of a request are one row
-of `blocks` (blocks.py): the points `first_id` to `last_id` in arrival order. Their sender is in `requests`.
-`shapes` has the distinct lists of metric names of a run's blocks. `writers` counts the requests that wrote to
-a run, by kind and sender. `launch` is the launch of the request's key (keys.py), NULL or "" for none.
-`process` is the process that a request names (`X-Harness-Process`), NULL or "" for none.
+Points are raw, which means that every accepted value is stored, even if it was sent twice. The points of a
+request form one row of `blocks` (blocks.py), with the points `first_id` to `last_id` in arrival order. Their
+sender is in `requests`. `shapes` contains the distinct lists of metric names of a run's blocks. `writers`
+counts the requests that wrote to a run, by kind and sender. `launch` is the launch to which the request's key
+belongs (keys.py). `process` is the process that a request names (`X-Harness-Process`). Both columns are NULL
+or "" if there is no value.
 """
 
 from __future__ import annotations

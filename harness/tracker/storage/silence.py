@@ -1,9 +1,9 @@
 """Show a running run without a sign of life as FAILED, after the timeouts of hosted Pluto.
 
-This status is computed when a run is read, and never stored. A silent run that continues is RUNNING again, a
-status that the run reports takes precedence, and the audit view, on which verdicts are based, has the history
-as reported. Signs of life are heartbeats, points, and any other change of a run. A tracker that is down
-receives none, so the timeout starts at the tracker's start at the earliest.
+This status is computed when a run is read, and never stored. If the run continues, it is RUNNING again. A
+status that the run reports takes precedence. Verdicts are not affected, because the audit view contains the
+history as reported. Signs of life are heartbeats, points, and any other change of a run. A stopped tracker
+cannot receive signs of life, so the timeout starts at the tracker's start at the earliest.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import sqlite3
 from datetime import UTC, datetime
 
 HEARTBEAT_SECONDS = 150
-"""The timeout after the last sign of life of a run that has sent heartbeats."""
+"""The timeout after the last sign of life, for a run that has sent heartbeats."""
 NEVER_BEAT = 12
-"""The factor of the timeout for a run that never sent a heartbeat: 30 minutes."""
+"""The factor by which the timeout is longer for a run that never sent a heartbeat: 30 minutes by default."""
 REASON = {"reason": "heartbeat-timeout"}
 VIEW = """
 CREATE TEMP VIEW seen AS SELECT
@@ -34,16 +34,17 @@ FROM (
 
 
 def make_view(db: sqlite3.Connection, opened: datetime, seconds: float) -> None:
-    """Create the view `seen` on a connection: the table of runs, with `silent` and the resulting status.
+    """Create the view `seen` on a connection. It shows the runs, with the column `silent` and their status.
 
-    `opened` is the start time of the tracker. `seconds` replaces HEARTBEAT_SECONDS; with 0, no run is silent.
+    `opened` is the start time of the tracker. `seconds` replaces HEARTBEAT_SECONDS. If it is 0, no run is
+    silent.
     """
 
     def is_silent(last: str, beats: int) -> bool:
         limit = seconds if beats else seconds * NEVER_BEAT
         try:
             since = max(datetime.fromisoformat(last), opened)
-        except (ValueError, TypeError):  # a time from a client outside the calendar's range
+        except (ValueError, TypeError):  # A client sent a time that no date can represent.
             return False
         return 0 < limit < (datetime.now(UTC) - since).total_seconds()
 

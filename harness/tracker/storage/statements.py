@@ -1,7 +1,7 @@
 """Insert many rows with few statements.
 
-Each statement releases the GIL and then waits until the event loop releases it, so the cost of a write is
-determined by the number of statements.
+Each statement releases the GIL and must then wait until the event loop releases the GIL. The time of a write
+therefore depends on the number of statements.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 AT_ONCE = (64, 32, *range(16, 0, -1))
-"""The possible numbers of rows in one statement: few enough that SQLite caches each prepared statement."""
+"""The possible numbers of rows in one statement. They are few, so SQLite caches all prepared statements."""
 
 
 def insert(db: sqlite3.Connection, into: str, rows: Sequence[tuple[Any, ...]], after: str = "") -> None:
-    """Insert rows. `into` is the SQL before the values, `after` the SQL after them."""
+    """Insert rows. `into` is the SQL before the values, and `after` is the SQL after the values."""
     for some in _parts(rows):
         one = f"({','.join('?' * len(some[0]))})"
         db.execute(into + ",".join([one] * len(some)) + after, [value for row in some for value in row])

@@ -1,8 +1,8 @@
-"""The SQLite database. One thread writes in groups, and requests are answered after their group is on disk.
+"""The SQLite database. One thread commits writes in groups. A request gets its response after the commit.
 
-A transaction includes all writes that wait when it begins, so one fsync serves many ranks. A write that fails
-is rolled back alone (by a savepoint). A SIGKILL at any moment loses no write that was answered. With
-synchronous=FULL, a power failure loses none either.
+A transaction includes all writes that are waiting when it begins, so one fsync serves many ranks. If a write
+fails, only this write is rolled back (by a savepoint). After the response, a write cannot be lost by SIGKILL
+or, with synchronous=FULL, by a power failure.
 """
 
 from __future__ import annotations
@@ -30,23 +30,23 @@ T = TypeVar("T")
 Work = tuple[Callable[[sqlite3.Connection], Any] | Sent, "asyncio.Future[Any]"]
 Outcome = tuple["asyncio.Future[Any]", Any, "BaseException | None"]
 GROUP = 256
-"""The number of writes at which a transaction is closed to further writes."""
+"""The number of writes after which a transaction accepts no further writes."""
 QUEUE = 4096
-"""The most waiting writes. Further writes are refused, and their senders retry later."""
+"""The maximum number of waiting writes. Further writes are rejected, and their senders retry later."""
 QUERY_SECONDS = 60.0
-"""The longest time of a query."""
+"""The time limit of a query, in seconds."""
 
 
 class Full(Exception):
-    """QUEUE writes are waiting."""
+    """Raised if QUEUE writes are already waiting."""
 
 
 class Slow(Exception):
-    """A query took longer than QUERY_SECONDS."""
+    """Raised if a query takes longer than QUERY_SECONDS."""
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """Return a connection with WAL and synchronous=FULL. Transactions are explicit."""
+    """Return a connection that uses WAL, synchronous=FULL and explicit transactions."""
     db = sqlite3.connect(path, timeout=30, isolation_level=None, check_same_thread=False)
     db.row_factory = sqlite3.Row
     mode = db.execute("PRAGMA journal_mode=WAL").fetchone()[0]
@@ -92,21 +92,21 @@ class Store:
         self._writer.start()
 
     async def write(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` inside a transaction. Return its result after the commit.
+        """Call `work` inside a transaction. Return its result after the commit.
 
-        Raises Full, and any exception of `work`.
+        Raises Full, and any exception that `work` raises.
         """
         return cast("T", await self._queued(work))
 
     async def keep(self, sent: Sent) -> None:
-        """Store the points of a request. Return after the commit. Raises Full."""
+        """Store the points of a request, and return after the commit. Raises Full."""
         await self._queued(sent)
 
     async def _queued(self, work: Callable[[sqlite3.Connection], Any] | Sent) -> Any:
         """Queue a write, and wait for its result.
 
-        Writes of one iteration of the event loop are passed to the writer together, so that it wakes only
-        once and commits them together.
+        Writes of one iteration of the event loop are passed to the writer thread together, so that the thread
+        wakes up only once and commits them together.
         """
         if self._waiting >= QUEUE:
             raise Full
@@ -123,14 +123,14 @@ class Store:
         self._together = []
 
     async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` with a read connection in a thread. It reads a consistent snapshot.
+        """Call `work` in a thread, with a connection that reads a consistent snapshot.
 
         Raises Slow after QUERY_SECONDS.
         """
         return await asyncio.get_running_loop().run_in_executor(self._readers, self._read, work)
 
     async def scan(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` like `read`, but in other threads, for work that may read a million points."""
+        """Call `work` like `read`, but in separate threads, for queries that can read a million points."""
         return await asyncio.get_running_loop().run_in_executor(self._scanners, self._read, work)
 
     @property
@@ -202,13 +202,13 @@ class Store:
             self._keeper.forget()
             outcomes = [(done, None, error) for _, done in group]
         for loop, some_outcomes in groupby(outcomes, lambda outcome: outcome[0].get_loop()):
-            with suppress(RuntimeError):  # The event loop has ended, so nobody waits.
+            with suppress(RuntimeError):  # If the event loop has ended, nobody waits for the result.
                 loop.call_soon_threadsafe(self._tell, list(some_outcomes))
 
     def _tell(self, outcomes: list[Outcome]) -> None:
         """Set the results of writes.
 
-        Runs in their event loop, in one call, because a call for each is slower.
+        The event loop of the writes calls this once for all results, because a call per result is slower.
         """
         for done, result, failure in outcomes:
             self._waiting -= 1
@@ -220,7 +220,7 @@ class Store:
                 done.set_exception(failure)
 
     def _keep(self, some: list[Work]) -> list[Outcome]:
-        """Store the points of several requests together. If that fails, store each request alone."""
+        """Store the points of several requests together. If that fails, store each request separately."""
         together = [work for work, _ in some if isinstance(work, Sent)]
         _, _, failure = self._one((lambda db: self._keeper.keep(db, together), some[0][1]))
         if failure is None:
@@ -231,7 +231,7 @@ class Store:
         return [outcome for one in some for outcome in self._keep([one])]
 
     def _one(self, item: Work) -> Outcome:
-        """Run one write. If it fails, only this write is rolled back."""
+        """Execute one write. If it fails, roll back only this write."""
         work, done = item
         assert not isinstance(work, Sent)
         self._db.execute("SAVEPOINT one")

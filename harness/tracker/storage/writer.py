@@ -1,6 +1,7 @@
-"""Write the points of many requests with few statements, in a transaction of the store's writer.
+"""Write the points of many requests with few statements, in a transaction of the store's writer thread.
 
-There is only one writer, so ids are assigned here: the points of a request have consecutive ids.
+This code assigns the ids, because there is only one writer thread. The points of a request have consecutive
+ids.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from harness.tracker.storage import claims, statements
 from harness.tracker.storage.ingest import Points
 
 SHAPES = 4096
-"""The most shapes whose ids are cached."""
+"""The maximum number of shapes whose ids are cached. A shape is a list of metric names of a run."""
 _REQUEST = (
     "INSERT INTO requests (id, kind, run_id, run_header, sender, project, peer, received_at, rows, error,"
     " first_id, last_id, launch) VALUES "
@@ -26,14 +27,14 @@ _BLOCK = "INSERT INTO blocks (last_id, first_id, run_id, shape_id, request_id, p
 
 @dataclass(frozen=True)
 class Sent:
-    """The points of one request, and their sender."""
+    """The points of one request, and the sender of the request."""
 
     sender: Sender
     points: Points
 
 
 class Keeper:
-    """Writes points. It caches the ids of shapes until `forget`."""
+    """Writes points, and caches the ids of shapes until `forget` is called."""
 
     def __init__(self) -> None:
         self._shapes: dict[tuple[int, str], int] = {}
@@ -43,7 +44,7 @@ class Keeper:
         self._shapes.clear()
 
     def keep(self, db: sqlite3.Connection, group: Sequence[Sent]) -> None:
-        """Write the points of these requests, and their senders."""
+        """Write the points and the senders of these requests."""
         request, point = db.execute(
             "SELECT (SELECT coalesce(max(id), 0) FROM requests),"
             " (SELECT coalesce(max(last_id), 0) FROM blocks)"
