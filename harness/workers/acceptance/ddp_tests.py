@@ -28,7 +28,7 @@ from .limits import Limits
 from .progress import GONE_SECONDS, Diagnosis, Watch, diagnose
 
 HANG_SECONDS = {"quick": 30.0, "full": 120.0}
-"""Mode → seconds without progress after which a rank hangs, far longer than the largest exchange takes."""
+"""Mode → seconds without progress after which a rank hangs, far longer than the largest exchange."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -130,7 +130,7 @@ class Rank:
         self._conclude("it received SIGTERM")
 
     def _conclude(self, error: str) -> None:
-        """End the process. If this is the lowest rank that is alive, first report which ranks are to blame."""
+        """End the process. The lowest rank that is alive first reports which ranks are to blame."""
         if not self._concluding.acquire(blocking=False):
             return
         code = 1

@@ -36,7 +36,7 @@ TERMINATION_BYTES = 3500
 class Emitter:
     """Collects the checks of one report. It is thread-safe.
 
-    If `framed` is true, this process prints frames. Only one rank prints them; another can take over.
+    If `framed` is true, this process prints frames. Only one rank prints them.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Emitter:
         self._code: int | None = None
 
     def say(self, check: Check, *, shown: bool = True) -> None:
-        """Add a check to the report, and print its line unless `shown` is false: the log then has it already."""
+        """Add a check to the report, and print its line. Set `shown` to False if the log has it already."""
         with self._lock:
             self.checks.append(check)
             if shown:

@@ -79,7 +79,7 @@ class Exchanges(OneRank):
             self._judge(name, rows, built)
 
     def _that_fit(self) -> tuple[int, ...]:
-        """Return the smallest size, and those of the larger sizes that fit into the free memory of every rank."""
+        """Return the smallest size, and all larger sizes that fit into the free memory of every rank."""
         import torch
         import torch.distributed as dist
 
@@ -93,7 +93,7 @@ class Exchanges(OneRank):
         return self._sizes[:1] + tuple(size for size in self._sizes[1:] if need(size) <= least)
 
     def _timed(self, exchange: Exchange) -> tuple[int, list[float]]:
-        """Run all iterations. Return the number of wrong elements, and the seconds of the timed iterations."""
+        """Run all iterations. Return the number of wrong elements, and the times in seconds."""
         import torch.distributed as dist
 
         wrong, times = 0, []
