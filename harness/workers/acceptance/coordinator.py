@@ -15,7 +15,7 @@ from .outcome import Result
 from .tested import Group
 
 GRACE = 15.0
-"""Seconds that agents have to respond after a trial's deadline, when they have killed hung processes."""
+"""Seconds that agents have, after a trial's deadline, to kill hung processes and respond."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class Coordinator:
         self._gone: set[int] = set()
         self._trials = 0
         self.names: dict[int, str] = {}
-        """Node rank → name of the Kubernetes node, or host name of the pod if the node's name is unknown."""
+        """Node rank → name of the Kubernetes node, or the agent's host name if NODE_NAME is not set."""
         self.addresses: dict[int, str] = {}
         self.doubled: set[int] = set()
         """Node ranks for which two agents connected, whose results cannot be distinguished."""

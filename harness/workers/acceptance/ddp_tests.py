@@ -28,7 +28,7 @@ from .limits import Limits
 from .progress import GONE_SECONDS, Diagnosis, Watch, diagnose
 
 HANG_SECONDS = {"quick": 30.0, "full": 120.0}
-"""Mode → seconds without progress after which a rank hangs, far longer than the largest exchange."""
+"""Mode → seconds without progress after which a rank counts as hung. All exchanges are far shorter."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -100,7 +100,7 @@ class Rank:
         self._watch.tell("reported", True)
         self._watch.told(
             f"read/{self.ranks}", 1.0
-        )  # Rank 0 may host the store, so the other ranks get time to read from it.
+        )  # Rank 0 can host the store, so the other ranks get time to read from it.
         return code
 
     def _await_report(self) -> int:
@@ -152,7 +152,7 @@ class Rank:
         self._emitter.say(Check(id="ddp.hang", tag="DDP", verdict="FAIL", **about))  # type: ignore[arg-type]
         self._emitter.finish(**self._extra())
         self._watch.tell("reported", True)
-        time.sleep(2.0)  # This process may host the store, and the other ranks still read from it.
+        time.sleep(2.0)  # This process can host the store, and the other ranks still read from it.
 
     def _blame(self) -> tuple[Diagnosis, int]:
         """Return which ranks are to blame, and the lowest rank that is alive, which reports them.

@@ -30,7 +30,7 @@ FILES = {"node": "summary.json", "ddp": "ddp_tests_result.json"}
 EXIT: dict[Verdict, int] = {"PASS": 0, "WARN": 0, "FAIL": 1, "UNKNOWN": 2}
 TERMINATION_LOG = Path("/dev/termination-log")
 TERMINATION_BYTES = 3500
-"""Largest number of bytes to write. Kubernetes keeps 4096 bytes of a termination log."""
+"""Largest size of the termination log in bytes. Kubernetes keeps only 4096 bytes."""
 
 
 class Emitter:
@@ -60,7 +60,7 @@ class Emitter:
         self._code: int | None = None
 
     def say(self, check: Check, *, shown: bool = True) -> None:
-        """Add a check to the report, and print its line. Set `shown` to False if the log has it already."""
+        """Add a check to the report, and print its line unless `shown` is false. Print its frame in any case."""
         with self._lock:
             self.checks.append(check)
             if shown:

@@ -1,4 +1,4 @@
-"""Run the tests of ddp_tests as one rank: collectives, stragglers, pairs of nodes. Rank 0 judges them."""
+"""Run the tests of ddp_tests on one rank (collectives, stragglers, pairs). Rank 0 judges the results."""
 
 from __future__ import annotations
 

@@ -73,7 +73,7 @@ def join(tested: Tested, parts: Sequence[Group]) -> Search[list[Group]]:
 def meet(
     tested: Tested, nodes: Sequence[int], witnesses: Sequence[int], most: int
 ) -> Search[dict[int, dict[int, str]]]:
-    """Pair each node with up to `most` witnesses, one at a time, until it passes.
+    """Test each node with up to `most` witnesses, one at a time, until the node passes.
 
     Return node → witness → outcome.
     """

@@ -24,7 +24,7 @@ SHARES = {"peak": 0.5, "measured": 0.75, "limit": 1.0, "floor": 1.0}
 """Kind of reference value → default of `Row.share`.
 
 0.75 of a measured value is the rule of DCGM's authors. 0.5 of a vendor's peak is the limit below which
-HyperPod replaces hardware: no real load reaches the peak.
+HyperPod replaces hardware. It is below 1 because no real load reaches the peak.
 """
 MAX_BYTES = 128 << 10
 """Largest size of a limits file in bytes, enough for more than a thousand rows."""

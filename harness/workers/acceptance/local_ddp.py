@@ -1,4 +1,4 @@
-"""Run ddp_tests on this container's GPUs, or in two processes on its CPU, and adopt its checks."""
+"""Run ddp_tests on this container's GPUs, or in two processes on its CPU, and yield its checks."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _KNOWN = {field.name for field in fields(Check)}
 
 @dataclass(frozen=True)
 class Ended:
-    """How torchrun ended. `code` is None if it was stopped because its time was up."""
+    """How torchrun ended. `code` is None if torchrun exceeded its time limit and was stopped."""
 
     code: int | None
     lines: tuple[str, ...]
@@ -123,8 +123,8 @@ class LocalDdp:
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of torchrun, without the variables of the pod's job, and with an empty nonce.
 
-    The empty nonce keeps ddp_tests from printing frames, because this process prints a frame for each of
-    their checks. HARNESS_NONCE is not removed, because the recorder would then read the nonce from the pod
+    The empty nonce keeps ddp_tests from printing frames, because this process prints a frame for each check
+    of ddp_tests. HARNESS_NONCE is not removed, because the recorder would then read the nonce from the pod
     (outside.py).
     """
     passed = {

@@ -64,7 +64,7 @@ class Node:
             yield Step(name, "ENV", _one(make))
 
     def _look(self) -> Iterator[Check]:
-        """List the devices, and report the versions. The later sections test these devices."""
+        """List the devices that the later sections test, and report the versions."""
         if self.device == "cpu":
             devices.calm()
             self.extra["versions"] = devices.versions(None)

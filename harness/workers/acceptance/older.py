@@ -13,7 +13,7 @@ _KEY = re.compile(r"([A-Za-z0-9_-]+)\s*=\s*")
 
 
 class LackingError(Exception):
-    """A test needs a feature that this PyTorch lacks. The message names the first version that has it."""
+    """Raised if a test needs a feature that this PyTorch lacks. The message names the needed version."""
 
 
 def lacks(what: str, version: str) -> LackingError:

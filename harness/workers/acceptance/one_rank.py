@@ -14,7 +14,7 @@ TELL_SECONDS = 60.0
 
 
 class OneRank:
-    """One rank of a test. The base class of Exchanges (collectives) and Pairs (pairs of nodes)."""
+    """One rank of a test. This is the base class of Exchanges (collectives) and Pairs (pairs of nodes)."""
 
     def __init__(self, rank: int, ranks: int, device: Device, watch: Watch, emitter: Emitter) -> None:
         self.rank, self.ranks, self.device = rank, ranks, device

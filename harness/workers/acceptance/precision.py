@@ -32,7 +32,7 @@ class Precision:
     u_out: float
     """Bound of the relative error of rounding the result: one epsilon, twice the exact bound."""
     least: float
-    """Smallest positive number of the result's type that keeps its precision."""
+    """Smallest positive normal number of the result's type."""
 
 
 PRECISIONS = {

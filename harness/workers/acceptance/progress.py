@@ -28,7 +28,7 @@ GONE_SECONDS = 3.0
 
 @dataclass(frozen=True)
 class Position:
-    """The progress of a rank. `step` counts the exchanges that the rank entered, including iterations."""
+    """The progress of a rank. `step` counts the exchanges that the rank has entered, in each iteration."""
 
     step: int = 0
     doing: str = "the start"
@@ -122,7 +122,7 @@ class Watch:
         self._move(Position(self._position.step, self._position.doing, False, self._position.beat))
 
     def failed(self, error: str) -> None:
-        """Record that the main thread ended with an error."""
+        """Record that the main thread failed with an error."""
         here = self._position
         self._move(Position(here.step, here.doing, here.inside, here.beat, error))
 
@@ -155,7 +155,7 @@ class Watch:
         self._set(f"accept/{name}", value)
 
     def told(self, name: str, seconds: float) -> Any:
-        """Wait for a value that a rank stores with `tell`. Return None after `seconds` seconds without it."""
+        """Wait until a rank stores a value with `tell`, and return it. Return None after `seconds`."""
         until, key = time.monotonic() + seconds, f"accept/{name}"
         while time.monotonic() < until:
             with suppress(RuntimeError):

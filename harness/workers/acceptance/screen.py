@@ -7,7 +7,7 @@ search.py chooses the groups. With up to 16 nodes it tests every pair. Each tria
 so a hang or a crash ends only that trial. The coordinator writes the report to
 REPORT_DIR/screen/ddp_tests_result.json.
 
-Exit code of node rank 0: 0 if all passed, 1 if a node, a link or a boundary failed, 2 if a result is unknown.
+Exit code of node rank 0: 0 if all passed, 1 if a node, link or boundary failed, 2 if a result is unknown.
 Exit code of the other pods: 1 if the pod's node is accused, 2 if the pod received no verdict, otherwise 0.
 """
 

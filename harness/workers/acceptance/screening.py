@@ -61,7 +61,7 @@ class Screening:
         return outcomes
 
     def _controls(self, wanted: Sequence[Group]) -> list[Group]:
-        """Return groups of good nodes that are otherwise idle in this round, to test for comparison."""
+        """Return groups of good nodes that are idle in this round. Their results are used for comparison."""
         resting = sorted(self._good - {node for group in wanted for node in group})
         controls: list[Group] = []
         for size in sorted({len(group) for group in wanted}):

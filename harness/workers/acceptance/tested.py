@@ -19,7 +19,7 @@ Search = Generator[list[Group], Sequence[Outcome], T]
 
 
 class Exhausted(Exception):
-    """The search has used its budget of tests."""
+    """Raised if the search has used its budget of tests."""
 
 
 @dataclass

@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def document(run: Path, data: Path) -> Found:
-    """Return the document that the judges read."""
+    """Return the document, from which the harness computes the checks of a training."""
     folders = sorted(checkpoint.all_of(run), key=lambda one: one.name.rpartition("-")[2])
     whole: list[tuple[Path, Manifest]] = []
     checkpoints = []
@@ -109,7 +109,7 @@ def _model(folder: Path, manifest: Manifest) -> nn.Module:
 
 
 def _best(run: Path, data: Path) -> Found | None:
-    """Return the target of `best`, the losses in its manifest, and the computed loss. None without `best`."""
+    """Return the target, manifest losses and computed loss of the link `best`, or None without a link."""
     folder = checkpoint.best(run)
     if folder is None:
         return None

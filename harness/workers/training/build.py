@@ -43,7 +43,7 @@ def _use_token() -> None:
 
 
 def gated(error: BaseException | None) -> bool:
-    """Return whether the hub denied access to a gated model, which can be the cause of another error."""
+    """Return whether the error, or one of its causes, is that the hub denied access to a gated model."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if type(error).__name__ == "GatedRepoError":
@@ -54,7 +54,7 @@ def gated(error: BaseException | None) -> bool:
 
 
 def cannot_compile(device: torch.device) -> str:
-    """Return why torch.compile fails on this device, or "". Try it with a small model, backward included."""
+    """Compile a small model and its backward pass. Return the error message, or "" if it works."""
     try:
         # The backward pass needs more than the forward pass: its graph is cut from a graph of both.
         layer = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()).to(device))

@@ -4,7 +4,7 @@
         rank-0/model.safetensors      the weights, equal on every rank
         rank-0/training.pt            the states of the optimizer and the gradient scaler
         rank-K/generators.pt          the states of rank K's random generators
-        manifest.json                 size and SHA-256 of each file, place in the data, world size, losses
+        manifest.json                 size and SHA-256 of each file, position in the data, world size, losses
     OUT/RUN/best                      a link to the checkpoint with the lowest validation loss
     OUT/RUN/best.txt                  the name of that checkpoint, because `kubectl cp` does not copy links
     OUT/RUN/trackers/id               a random identifier of the run (trackers.py)
@@ -36,7 +36,7 @@ BEST, BEST_NAME = "best", "best.txt"
 TRACKERS, IDENTITY = "trackers", "id"
 """The subfolder of a run for trackers.py, and the file in it that identifies the run in the trackers."""
 KEPT = 2
-"""Smallest number of checkpoints to keep. It is not 1, because the newest one can be damaged."""
+"""Smallest number of checkpoints to keep. If the newest is damaged, the one before is used."""
 
 
 @dataclass(frozen=True)
@@ -44,18 +44,18 @@ class Manifest:
     """The manifest of a checkpoint."""
 
     epoch: int
-    """The epoch in which the training continues, from 0."""
+    """The epoch in which the training continues, counted from 0."""
     step: int
     """Completed steps, over all epochs."""
     place: int
-    """Number of sequences of this epoch that were trained on."""
+    """Number of sequences of this epoch that the model was trained on."""
     world: int
     order: dict[str, int]
     """The values that determine the order of the data: seed, sequences, batch, context."""
     options: dict[str, Any] = field(default_factory=dict)
     """All options of the training, by name (options.py)."""
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Path in the folder → size in bytes and sha256."""
+    """Path in the folder → `size` in bytes and `sha256`."""
     losses: dict[str, float] = field(default_factory=dict)
     """The losses known at this step, such as `val/loss`."""
     version: int = VERSION
@@ -114,7 +114,7 @@ def write(path: Path, save: Callable[[Path], object]) -> dict[str, Any]:
 
 
 def complete(partial: Path, manifest: Manifest) -> Path:
-    """Turn the folder with the files of all ranks into a checkpoint. Only one rank must call this."""
+    """Turn the folder with the files of all ranks into a checkpoint. Call this on only one rank."""
     path = partial / MANIFEST
     path.write_text(json.dumps(asdict(manifest), indent=1))
     flush(path)
@@ -129,7 +129,7 @@ def complete(partial: Path, manifest: Manifest) -> Path:
 
 
 def begin(run: Path, manifest: Manifest) -> Path:
-    """Create a new folder for the files of all ranks, and return it. Only one rank must call this.
+    """Create a new folder for the files of all ranks, and return it. Call this on only one rank.
 
     The folder's name is always new. A rank of an earlier attempt that is still alive does not write into it.
     """
@@ -159,7 +159,7 @@ def point_best(run: Path, folder: Path) -> None:
 
 
 def restore_best(run: Path) -> None:
-    """Restore the link `best` from best.txt, if a copy of the run lacks it. Only one rank must call this."""
+    """Restore the link `best` from best.txt, if a copy of the run lacks it. Call this on only one rank."""
     name = run / BEST_NAME
     if name.is_file() and not os.path.lexists(run / BEST):
         folder = run / Path(name.read_text().strip()).name
@@ -174,7 +174,7 @@ def best(run: Path) -> Path | None:
 
 
 def retain(run: Path, kept: int) -> None:
-    """Remove all checkpoints except the newest `kept` and the best one. Only one rank must call this."""
+    """Remove all checkpoints except the newest `kept` and the best one. Call this on only one rank."""
     spared = best(run)
     folders = sorted(all_of(run), key=lambda one: one.name.rpartition("-")[2])
     for folder in folders[: -max(kept, KEPT)]:

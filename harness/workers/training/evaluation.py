@@ -58,7 +58,7 @@ def evaluate(
 
 
 def chunks(stream: Stream, size: int) -> list[range]:
-    """Return the sequence numbers of each chunk. If the last sequence is shorter, it is a separate chunk."""
+    """Return the indices of the sequences in each chunk. A shorter last sequence is a separate chunk."""
     whole = stream.whole
     ranges = [range(first, min(first + size, whole)) for first in range(0, whole, size)]
     return ranges if stream.sequences == whole else [*ranges, range(whole, whole + 1)]

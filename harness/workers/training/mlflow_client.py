@@ -25,7 +25,7 @@ CREATED_SECONDS = 30.0
 
 
 def problem(uri: str) -> str:
-    """Return why ranks on several nodes cannot log to this tracking URI, or "".
+    """Return why ranks on several nodes cannot log to this tracking URI, or "" if they can.
 
     mlflow 3 refuses folders ("maintenance mode"), and ranks that share an SQLite file lock each other out.
     mlflow interprets HOST:PORT as an unknown scheme.
@@ -88,7 +88,7 @@ class Mlflow:
         return [], ""
 
     def artifacts(self, texts: Mapping[str, str], shared: Path) -> None:
-        """Store `texts` (file name → content) and a table of all validations with the run, from rank 0.
+        """Store `texts` (file name → content) and a table of all validations with the run. Only for rank 0.
 
         If the server keeps artifacts in a folder, MLflow's client writes to that path on the client's own
         disk, without an error. Raises ValueError if the folder is not below `shared`, the disk of the

@@ -25,12 +25,12 @@ def permutation(seed: int, epoch: int, count: int) -> Sequence[int]:
 
 
 def steps(count: int, batch: int) -> int:
-    """Return the number of steps of an epoch. The last step may have fewer sequences."""
+    """Return the number of steps of an epoch. The last step can have fewer sequences."""
     return -(-count // batch)
 
 
 def batch_of(seed: int, epoch: int, count: int, first: int, batch: int) -> Sequence[int]:
-    """Return the sequence numbers of the step that begins at position `first` of the epoch."""
+    """Return the indices of the sequences of the step that begins at position `first` of the epoch."""
     return permutation(seed, epoch, count)[first : first + batch]
 
 

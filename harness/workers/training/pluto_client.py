@@ -48,7 +48,7 @@ class Pluto:
         os.environ.setdefault("PLUTO_RUN_ID", f"training-{run}-{identity}")
         self._run: Any = None
         self._rows: dict[int, int] = {}
-        """Number of a point → its row in the client's queue."""
+        """Number of a point → its row id in the client's queue."""
         self._last_row, self._progress, self._waiting = 0, 0.0, 0
 
     def connect(self) -> None:
@@ -88,7 +88,7 @@ class Pluto:
         return left, next((error for error in waiting.values() if error), "")
 
     def close(self, ok: bool) -> None:
-        """End the run if `ok`. Otherwise keep its status, because the next attempt continues the run."""
+        """End the run if `ok` is true. Otherwise keep its status, because the next attempt continues it."""
         if self._run is None:
             return
         if not ok:

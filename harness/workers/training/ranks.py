@@ -31,7 +31,7 @@ class Refused(ValueError):
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process as one rank of the training, and its communication with the other ranks."""
+    """The rank of this process, and its communication with the other ranks."""
 
     rank: int
     world: int
@@ -42,7 +42,7 @@ class Ranks:
         _print(f"[{tag}] rank {self.rank}: {text}\n")
 
     def tell(self, tag: str, text: str) -> None:
-        """Print a line once in each pod, because `kubectl logs` of a Job, for example, selects any pod."""
+        """Print a line once in each pod, because `kubectl logs job/NAME` shows only one of the pods."""
         if os.environ.get("LOCAL_RANK", "0") == "0":
             _print(f"[{tag}] {text}\n")
 
@@ -73,9 +73,9 @@ class Ranks:
 def meet(device: str, meeting: float, timeout: float) -> Ranks:
     """Join the other ranks that torchrun started. Without torchrun, this process is the only rank.
 
-    All ranks must join within `meeting` seconds. Later, a rank waits at most `timeout` seconds in a collective.
-    Raises RuntimeError if a GPU is requested and there is none, or if an all-reduce is wrong. Raises Refused
-    if GLOO_SOCKET_IFNAME does not match the interfaces of this pod.
+    All ranks must join within `meeting` seconds. Later, a rank waits at most `timeout` seconds in a
+    collective. Raises RuntimeError if a GPU is requested and there is none, or if an all-reduce gives a wrong
+    result. Raises Refused if GLOO_SOCKET_IFNAME does not match the interfaces of this pod.
     """
     cuda = torch.cuda.is_available() if device == "auto" else device == "cuda"
     if cuda and not torch.cuda.is_available():
@@ -124,7 +124,7 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
     try:
         code = record(main)()
         if dist.is_initialized():
-            # Rank 0 may host the store that the others still use. Without device_ids, NCCL guesses the GPU.
+            # Rank 0 can host the store that the others still use. Without device_ids, NCCL guesses the GPU.
             cuda = dist.get_backend() == "nccl"
             dist.barrier(device_ids=[torch.cuda.current_device()] if cuda else None)
             if code == 0 and dist.get_rank() == 0 and (ended := os.environ.get("TRAINING_ENDED")):
@@ -153,8 +153,8 @@ def same_bits() -> None:
     """Make GPU computations deterministic. Call this before the first matrix product.
 
     Otherwise the order of the threads affects the sums in the gradients of embeddings and attention, and a
-    resumed run ends with other weights than an uninterrupted one. PyTorch raises RuntimeError for an operation
-    without a deterministic algorithm, with the name of the operation.
+    resumed run ends with other weights than an uninterrupted one. If an operation has no deterministic
+    algorithm, PyTorch raises RuntimeError with its name.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
@@ -171,6 +171,6 @@ def _give_up(seconds: float) -> None:
 
 
 def _print(line: str) -> None:
-    """Write a line in one call. print() writes the newline separately, so lines of different ranks could mix."""
+    """Write a line in one call. print() writes the newline separately, so lines of ranks could mix."""
     sys.stdout.write(line)
     sys.stdout.flush()

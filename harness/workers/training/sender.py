@@ -47,7 +47,7 @@ class Sender:
     def __init__(
         self, client: Client, points: Sequence[Point], say: Callable[[str], None], seconds: float
     ) -> None:
-        """Start to send `points`. `seconds` limits how long the training waits for a tracker that is down."""
+        """Start sending `points`. `seconds` limits how long the training waits for a tracker that is down."""
         self.client, self.seconds = client, seconds
         self._say, self._points = say, list(points)
         self._changed = threading.Condition()
@@ -88,7 +88,7 @@ class Sender:
             return self._trouble
 
     def close(self, ok: bool) -> None:
-        """Stop the thread, and close the run: as complete, if `ok` and all points are acknowledged."""
+        """Stop the thread, and close the run. It is complete if `ok` is true and no point is missing."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()

@@ -1,10 +1,10 @@
-"""Log the values of one run to Pluto, MLflow, both or neither, as environment variables request.
+"""Log the values of one run to Pluto, MLflow, both or neither, depending on environment variables.
 
 Every point arrives once, no matter which process is killed. Before a checkpoint, the ranks wait until the
 trackers have acknowledged all points (`settle`), because a resumed run does not log them again. If a tracker
-is down, the unacknowledged points are written next to the checkpoints, and the next attempt sends them. Points that a
-killed attempt logged after its last checkpoint are logged again: Pluto replaces the values of a step, and
-values that MLflow already has are not sent.
+is down, the unacknowledged points are written next to the checkpoints, and the next attempt sends them.
+Points that a killed attempt logged after its last checkpoint are logged again: Pluto replaces the values of a
+step, and values that MLflow already has are not sent.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Trackers:
     def settle(self, *, last: bool = False) -> int:
         """Wait until all points are acknowledged, or written to the disk for the next attempt.
 
-        Return the number of unacknowledged values over all trackers. Set `last` after the last step.
+        Return the number of unacknowledged values over all trackers. Set `last` to True after the last step.
         """
         unsent = 0
         for sender in self._senders:
@@ -178,4 +178,4 @@ def _identity(folder: Path) -> str:
 
 
 def _silent(text: str) -> None:
-    """Print nothing, because rank 0 prints the text."""
+    """Print nothing. Other ranks than rank 0 use this function, because rank 0 prints the text."""

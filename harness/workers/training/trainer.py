@@ -130,7 +130,7 @@ class Trainer:
         loss = ranks.sum(total) / (len(chosen) * self.train.context)
         if not math.isfinite(loss):
             if math.isfinite(own):
-                ranks.every(None)  # fails when the rank with this loss ends, so that rank reports first
+                ranks.every(None)  # fails when the rank with this loss ends, which reports the error
             raise FloatingPointError(f"the loss of step {self.step} is {loss}: a smaller --lr, or --amp off")
         values = {f"rank{ranks.rank}/train/loss": own} | _taken(ranks.rank, mine)
         if ranks.rank == 0:
@@ -251,7 +251,7 @@ class Trainer:
 
 
 def _taken(rank: int, sequences: Sequence[int]) -> dict[str, float]:
-    """Return metrics that identify the sequences of a rank: count, sum and sum of squares of their numbers.
+    """Return metrics that identify the sequences of a rank: count, sum and sum of squares of indices.
 
     The metrics are exact in float64 if the sum of squares is below 2^53.
     """

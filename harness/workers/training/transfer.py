@@ -38,7 +38,7 @@ from .object_store import Bucket, Failed, Item, located
 
 VERSION = 1
 OWNER = f"{TRACKERS}/{IDENTITY}"
-"""The file with the random identifier of a run. In a bucket, it identifies the run below a prefix."""
+"""The file with the random identifier of a run. In a bucket, it shows which run a prefix holds."""
 MANIFEST_BYTES, SMALL_BYTES = 64 << 20, 4096
 """Largest size in bytes of a manifest, and of best.txt or trackers/id."""
 Found = dict[str, Any]
@@ -85,7 +85,7 @@ def _say(text: str) -> None:
 
 # -- up --------------------------------------------------------------------------------------------------
 def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Found:
-    """Upload a run. Return what was verified in the bucket. Raises Failed, and then keeps sent objects."""
+    """Upload a run. Return what was verified in the bucket. After an error, sent objects stay there."""
     target = Target(*located(url), environment)
     folders, torn = whole_on_disk(run)
     if not folders:
@@ -216,7 +216,7 @@ class Target:
 # -- down ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Stored:
-    """A checkpoint in a bucket: its manifest, parsed and as bytes."""
+    """A checkpoint in a bucket. `text` is its manifest as bytes."""
 
     manifest: Manifest
     text: bytes
@@ -260,7 +260,7 @@ def _manifest(name: str, text: bytes, sizes: Mapping[str, int]) -> Manifest:
 
 
 def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Found:
-    """Download a run, and return a summary of its content. Raises Failed, and then removes all files."""
+    """Download a run, and return a summary. After an error, all downloaded files are removed."""
     if os.path.lexists(run):
         raise Failed(f"{run} is there already, and is never replaced: name another run, or resume that one")
     bucket_name, prefix = located(url)
@@ -268,7 +268,7 @@ def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> F
     torn: list[str] = []
     made = Path(tempfile.mkdtemp(prefix=f".resume-{run.name}-", dir=run.parent))
     try:
-        made.chmod(0o755)  # mkdtemp gives access only to the owner
+        made.chmod(0o755)  # mkdtemp gives access to the owner only
         best = _optional(bucket, f"{prefix}/{BEST_NAME}")
         brought = _brought(bucket, prefix, made, best.decode(errors="replace").strip(), torn, say)
         for name, text in ((OWNER, _optional(bucket, f"{prefix}/{OWNER}")), (BEST_NAME, best)):
