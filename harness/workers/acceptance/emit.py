@@ -60,7 +60,7 @@ class Emitter:
         self._code: int | None = None
 
     def say(self, check: Check, *, shown: bool = True) -> None:
-        """Add a check to the report, and print its line unless `shown` is false. Print its frame in any case."""
+        """Add a check to the report, and print its frame. Print its line too, unless `shown` is false."""
         with self._lock:
             self.checks.append(check)
             if shown:

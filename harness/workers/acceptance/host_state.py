@@ -1,4 +1,4 @@
-"""Judge the environment of a container: shared memory, the limit of locked memory, and the clock."""
+"""Judge the environment of a container: shared memory, the limit for locked memory, and the clock."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def shared_memory(path: Path) -> Check:
 
 
 def judge_room(total: int, free: int) -> Check:
-    """Judge /dev/shm by its total and free bytes."""
+    """Judge the total and the free size of /dev/shm, in bytes."""
     cause = "shm.small" if total < SHM_BYTES else "shm.full" if free < SHM_BYTES else None
     return Check(
         id="env.shm",
@@ -64,12 +64,12 @@ def judge_room(total: int, free: int) -> Check:
 
 
 def memlock() -> Check:
-    """Judge this process's limit of locked memory."""
+    """Judge this process's limit for locked memory."""
     return locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], _rdma_devices())
 
 
 def locked_memory(limit: int, rdma_devices: int) -> Check:
-    """Judge the limit of locked memory. RDMA locks all memory that it sends, so it needs no limit."""
+    """Judge the limit for locked memory. RDMA locks all memory that it sends, so the limit must be off."""
     unlimited = limit == resource.RLIM_INFINITY
     size = "unlimited" if unlimited else f"{limit / 2**20:.3g} MiB"
     devices = (

@@ -32,7 +32,7 @@ _OWN_VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-"""Environment variables of the pod's job. They are removed for this run, like those of torchrun (PET_…)."""
+"""Variables of the pod's job. They are removed for this run, like torchrun's own variables (PET_…)."""
 _KNOWN = {field.name for field in fields(Check)}
 
 

@@ -26,7 +26,10 @@ class Screening:
         self.pairs: dict[Group, Result] = {}
 
     def run(self, nodes: Sequence[int], repeats: int, bound: int | None) -> Conclusion:
-        """Search for bad nodes. With up to 16 nodes, first test all pairs, so that there is a median."""
+        """Search for bad nodes, and return the conclusion.
+
+        With up to 16 nodes, first test all pairs, to have enough results for a median.
+        """
         if len(nodes) <= ALL_PAIRS:
             for places in circle.rounds(len(nodes)):
                 for result in self._coordinator.measure([(nodes[a], nodes[b]) for a, b in places]):
@@ -41,7 +44,7 @@ class Screening:
         return conclusion
 
     def outcome(self, result: Result) -> tuple[Outcome, str]:
-        """Judge a result by the limit, and by the median of all groups of the same size so far."""
+        """Judge a result against the limit, and against the median of all groups of the same size so far."""
         usual = reference(self._coordinator.results, len(result.group))
         return judge(result, usual, limit=self._limit, share=self._share)
 

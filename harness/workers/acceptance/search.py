@@ -51,7 +51,7 @@ CLASSES = 6
 def search(
     nodes: Sequence[int], *, bound: int | None = None, repeats: int = 1, all_pairs: int = ALL_PAIRS
 ) -> Search[Conclusion]:
-    """Search for bad nodes in `nodes`, of which at most `bound` are bad. Return the conclusion.
+    """Search for bad nodes in `nodes`, and return the conclusion. At most `bound` nodes can be bad.
 
     The default of `bound` is a quarter of the nodes, but at most 32. If more than `bound` nodes fail, no node
     is accused, because the cause is then not in individual nodes.

@@ -190,7 +190,7 @@ class Bucket:
         query = {"uploadId": upload}
         with self.request("POST", key, query, body=body, headers=_condition(replace=False)) as response:
             text = response.read()
-        if code := _code(text):  # S3 may send status 200 before the request has failed
+        if code := _code(text):  # S3 can send status 200 before the request fails
             raise Failed(f"{self.url(key)} could not be assembled from its parts: {code}", 200, code)
 
     def _abort(self, key: str, upload: str) -> None:

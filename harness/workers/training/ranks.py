@@ -55,7 +55,7 @@ class Ranks:
         return values[0]
 
     def sum(self, value: float) -> float:
-        """Return the sum over all ranks, in float64."""
+        """Return the sum of the values of all ranks, computed in float64."""
         if self.world == 1:
             return value
         total = torch.tensor([value], dtype=torch.float64, device=self.device)

@@ -18,7 +18,7 @@ PAUSE, AFTER_TROUBLE = 0.1, 1.0
 
 @dataclass(frozen=True)
 class Point:
-    """The values of one call of `log`, by metric name. `number` counts the points of a rank."""
+    """The values of one call of `log`, as metric name → value. `number` counts the points of a rank."""
 
     number: int
     step: int

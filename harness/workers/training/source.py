@@ -56,7 +56,7 @@ class Chain:
         return shares
 
     def entropy(self) -> float:
-        """Return the entropy of a state, given the previous state, in nats."""
+        """Return the entropy of the next state, given the current state, in nats."""
         return sum(
             share * -sum(p * math.log(p) for p in row if p)
             for share, row in zip(self.shares(), self.next, strict=True)

@@ -87,7 +87,7 @@ class Trackers:
         return unsent
 
     def finish(self, ok: bool, artifacts: Mapping[str, str] | None = None) -> int:
-        """End the run if `ok` is true. Otherwise only disconnect, because the next attempt continues the run.
+        """End the run if `ok` is true. Otherwise close it without waiting; the next attempt continues it.
 
         MLflow stores `artifacts` (file name → content) as files of the run. Return the number of
         unacknowledged values. If it is not 0, the training has failed.
@@ -115,7 +115,7 @@ class Trackers:
 
     # -- points for the next attempt ---------------------------------------------------------------------
     def _keep(self, client: Client, points: list[Point]) -> None:
-        """Write points to the disk. Without points, remove the file."""
+        """Write points to this rank's file on the disk. If there are no points, remove the file."""
         path = self._path(client, self._rank)
         if points:
             partial = path.with_suffix(".partial")
