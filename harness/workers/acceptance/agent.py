@@ -1,6 +1,6 @@
-"""The agent of one node: it starts the node's processes for each trial the coordinator requests.
+"""The agent of one node. It starts the node's processes for each trial that the coordinator requests.
 
-A trial runs in its own processes. If it hangs or crashes, the agent kills them and keeps running.
+Each trial has its own processes. If they hang or crash, the agent kills them and keeps running.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def connect(host: str, port: int, deadline: float) -> Line | None:
     while time.monotonic() < ends:
         try:
             return Line(socket.create_connection((host, port), timeout=5))
-        except OSError:  # its DNS name has no record yet, or it does not listen yet
+        except OSError:  # the coordinator has no DNS record yet, or does not listen yet
             time.sleep(CONNECT_PAUSE)
     return None
 
@@ -50,7 +50,7 @@ def serve(line: Line, node: int, nodes: int) -> dict[str, Any] | None:
 def _serve_trial(line: Line, message: dict[str, Any]) -> None:
     try:
         result = Trial(line, message).run()
-    except Exception as error:  # the coordinator must learn of every error, because no test took place
+    except Exception as error:  # the coordinator must know that no test took place
         result = {"state": "unknown", "text": f"the agent failed: {error!r}"}
     line.send({"trial": message.get("trial"), **result})
 
@@ -109,7 +109,7 @@ class _Process:
 
     def __init__(self, command: list[str]) -> None:
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed by kill
-        # Its own session, so that killpg also ends the children of the process.
+        # The process gets its own session, so that killpg also ends its children.
         self._process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -124,14 +124,15 @@ class _Process:
         threading.Thread(target=self._read, daemon=True).start()
 
     def port(self, ends: float) -> int | None:
-        """Return the port of the store, or None if the process ended or did not print it until `ends`."""
+        """Return the port of the store, or None if the process does not print it before the time `ends`."""
         port: int | None = self._wait("port", ends)
         return port
 
     def result(self, ends: float, allowed: float) -> dict[str, Any]:
         """Return the result of the process.
 
-        The process must join its group until `ends`, and then report within `allowed` seconds.
+        The process must join its process group before the time `ends`, and then report within `allowed`
+        seconds.
         """
         joined = self._wait("joined", ends)
         wrong = self._wait("wrong", time.monotonic() + allowed) if joined is not None else None
@@ -148,7 +149,7 @@ class _Process:
     def kill(self) -> None:
         """Kill the process and its children.
 
-        A process that has reported gets 2 s to end by itself, because rank 0 owns the store.
+        A process that has reported gets 2 s to exit by itself, because rank 0 hosts the store for the others.
         """
         if self._wait("wrong", 0) is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -190,6 +191,6 @@ class _Process:
 
 
 def _worst(results: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the worst result of this node's processes. If all are good, return the slowest one."""
+    """Return the worst result of this node's processes. If all are ok, return the slowest."""
     order = ("wrong", "died", "hung", "ok")
     return min(results, key=lambda result: (order.index(result["state"]), result.get("busbw", 0.0)))

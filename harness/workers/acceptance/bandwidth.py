@@ -1,4 +1,4 @@
-"""Measure the bandwidth of memory, and of copies between host and GPUs. Copies are verified."""
+"""Measure the bandwidth of memory and of copies (host to GPU, GPU to host, GPU to GPU). Verify the data."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOST_BYTES = {"quick": 256 << 20, "full": 1 << 30}
 
 
 def memory(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
-    """Measure copy (a = b) and triad (a = b + s c). The rate counts the bytes read and written."""
+    """Measure the kernels copy (a = b) and triad (a = b + s c). The rate counts bytes read and written."""
     count = BYTES[device.kind, mode] // 4
     b = torch.arange(count, dtype=torch.float32, device=device.torch)
     a, c = torch.empty_like(b), torch.full_like(b, 2.0)
@@ -62,7 +62,7 @@ def host(device: Device, mode: str, limits: Limits) -> Iterator[Check]:
 
 
 def peers(devices: Sequence[Device], mode: str, limits: Limits) -> Iterator[Check]:
-    """Measure copies from each GPU to the next one, or with mode `full` to all others. Judge the slowest."""
+    """Measure copies from each GPU to the next, or to all others in mode `full`. Judge the slowest copy."""
     for place, device in enumerate(devices):
         following = [*devices[place + 1 :], *devices[:place]]
         rates = [(_to(device, target, mode), target.index) for target in following[: _targets(mode)]]
@@ -82,7 +82,7 @@ def _targets(mode: str) -> int | None:
 
 
 def _to(device: Device, target: Device, mode: str) -> float | None:
-    """Return the GB/s from one GPU to another, or None if the received data differs from the sent data."""
+    """Return the bandwidth from one GPU to another in GB/s, or None if the received data is wrong."""
     count = BYTES["cuda", mode] // 4
     source = torch.arange(count, dtype=torch.float32, device=device.torch)
     copy = torch.zeros(count, dtype=torch.float32, device=target.torch)
@@ -100,7 +100,7 @@ def _measured(
     mode: str,
     limits: Limits,
 ) -> Check:
-    """Time a call that moves `times` times the bytes of `target`, and verify the data it wrote."""
+    """Time a call that moves `times` times the size of `target`, verify its result, and return the check."""
     seconds = seconds_per_call(call, device, SPANS[device.kind, mode])
     if not same():
         return _wrong(id, "the copied data is wrong", device)

@@ -1,6 +1,6 @@
-"""The result of one check of a node, a GPU or a collective, and the combination of verdicts.
+"""The result of one check of a node, a GPU or a collective, and the function that combines verdicts.
 
-A check that could not run is UNKNOWN. It never counts as passed.
+A check that could not run has the verdict UNKNOWN. It never counts as passed.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal, TypedDict
 
 VERSION = 1
-"""Version of the format of this package's reports."""
+"""Format version of this package's reports."""
 Verdict = Literal["PASS", "WARN", "FAIL", "UNKNOWN"]
 _WORST_FIRST: tuple[Verdict, ...] = ("FAIL", "UNKNOWN", "WARN", "PASS")
 TAGS = ("ENV", "COMPUTE", "TRAIN", "DDP", "RESULT")
-"""The tags of log lines: `[COMPUTE] PASS …`."""
+"""The tags of log lines, as in `[COMPUTE] PASS …`."""
 
 
 class Where(TypedDict, total=False):
-    """The fields that identify the GPU of a check. A check of a whole node has none of them."""
+    """The fields that identify the GPU of a check. A check of a whole node sets none of these fields."""
 
     gpu: str
     index: int
@@ -34,22 +34,22 @@ class Check:
     text: str
     """The observation in one sentence, with the measurement and its unit."""
     cause: str | None = None
-    """A cause of causes.py. Set with FAIL and WARN."""
+    """Identifier of the cause, such as `gpu.ecc` (causes.py). Set if the verdict is FAIL or WARN."""
     gpu: str | None = None
     """UUID of the GPU."""
     index: int | None = None
-    """Number of the GPU in its node."""
+    """Index of the GPU on its node."""
     ranks: tuple[int, ...] = ()
-    """Ranks that the check accuses, or that it concerns."""
+    """The ranks that the check accuses, or to which it applies."""
     measured: float | None = None
     unit: str = ""
     expected: float | None = None
-    """The figure of healthy hardware."""
+    """The reference value for healthy hardware."""
     limit: float | None = None
     relation: Literal[">=", "<=", "=="] = ">="
-    """The check passes if `measured relation limit` is true."""
+    """The check passes if `measured` has this relation to `limit`."""
     limit_kind: str | None = None
-    """peak, measured, limit or floor: the kind of the figure from which `limit` is computed (limits.py)."""
+    """Kind of the value from which `limit` is computed: peak, measured, limit or floor (limits.py)."""
     limit_source: str | None = None
     seconds: float = 0.0
 
@@ -64,6 +64,6 @@ class Check:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the worst verdict: FAIL, then UNKNOWN, then WARN. Without any verdict, return UNKNOWN."""
+    """Return the worst verdict, in the order FAIL, UNKNOWN, WARN, PASS. If there is none, return UNKNOWN."""
     seen = set(verdicts)
     return next((verdict for verdict in _WORST_FIRST if verdict in seen), "UNKNOWN")

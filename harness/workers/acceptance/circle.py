@@ -1,6 +1,6 @@
 """Pair every node with every other node by the circle method. The pairs of a round share no node.
 
-An even number n of nodes needs n − 1 rounds. An odd n needs n rounds, and one node rests in each of them.
+An even number n of nodes needs n − 1 rounds. An odd n needs n rounds, and one node is idle in each round.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ def rounds(count: int) -> list[list[tuple[int, int]]]:
     turning = even - 1
     scheduled = []
     for turn in range(turning):
-        pairs = [(turn, turning)]  # the fixed place, which stays empty for an odd number of nodes
+        pairs = [(turn, turning)]  # the last number is fixed; it is no node if the number of nodes is odd
         for distance in range(1, even // 2):
             pairs.append(((turn + distance) % turning, (turn - distance) % turning))
         scheduled.append(sorted((min(pair), max(pair)) for pair in pairs if max(pair) < count))

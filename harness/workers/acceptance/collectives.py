@@ -1,6 +1,7 @@
-"""The collectives: the data each rank sends, the data it must receive, and the bandwidth of an exchange.
+"""Run collectives on known data, verify what each rank receives, and compute the bandwidth.
 
-Formulas and terms are those of nccl-tests (doc/PERFORMANCE.md). 1 GB is 10⁹ bytes. Sizes are powers of two.
+The formulas and terms are those of nccl-tests (doc/PERFORMANCE.md). 1 GB is 10⁹ bytes. Sizes are powers
+of two.
 """
 
 from __future__ import annotations
@@ -10,27 +11,31 @@ from typing import Any
 
 NAMES = ("all_reduce", "all_gather", "reduce_scatter", "broadcast", "all_to_all", "send_recv")
 PERIOD = 251
-"""Period of the data pattern. It is a prime, so it divides no buffer size, and misplaced data is detected."""
+"""Period of the data pattern. It is a prime and divides no buffer size, so misplaced data is detected."""
 PART = 1 << 22
-"""Elements that are generated or compared at once."""
+"""Number of elements that are generated or compared at a time."""
 BUFFERS, PARTS = 2, 6
-"""Buffers of the payload's size, and int64 buffers of PART elements, that a rank holds at once."""
+"""Number of a rank's buffers of the payload's size, and number of its buffers of PART int64 elements."""
 WEIGHTS = 16
-"""Rank weights cycle from 1 to WEIGHTS, so that float32 sums over hundreds of ranks are exact."""
+"""The weights of the ranks cycle from 1 to WEIGHTS, so that float32 sums over hundreds of ranks are exact."""
 
 
 def factor(name: str, ranks: int) -> float:
-    """Return busbw / algbw of a collective over `ranks` ranks. It is 0 if a single rank sends nothing."""
+    """Return busbw / algbw of a collective over `ranks` ranks.
+
+    For a single rank it is 0, except for broadcast and send_recv.
+    """
     if name in ("broadcast", "send_recv"):
         return 1.0
     return (2 if name == "all_reduce" else 1) * (ranks - 1) / ranks
 
 
 def size_of(name: str, elements: int, ranks: int, width: int = 4) -> int:
-    """Return the size in bytes as nccl-tests counts it, for `elements` in each rank's largest buffer.
+    """Return the payload size in bytes, as nccl-tests defines it.
 
-    All-gather, reduce-scatter and all-to-all count the data of all ranks, which is the size of a rank's
-    largest buffer. The other collectives count the buffer of one rank.
+    `elements` is the number of elements in the largest buffer of each rank. For all-gather, reduce-scatter
+    and all-to-all, this buffer holds the data of all ranks, and its size is rounded down to a multiple of
+    the number of ranks.
     """
     return (
         elements // ranks * ranks if name in ("all_gather", "reduce_scatter", "all_to_all") else elements
@@ -62,7 +67,7 @@ def total_weight(ranks: int) -> int:
 
 
 def parts(buffer: Any) -> Iterator[Any]:
-    """Yield the int64 indices of a buffer in order, PART at a time. float32 cannot count above 2²⁴."""
+    """Yield the indices of a buffer in order, PART at a time, as int64: float32 is inexact above 2²⁴."""
     import torch
 
     whole = buffer.numel()
@@ -71,17 +76,17 @@ def parts(buffer: Any) -> Iterator[Any]:
 
 
 def need(elements: int) -> int:
-    """Return the largest amount of memory, in bytes, that a collective with such a buffer needs."""
+    """Return the memory in bytes that a collective needs at most, for a buffer of `elements` elements."""
     return BUFFERS * elements * 4 + PARTS * min(elements, PART) * 8
 
 
 class Exchange:
-    """One collective of one size on one rank.
+    """One collective with one payload size, as one rank runs it.
 
     `fresh` generates the data, `run` exchanges it, `wrong` counts the wrong elements. Element i of rank r is
-    (i mod PERIOD) × weight(r) + the iteration. A result of another iteration, rank or place is therefore
-    wrong. Data is generated and compared in parts, so that a rank needs little more memory than two buffers
-    of the payload (BUFFERS).
+    (i mod PERIOD) × weight(r) + the iteration number. Data of another iteration, rank or position is
+    therefore detected as wrong. Data is generated and compared PART elements at a time, so that a rank needs
+    little more memory than two buffers of the payload (BUFFERS).
     """
 
     def __init__(self, name: str, elements: int, rank: int, ranks: int, device: Any) -> None:
@@ -98,7 +103,7 @@ class Exchange:
         got = self.each if name == "reduce_scatter" else whole
         self.got: Any = self.sent if in_place else torch.empty(got, device=device)
         self.built = False
-        """Whether the backend lacks this collective, so that it is built from others."""
+        """True if the backend lacks this collective, so that it is emulated with other collectives."""
 
     def fresh(self, iteration: int) -> None:
         """Generate new data, and fill the receive buffer with -1, which no collective produces."""
@@ -108,7 +113,7 @@ class Exchange:
             self.sent[place[0] : place[-1] + 1] = place % PERIOD * weight(self.rank) + iteration
 
     def run(self) -> None:
-        """Run the collective. On the CPU it is synchronous; on CUDA the caller waits for the device."""
+        """Run the collective. On the CPU it is synchronous; on CUDA the caller must synchronize."""
         import torch.distributed as dist
 
         calls: dict[str, Callable[[], object]] = {
@@ -123,11 +128,11 @@ class Exchange:
 
     @property
     def root(self) -> int:
-        """Return the rank that broadcasts, a different one in each iteration."""
+        """Return the rank that broadcasts. It changes in each iteration."""
         return self._iteration % self.ranks
 
     def expected(self, place: Any) -> Any:
-        """Return the int64 values that this rank must have received at these indices of its buffer."""
+        """Return the int64 values that this rank must have received at the indices `place` of its buffer."""
         sums, own = total_weight(self.ranks), self.rank * self.each
         if self.name == "all_reduce":
             return place % PERIOD * sums + self._iteration * self.ranks
@@ -143,14 +148,14 @@ class Exchange:
         return at % PERIOD * (sender % WEIGHTS + 1) + self._iteration
 
     def wrong(self) -> int:
-        """Return the number of wrong elements."""
+        """Return the number of received elements that are wrong."""
         return sum(
             int((self.got[place[0] : place[-1] + 1] != self.expected(place)).sum())
             for place in parts(self.got)
         )
 
     def _has(self, run: Callable[[], object]) -> bool:
-        """Run a collective. Return False if the backend does not have it, as some versions of gloo."""
+        """Run a collective. Return False if the backend lacks it, as some versions of gloo do."""
         if self.built:
             return False
         try:
@@ -178,7 +183,7 @@ class Exchange:
         self.got.copy_(shares.view(self.ranks, self.each).sum(0))
 
     def _ring(self) -> None:
-        """Send to the next rank, and receive from the previous one."""
+        """Send data to the next rank, and receive data from the previous rank."""
         import torch.distributed as dist
 
         if self.ranks == 1:

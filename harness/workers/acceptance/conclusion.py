@@ -38,7 +38,7 @@ class Boundary:
 
 @dataclass(frozen=True)
 class Unknown:
-    """Nodes that were neither passed nor accused, and the reason."""
+    """Nodes that neither passed nor were accused, and the reason."""
 
     nodes: Group
     reason: str
@@ -46,7 +46,7 @@ class Unknown:
 
 @dataclass(frozen=True)
 class Conclusion:
-    """The result of a search. Nodes that are not in it passed."""
+    """The result of a search. Nodes that it does not mention passed."""
 
     accused: tuple[Accused, ...] = ()
     links: tuple[Link, ...] = ()
@@ -57,7 +57,7 @@ class Conclusion:
 
     @property
     def healthy(self) -> bool:
-        """Return whether every node passed, also together with all others."""
+        """Return whether all nodes passed, and no link or boundary is bad."""
         return not (self.accused or self.links or self.boundaries or self.unknown)
 
     def explains(self, group: Group) -> bool:

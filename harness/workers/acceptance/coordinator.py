@@ -15,7 +15,7 @@ from .outcome import Result
 from .tested import Group
 
 GRACE = 15.0
-"""Seconds that agents have to respond after a trial's deadline, at which they kill hanging processes."""
+"""Seconds that agents have, after a trial's deadline, to kill hung processes and respond."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Settings:
     bytes: int
     iterations: int
     deadline: float
-    """Seconds for a trial's processes to join, and again for them to exchange data."""
+    """Seconds for a trial's processes to join, and the same time again for them to exchange data."""
 
     def message(self) -> dict[str, Any]:
         """Return the settings as a message for an agent."""
@@ -47,10 +47,10 @@ class Coordinator:
         self._gone: set[int] = set()
         self._trials = 0
         self.names: dict[int, str] = {}
-        """Node rank → name of its Kubernetes node, or its host name."""
+        """Node rank → name of the Kubernetes node, or the agent's host name if NODE_NAME is not set."""
         self.addresses: dict[int, str] = {}
         self.doubled: set[int] = set()
-        """Node ranks of which two agents connected, so that their results would be mixed up."""
+        """Node ranks for which two agents connected, whose results cannot be distinguished."""
         self.results: list[Result] = []
         self.rounds = 0
         threading.Thread(target=self._accept, daemon=True).start()
@@ -68,11 +68,14 @@ class Coordinator:
             return sorted(self._lines)
 
     def measure(self, groups: Sequence[Group]) -> list[Result]:
-        """Test the groups at the same time. It takes at most twice the deadline plus GRACE."""
+        """Test the groups at the same time, and return the results.
+
+        This takes at most twice the deadline plus GRACE.
+        """
         trials = {self._trials + place: tuple(group) for place, group in enumerate(groups)}
         self._trials += len(trials)
         responses: dict[int, dict[int, dict[str, Any]]] = {trial: {} for trial in trials}
-        # The pending responses. The other nodes of a group start once its first node has sent its port.
+        # Pending responses. The other nodes of a group start when its first node has sent its port.
         awaited = {
             (trial, group[0]) for trial, group in trials.items() if self._start(trial, group, 0, None, None)
         }
@@ -88,7 +91,7 @@ class Coordinator:
                 continue
             trial = message.get("trial", -1)
             if trial not in trials or node not in trials[trial]:
-                continue  # a response to an earlier round
+                continue  # a late response to an earlier round
             if "port" in message:
                 for place, other in enumerate(trials[trial][1:], 1):
                     if self._start(trial, trials[trial], place, self.addresses[node], message["port"]):

@@ -3,8 +3,9 @@
     torchrun … -m acceptance.ddp_tests --quick|--full [--report-dir DIR] [--device cpu] [--limits FILE]
 
 Ranks exchange their results through the job's store, not through the tested collectives. Rank 0 writes
-ddp_tests_result.json. If rank 0 is gone, the lowest living rank writes it. The reporting rank exits with 0
-for PASS or WARN, 1 for FAIL, 2 for UNKNOWN. The other ranks exit with 0 after the report.
+ddp_tests_result.json. If rank 0 is gone, the lowest rank that is alive writes it. The rank that writes
+the report exits with 0 for PASS or WARN, 1 for FAIL, 2 for UNKNOWN. The other ranks exit with 0 after the
+report.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .limits import Limits
 from .progress import GONE_SECONDS, Diagnosis, Watch, diagnose
 
 HANG_SECONDS = {"quick": 30.0, "full": 120.0}
-"""Seconds without progress after which a rank hangs, much longer than the largest exchange of the mode."""
+"""Mode → seconds without progress after which a rank counts as hung. All exchanges are far shorter."""
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -38,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     kind = "cpu" if options.device == "cpu" else "cuda"
     emitter = Emitter("ddp", kind, options.mode, options.report_dir if rank == 0 else None, framed=rank == 0)
     if kind == "cuda" and (wrong := image_check("ddp.image", "DDP")) is not None:
-        if rank:  # a failed rank would make torchrun end rank 0 before its report
+        if rank:  # if it failed, torchrun would end rank 0 before its report
             return 0
         emitter.say(wrong)
         return emitter.finish(ranks=ranks, hosts={rank: _node()})
@@ -52,7 +53,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 class Rank:
-    """One rank of the tests, from the process group to the report."""
+    """One rank: it joins the process group, runs the tests and writes or awaits the report."""
 
     def __init__(
         self, rank: int, ranks: int, device: Device, emitter: Emitter, options: argparse.Namespace
@@ -64,11 +65,14 @@ class Rank:
         self._concluding = threading.Lock()
 
     def run(self) -> int:
-        """Join the others, run all tests, and report. After a hang or an error, end the process."""
+        """Join the other ranks, run all tests, and report. Return the exit code.
+
+        After a hang or an error, end the process instead.
+        """
         import torch
         import torch.distributed as dist
 
-        # torchrun ends the ranks when one of them has died, but they still have to report which one.
+        # When a rank has died, torchrun sends SIGTERM, but the others must still report which one.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
         seconds = self._options.hang_seconds or HANG_SECONDS[self._options.mode]
         cuda = self.device.kind == "cuda"
@@ -86,7 +90,7 @@ class Rank:
             self._exchanges.all()
         except Exception as error:
             self._conclude(f"{type(error).__name__}: {error}"[:300])
-            time.sleep(60)  # Meanwhile the thread that concludes ends the process.
+            time.sleep(60)  # Another thread already reports, and ends the process.
         code = self._report() if self.rank == 0 else self._await_report()
         self._watch.stop()
         return code
@@ -96,7 +100,7 @@ class Rank:
         self._watch.tell("reported", True)
         self._watch.told(
             f"read/{self.ranks}", 1.0
-        )  # Rank 0 may own the store, so the others read from it first.
+        )  # Rank 0 can host the store, so the other ranks get time to read from it.
         return code
 
     def _await_report(self) -> int:
@@ -126,7 +130,7 @@ class Rank:
         self._conclude("it received SIGTERM")
 
     def _conclude(self, error: str) -> None:
-        """End the process. The lowest living rank first reports which ranks are to blame."""
+        """End the process. The lowest rank that is alive first reports which ranks are to blame."""
         if not self._concluding.acquire(blocking=False):
             return
         code = 1
@@ -148,12 +152,12 @@ class Rank:
         self._emitter.say(Check(id="ddp.hang", tag="DDP", verdict="FAIL", **about))  # type: ignore[arg-type]
         self._emitter.finish(**self._extra())
         self._watch.tell("reported", True)
-        time.sleep(2.0)  # This process may own the store, from which the others still read.
+        time.sleep(2.0)  # This process can host the store, and the other ranks still read from it.
 
     def _blame(self) -> tuple[Diagnosis, int]:
-        """Return which ranks are to blame, and the lowest living rank, which reports it.
+        """Return which ranks are to blame, and the lowest rank that is alive, which reports them.
 
-        It reads all positions twice, GONE_SECONDS apart.
+        All positions are read twice, GONE_SECONDS apart.
         """
         try:
             before = self._watch.positions()
@@ -202,4 +206,4 @@ if __name__ == "__main__":
     sys.stdout.flush()
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # A destructor of the process group may wait for a rank that is gone.
+    os._exit(code)  # The destructor of the process group could wait for a dead rank.

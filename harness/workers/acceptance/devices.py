@@ -1,4 +1,4 @@
-"""List the accelerators that PyTorch sees, and compare their number with the requested one."""
+"""List the accelerators that PyTorch sees, and compare their number with the requested number."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SMI_SECONDS = 60
 
 @dataclass(frozen=True)
 class Device:
-    """One accelerator as PyTorch numbers it, or the CPU."""
+    """One accelerator, with its index in PyTorch, or the CPU."""
 
     kind: Literal["cpu", "cuda"]
     index: int
@@ -36,7 +36,7 @@ class Device:
 
     @property
     def ids(self) -> list[int] | None:
-        """Return `device_ids` for NCCL's barrier. Without it, NCCL guesses the GPU, and may hang."""
+        """Return the argument `device_ids` for a barrier. Without it, NCCL guesses the GPU, and can hang."""
         return [self.index] if self.kind == "cuda" else None
 
     @property
@@ -45,7 +45,7 @@ class Device:
         return {"gpu": self.uuid, "index": self.index} if self.kind == "cuda" else {}
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the device in the shape of AcceptanceGpu."""
+        """Return the device as a dictionary with the fields of AcceptanceGpu."""
         return {key: value for key, value in asdict(self).items() if key != "kind"}
 
 
@@ -66,7 +66,7 @@ def found() -> list[Device]:
 
 
 def without_cuda() -> str | None:
-    """Return why this PyTorch supports no NVIDIA or AMD GPU, or None if it supports them.
+    """Return an error message if this build of PyTorch supports no NVIDIA or AMD GPUs, otherwise None.
 
     This is a property of the image, not of the node.
     """
@@ -78,13 +78,13 @@ def without_cuda() -> str | None:
 
 
 def image_check(id: str, tag: str) -> Check | None:
-    """Return the check for an image that cannot use GPUs, or None if it can. The check accuses no node."""
+    """Return an UNKNOWN check if PyTorch cannot use GPUs, otherwise None. The check accuses no node."""
     text = without_cuda()
     return Check(id=id, tag=tag, verdict="UNKNOWN", text=text, cause="image.no_cuda") if text else None
 
 
 def calm() -> None:
-    """Limit PyTorch to one CPU thread. On a busy machine, threads wait minutes for each other."""
+    """Limit PyTorch to one CPU thread. On a busy machine, several threads can wait minutes for each other."""
     import torch
 
     torch.set_num_threads(1)
@@ -96,7 +96,11 @@ def uuid(text: str) -> str:
 
 
 def ask_smi(*arguments: str) -> str:
-    """Return the output of nvidia-smi. Raises OSError or ValueError, with its error message, if it fails."""
+    """Run nvidia-smi, and return its output.
+
+    Raises OSError if nvidia-smi is missing or does not end in time, and ValueError, with the end of its
+    output, if it fails.
+    """
     command = shutil.which("nvidia-smi")
     if command is None:
         raise OSError("nvidia-smi is not in this container")
@@ -113,13 +117,18 @@ def ask_smi(*arguments: str) -> str:
 
 
 def of(smi: Smi | None, device: Device) -> Gpu | None:
-    """Return nvidia-smi's record of this device, by UUID. PyTorch may number the GPUs differently."""
+    """Return what nvidia-smi reports about a device, or None. The GPUs are matched by UUID, because PyTorch
+    can number them differently.
+    """
     gpus = smi.gpus if smi else ()
     return next((gpu for gpu in gpus if device.uuid and gpu.uuid == device.uuid), None)
 
 
 def asked(option: int | None) -> int | None:
-    """Return the requested number of GPUs, or None if none is requested. Raises ValueError."""
+    """Return the number of GPUs that `option` or ACCEPT_GPUS requests, or None if both are unset.
+
+    Raises ValueError if the number is invalid.
+    """
     text = os.environ.get(ASKED, "").strip()
     number = int(text) if option is None and text else option
     if number is not None and number < 1:
@@ -150,7 +159,7 @@ def count(devices: Sequence[Device], smi: Smi | None, expected: int | None) -> C
 
 
 def versions(smi: Smi | None) -> dict[str, str]:
-    """Return the versions of python and torch, and if present of cuda, nccl, cudnn and the driver."""
+    """Return name → version for Python and PyTorch and, if present, CUDA, NCCL, cuDNN and the driver."""
     import torch
 
     known = {"python": platform.python_version(), "torch": str(torch.__version__)}
@@ -166,7 +175,7 @@ def versions(smi: Smi | None) -> dict[str, str]:
 
 
 def version_checks(known: dict[str, str], device: str) -> Iterator[Check]:
-    """Report the versions. On a GPU, the check is UNKNOWN if a version is missing."""
+    """Yield one check that lists the versions. It is UNKNOWN if a required version is missing."""
     needed = ("python", "torch", *(("cuda", "nccl", "driver") if device == "cuda" else ()))
     missing = [name for name in needed if not known.get(name)]
     text = ", ".join(f"{name} {value}" for name, value in known.items())

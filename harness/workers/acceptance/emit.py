@@ -1,9 +1,9 @@
-"""Print each check when it is made, and write the report at the end, for people, the harness and Kubernetes.
+"""Print each check at once, and write the report at the end, for people, the harness and Kubernetes.
 
 [COMPUTE] PASS GPU 0 compute.gemm.bf16: …       a log line for each check
-@accept1 …                                      the same as a frame that the harness trusts (frames.py),
+@accept1 …                                      the check as a frame, which the harness trusts (frames.py),
                                                 if HARNESS_NONCE is set
-REPORT_DIR/summary.json                         the report, in the shape of AcceptanceReport
+REPORT_DIR/summary.json                         the report, with the fields of AcceptanceReport
 /dev/termination-log                            the verdict and the failed checks, for `kubectl describe pod`
 """
 
@@ -30,13 +30,13 @@ FILES = {"node": "summary.json", "ddp": "ddp_tests_result.json"}
 EXIT: dict[Verdict, int] = {"PASS": 0, "WARN": 0, "FAIL": 1, "UNKNOWN": 2}
 TERMINATION_LOG = Path("/dev/termination-log")
 TERMINATION_BYTES = 3500
-"""Largest size of the text. Kubernetes keeps 4096 bytes of a termination log."""
+"""Largest size of the termination log in bytes. Kubernetes keeps only 4096 bytes."""
 
 
 class Emitter:
     """Collects the checks of one report. It is thread-safe.
 
-    `framed` is whether this process prints frames. Only one of the ranks does. It may change later.
+    If `framed` is true, this process prints frames. Only one rank prints them.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Emitter:
         self._code: int | None = None
 
     def say(self, check: Check, *, shown: bool = True) -> None:
-        """Add a check to the report, and print it. `shown` is False if the log has its line already."""
+        """Add a check to the report, and print its frame. Print its line too, unless `shown` is false."""
         with self._lock:
             self.checks.append(check)
             if shown:
@@ -71,7 +71,7 @@ class Emitter:
         """Write the report, with `extra` fields of AcceptanceReport. Return the exit code.
 
         The code is 0 for PASS or WARN, 1 for FAIL, 2 for UNKNOWN. Only the first call writes. If the report
-        cannot be written, a code of 0 becomes 2, so that nobody mistakes an older file for this report.
+        cannot be written, exit code 0 becomes 2, so that nobody mistakes an older file for this report.
         """
         with self._lock:
             if self._code is not None:
@@ -90,7 +90,7 @@ class Emitter:
             return self._code
 
     def report(self, **extra: Any) -> dict[str, Any]:
-        """Return the report with the checks so far. Without any check its verdict is UNKNOWN."""
+        """Return the report with the checks so far. If there are none, the verdict is UNKNOWN."""
         with self._lock:
             made = {
                 "version": VERSION,
@@ -122,7 +122,7 @@ class Emitter:
                 _print(line)
 
     def _write(self, report: dict[str, Any]) -> None:
-        """Write the report atomically, so that nobody reads a part of it."""
+        """Write the report atomically, so that nobody reads an incomplete file."""
         if self.report_dir is None:
             return
         self.report_dir.mkdir(parents=True, exist_ok=True)
@@ -132,7 +132,7 @@ class Emitter:
         part.replace(path)
 
     def _terminate(self, verdict: Verdict) -> None:
-        """Write the termination log for Kubernetes. Without that file, do nothing."""
+        """Write the termination log for Kubernetes, if the file exists."""
         if not self._termination_log.exists():
             return
         bad = sorted((c for c in self.checks if c.verdict != "PASS"), key=lambda c: -EXIT_ORDER[c.verdict])
@@ -166,7 +166,7 @@ def one_line(text: str) -> str:
 
 
 def _print(line: str) -> None:
-    """Print a line in one write, because ranks share the log. Ignore a closed log."""
+    """Print a line in one write, because several ranks share stdout. Ignore errors if it is closed."""
     try:
         sys.stdout.write(one_line(line) + "\n")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Judge whether the same work gives the same bits, in each run and on every GPU of a model. Pure."""
+"""Check that the same computation gives the same bits in each run, and on all GPUs of the same model."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ TAG = "COMPUTE"
 
 
 def checks(id: str, results: Mapping[Device, Sequence[str]], cause: str) -> Iterator[Check]:
-    """Judge the digests of each device's runs, which must equal each other and those of the same GPU model.
+    """Yield one check per device. `results` has the digests of each device's runs.
 
-    Among three or more devices, a device that differs from the majority is accused. If two devices differ,
-    both are accused, because one of them is wrong and it is unknown which.
+    The digests of a device must equal each other, and those of the other GPUs of the same model. Among three
+    or more devices, a device that differs from the majority is accused. If two devices differ, both are
+    accused, because one of them is wrong and it is unknown which.
     """
     for device, digests in results.items():
         distinct = set(digests)
@@ -43,6 +44,6 @@ def checks(id: str, results: Mapping[Device, Sequence[str]], cause: str) -> Iter
 
 
 def _differs(own: str, others: Sequence[str]) -> bool:
-    """Return whether the device's own result is not that of a majority of all devices."""
+    """Return whether the result `own` is not the result of a majority of all devices."""
     count = Counter([own, *others])
     return count[own] * 2 <= count.total()

@@ -1,4 +1,4 @@
-"""Run all collectives, pairs and comparisons of ddp_tests as one rank, and judge them on rank 0."""
+"""Run the tests of ddp_tests on one rank (collectives, stragglers, pairs). Rank 0 judges the results."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ ELEMENTS = {
     ("cuda", "quick"): (1 << 18, 1 << 24, 1 << 28),
     ("cuda", "full"): (1 << 18, 1 << 22, 1 << 26, 1 << 28, 1 << 30, 1 << 31, 1 << 32),
 }
-"""(device, mode) → float32 elements of a rank's largest buffer. Limits exist for 1 to 16 GiB (2²⁸ to 2³²)."""
+"""(device, mode) → float32 elements of a rank's largest buffer. limits.toml has 2²⁸ to 2³² (1 to 16 GiB)."""
 FREE_SHARE = 0.85
-"""Share of a GPU's free memory for buffers. NCCL and the allocator need the rest."""
+"""Share of a GPU's free memory that buffers can use. NCCL and the allocator need the rest."""
 ITERATIONS = {"quick": 6, "full": 20}
 STRAGGLER = {"cuda": 1.5, "cpu": 4.0}
-"""Multiple of the median from which on a rank's own work is slow. It is larger on CPUs, which pods share."""
+"""Multiple of the median above which a rank's work is slow. It is larger for CPUs, which pods share."""
 MIN_RANKS = 4
-"""Fewest ranks with which one rank can be compared with the median."""
+"""Smallest number of ranks for which a comparison with the median is meaningful."""
 
 
 class Exchanges(OneRank):
@@ -79,7 +79,7 @@ class Exchanges(OneRank):
             self._judge(name, rows, built)
 
     def _that_fit(self) -> tuple[int, ...]:
-        """Return the sizes that fit into the free memory of every rank, and always the smallest size."""
+        """Return the smallest size, and all larger sizes that fit into the free memory of every rank."""
         import torch
         import torch.distributed as dist
 
@@ -93,7 +93,7 @@ class Exchanges(OneRank):
         return self._sizes[:1] + tuple(size for size in self._sizes[1:] if need(size) <= least)
 
     def _timed(self, exchange: Exchange) -> tuple[int, list[float]]:
-        """Return the number of wrong elements, and the seconds of all but the first iteration."""
+        """Run all iterations. Return the number of wrong elements, and the times in seconds."""
         import torch.distributed as dist
 
         wrong, times = 0, []
@@ -106,14 +106,14 @@ class Exchanges(OneRank):
             began = time.perf_counter()
             exchange.run()
             self._wait()
-            if iteration:  # the first iteration also connects
+            if iteration:  # the first iteration also opens connections
                 times.append(time.perf_counter() - began)
             self._watch.leave()
             wrong += exchange.wrong()
         return wrong, times
 
     def _row(self, exchange: Exchange, results: Mapping[int, Any]) -> tuple[dict[str, Any], list[int]]:
-        """Return the row of one size, and the ranks that received wrong elements."""
+        """Return the report's entry for one size, and the ranks that received wrong elements."""
         slowest = [max(results[rank]["times"][i] for rank in results) for i in range(self._iterations)]
         middle = median(slowest)
         algbw, busbw = bandwidth(exchange.name, exchange.size, middle, self.ranks)
@@ -153,9 +153,9 @@ class Exchanges(OneRank):
         )
         self._emitter.say(judged(id_, "DDP", row["busbw"], "GB/s", known, "collective.slow", text))
 
-    # -- who is slow ---------------------------------------------------------------------------------------
+    # -- stragglers ----------------------------------------------------------------------------------------
     def _stragglers(self) -> None:
-        """Compare the time of each rank for the same local work, in which no rank waits for another."""
+        """Compare the times that the ranks need for the same work. The work needs no communication."""
         seconds_of = self._gathered("work", self._work())
         if seconds_of is None:
             return
@@ -171,7 +171,7 @@ class Exchanges(OneRank):
         self._say("ddp.stragglers", "FAIL" if slow else "PASS", text, "straggler.rank", slow)
 
     def _work(self) -> float:
-        """Return the seconds of the fastest of 12 matrix products, the one that other work disturbs least."""
+        """Return the seconds of the fastest of 12 matrix products, which other processes disturb least."""
         import torch
 
         side = 4096 if self.device.kind == "cuda" else 192
@@ -187,7 +187,7 @@ class Exchanges(OneRank):
 
 
 def _as_nccl_tests(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a row in the JSON format of nccl-tests, with time in µs and bandwidths in GB/s."""
+    """Return an entry of the report in the JSON format of nccl-tests: time in µs, bandwidths in GB/s."""
     in_place = row["collective"] in ("all_reduce", "broadcast")
     figures = {
         "time": row["time"] * 1e6,

@@ -20,7 +20,7 @@ TAG = "COMPUTE"
 RIGHT_SHAPE = {"cpu": (128, 128, 512), "cuda": (1024, 1024, 2048)}
 """Device → (M, N, K) of the product that is compared with a float64 reference on the CPU."""
 FAST_SIZE = {"cpu": 256, "cuda": 8192}
-"""Device → M = N = K of the product that is timed."""
+"""Device → size M = N = K of the product that is timed."""
 EQUAL_SIZE = {"cpu": 256, "cuda": 4096}
 EQUAL_RUNS = 3
 
@@ -32,7 +32,7 @@ def precisions(device: Device) -> list[Precision]:
 
 
 def right(precision: Precision, device: Device) -> Check:
-    """Compare every element of a product with a float64 reference, by the error bound of precision.py."""
+    """Compare every element of a product with a float64 reference, within the error bound of precision.py."""
     m, n, k = RIGHT_SHAPE[device.kind]
     a, b = _factors(precision, m, n, k, device)
     with exactly(precision):
@@ -41,7 +41,7 @@ def right(precision: Precision, device: Device) -> Check:
     exact, size = left @ right_, left.abs() @ right_.abs()
     bound = factor(precision, k) * size + precision.u_out * exact.abs() + precision.least
     shares = (product - exact).abs() / bound
-    # NaN must not count as a small error, so it becomes an infinite one.
+    # NaN must not count as a small error, so it is replaced by infinity.
     share = float(torch.nan_to_num(shares, nan=float("inf")).max())
     wrong = int((~(shares <= 1)).sum())
     text = f"{m}×{n}×{k}: the largest error is {share:.3g} of its bound"
@@ -62,7 +62,7 @@ def right(precision: Precision, device: Device) -> Check:
 
 
 def fast(precision: Precision, device: Device, mode: str, limits: Limits) -> Check:
-    """Time a product. Generating the factors and reading the result are not part of the measured time."""
+    """Time a product. The time to generate the factors and to read the result is not included."""
     n = FAST_SIZE[device.kind]
     a, b = _factors(precision, n, n, n, device)
     with exactly(precision):
@@ -75,7 +75,7 @@ def fast(precision: Precision, device: Device, mode: str, limits: Limits) -> Che
 
 
 def digests(device: Device) -> list[str]:
-    """Return the digests of EQUAL_RUNS runs of one product, whose factors are the same on every device."""
+    """Compute a product EQUAL_RUNS times, with the same factors on every device. Return the digests."""
     n = EQUAL_SIZE[device.kind]
     generator = torch.Generator().manual_seed(20)
     a, b = (torch.randn(n, n, generator=generator).to(torch.bfloat16).to(device.torch) for _ in range(2))
@@ -84,7 +84,7 @@ def digests(device: Device) -> list[str]:
 
 @contextmanager
 def exactly(precision: Precision) -> Iterator[None]:
-    """Compute products in exactly this precision within the block, and in no lower one."""
+    """Within the block, compute matrix products in exactly this precision, never in a lower one."""
     matmul = torch.backends.cuda.matmul
     names = ("allow_tf32", "allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")
     before = {name: getattr(matmul, name) for name in names}
@@ -98,7 +98,7 @@ def exactly(precision: Precision) -> Iterator[None]:
 
 
 def _factors(precision: Precision, m: int, n: int, k: int, device: Device) -> tuple[Any, Any]:
-    """Return random A (M×K) and B (K×N) that the precision represents exactly. Both are seeded."""
+    """Return random factors A (M×K) and B (K×N) that the precision represents exactly. The seed is fixed."""
     generator = torch.Generator(device.torch).manual_seed(7)
     if not hasattr(torch, precision.dtype):
         raise lacks(precision.dtype, "2.1")
@@ -128,7 +128,7 @@ def _product(precision: Precision, a: Any, b: Any) -> Callable[[], Any]:
     one = torch.ones((), device=a.device)
     columns = b.t().contiguous().t()  # cuBLAS needs the second factor in column-major order
     options = {"scale_a": one, "scale_b": one, "out_dtype": torch.bfloat16, "use_fast_accum": True}
-    if isinstance(torch._scaled_mm(a, columns, **options), tuple):  # it also returned the largest element
+    if isinstance(torch._scaled_mm(a, columns, **options), tuple):  # a tuple in older versions
         raise lacks("product of fp8 that returns the result alone", "2.5")
     return lambda: torch._scaled_mm(a, columns, **options)
 

@@ -1,8 +1,8 @@
-"""Judge the state of a GPU that nvidia-smi reports: memory errors, links, clocks, MIG, persistence. Pure.
+"""Judge the GPU state that nvidia-smi reports: memory errors, links, clocks, MIG, persistence mode.
 
-Most of the state does not depend on load (`at_rest`). Clocks and the generation of the PCIe link drop while
-a GPU idles, so they are read while it computes (`under_load`). A value that nvidia-smi does not report is
-UNKNOWN.
+Most of the state does not depend on load (`at_rest`). The clocks and the PCIe generation drop while a GPU
+idles, so they are read while the GPU computes (`under_load`). If nvidia-smi does not report a value, the
+verdict is UNKNOWN. All functions are pure.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 TAG = "ENV"
 FAILING_REASONS = ("hw_slowdown", "hw_thermal_slowdown", "hw_power_brake_slowdown")
-"""Throttle reasons by which the hardware protects itself from heat or a weak power supply."""
+"""Throttle reasons with which the hardware protects itself from overheating or a weak power supply."""
 WARNING_REASONS = ("sw_thermal_slowdown", "applications_clocks_setting", "sync_boost")
 AT_REST = (
     "env.ecc.mode",
@@ -36,7 +36,7 @@ UNDER_LOAD = ("env.pcie.generation", "env.clocks", "env.throttle")
 
 
 def at_rest(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
-    """Yield the AT_REST checks of one GPU."""
+    """Yield the checks of one GPU that AT_REST lists."""
     yield _word("env.ecc.mode", gpu.ecc_mode, "ECC", "Enabled", "FAIL", "gpu.ecc", **where)
     counts: tuple[tuple[str, Number, str, str, str], ...] = (
         ("env.ecc.sram_uncorrected", gpu.sram_uncorrected, "errors", "gpu.ecc", "uncorrected SRAM errors"),
@@ -71,7 +71,7 @@ def at_rest(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Che
 
 
 def under_load(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
-    """Yield the UNDER_LOAD checks of one GPU, which computed while nvidia-smi ran."""
+    """Yield the checks of one GPU that UNDER_LOAD lists. The GPU must have been busy while nvidia-smi ran."""
     yield _link(
         "env.pcie.generation", gpu.pcie_generation, gpu.pcie_generation_max, "PCIe generation", **where
     )
@@ -80,7 +80,7 @@ def under_load(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[
 
 
 def not_told(ids: Iterable[str], why: str, **where: Unpack[Where]) -> Iterator[Check]:
-    """Yield UNKNOWN for the checks of a GPU that nvidia-smi did not report."""
+    """Yield an UNKNOWN check for each id, because nvidia-smi did not report the GPU."""
     for id in ids:
         yield Check(id=id, tag=TAG, verdict="UNKNOWN", text=why, **where)
 
@@ -88,10 +88,10 @@ def not_told(ids: Iterable[str], why: str, **where: Unpack[Where]) -> Iterator[C
 def links(
     gpu: Gpu, all_links: Mapping[str, list[float]], limits: Limits, /, *, gpus: int, **where: Unpack[Where]
 ) -> Check:
-    """Judge the number of active NVLinks of the GPU, and whether each is as fast as the fastest link here.
+    """Judge how many NVLinks of a GPU are active, and whether each is as fast as the fastest one of the node.
 
-    If limits.toml has no number for the model, fewer links than another GPU of the node is FAIL, otherwise
-    UNKNOWN.
+    If limits.toml has no number for the GPU model, the verdict is FAIL if another GPU of the node has more
+    active links, and otherwise UNKNOWN.
     """
     id, own = "env.nvlink", all_links.get(gpu.uuid)
     if own is None and gpus < 2:
@@ -103,7 +103,7 @@ def links(
     text = f"{len(up)} of {len(own)} NVLinks are up" + (f", {min(up):g} GB/s each or more" if up else "")
     shown: dict[str, Any] = {"measured": float(len(up)), "unit": "links", **where}
     if gpus < 2:
-        # Providers of single GPUs disable the links, which is correct.
+        # Cloud providers disable the links of single GPUs, so inactive links are correct here.
         return Check(id=id, tag=TAG, verdict="PASS", text=f"{text}; a single GPU uses none", **shown)
     fastest = max((speed for speeds in all_links.values() for speed in speeds), default=0.0)
     most = max(sum(speed > 0 for speed in speeds) for speeds in all_links.values())

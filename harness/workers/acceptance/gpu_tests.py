@@ -17,7 +17,7 @@ from .node import Node
 from .runner import Runner, Section
 
 DEADLINE = {"quick": 600.0, "full": 7200.0}
-"""Seconds. The deadline of the pod must be later, or Kubernetes deletes the report with the pod."""
+"""Mode → deadline of the tests in seconds. The pod's deadline must be later, or the report is lost."""
 
 
 def parser(name: str, description: str) -> argparse.ArgumentParser:
@@ -50,7 +50,7 @@ def accept(
     arguments: list[str] | None,
     more: Callable[[Runner, Node, argparse.Namespace], Iterable[Section]],
 ) -> int:
-    """Run the sections of a node, and then those of `more`. Return the exit code."""
+    """Run the sections of a node, then the sections that `more` returns. Return the exit code."""
     options = made.parse_args(arguments)
     try:
         limits = Limits.load(options.limits)
@@ -62,7 +62,7 @@ def accept(
     (options.report_dir / FILES["node"]).unlink(missing_ok=True)
     emitter = Emitter("node", node.device, options.mode, options.report_dir)
     runner = Runner(emitter, options.deadline or DEADLINE[options.mode])
-    # Both share one dictionary, so that a report that is written early has the node's facts so far.
+    # Runner and node share this dictionary, so an early report has the facts collected so far.
     runner.extra = node.extra
     sections = node.sections()
     return runner.run(sections if node.wrong_image else [*sections, *more(runner, node, options)])

@@ -1,6 +1,6 @@
 """The steps of a search among many nodes: halve failed groups, join good groups, pair the remaining nodes.
 
-Each step is a generator of rounds (tested.py). No step accuses a node; search.py does.
+Each step is a generator that yields rounds of tests (tested.py). Only search.py accuses nodes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def split(nodes: Sequence[int]) -> list[Group]:
 
 
 def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], list[int]]]:
-    """Halve all failed groups at the same time. Return the good groups, and the remaining single nodes."""
+    """Test groups, and halve those that fail. Return the good groups, and the remaining single nodes."""
     good: list[Group] = []
     left: list[int] = []
     while groups:
@@ -45,9 +45,9 @@ def halve(tested: Tested, groups: Sequence[Group]) -> Search[tuple[list[Group], 
 
 
 def join(tested: Tested, parts: Sequence[Group]) -> Search[list[Group]]:
-    """Test good parts together. Return classes that are each good, of which no two are good together.
+    """Merge good groups that pass together. Return the merged groups, of which no two pass together.
 
-    If all parts pass together, one test suffices. Otherwise join each half of the parts, then the results.
+    If all groups pass together, one test suffices. Otherwise merge each half of the groups, then the results.
     """
     if len(parts) < 2:
         return list(parts)
@@ -73,7 +73,7 @@ def join(tested: Tested, parts: Sequence[Group]) -> Search[list[Group]]:
 def meet(
     tested: Tested, nodes: Sequence[int], witnesses: Sequence[int], most: int
 ) -> Search[dict[int, dict[int, str]]]:
-    """Pair each node with up to `most` witnesses in turn, until it passes with one.
+    """Test each node with up to `most` witnesses, one at a time, until the node passes.
 
     Return node → witness → outcome.
     """
@@ -84,7 +84,7 @@ def meet(
         for start in range(0, len(waiting), len(witnesses)):
             pairs: dict[int, int | None] = {}
             for place, node in enumerate(waiting[start : start + len(witnesses)]):
-                # The first choice changes with each turn. `_witness` skips witnesses that the node has met.
+                # The first choice changes with each turn. `_witness` skips earlier witnesses of the node.
                 pairs[node] = _witness(witnesses, pairs.values(), met[node], place + turn)
             ready = {node: witness for node, witness in pairs.items() if witness is not None}
             wanted = list(ready.items())
@@ -94,7 +94,7 @@ def meet(
 
 
 def pair_up(tested: Tested, nodes: Sequence[int], hopeless: int | None = None) -> Search[list[Group]]:
-    """Return good pairs of nodes that have no good partner yet. The pairs share no node.
+    """Find partners for nodes, and return good pairs, which share no node.
 
     If all nodes pass together, return them as one group. Otherwise test the pairs round by round, until every
     node has a partner, or no pair was good in `hopeless` rounds.
@@ -118,10 +118,10 @@ def pair_up(tested: Tested, nodes: Sequence[int], hopeless: int | None = None) -
 
 
 def across(tested: Tested, one: Group, other: Group) -> Search[tuple[int, int] | None]:
-    """Return two nodes that fail together, one of each set. The sets are good, but fail together.
+    """Return two nodes that fail together, one from each of two good sets that fail together.
 
-    First halve one set and keep the other whole, then halve the other. Return None if the failure does not
-    recur.
+    Halve the set `one` until a single node is left, and then the set `other`. Return None if these two nodes
+    do not fail together again.
     """
     while len(one) > 1:
         half = one[: len(one) // 2]
@@ -138,7 +138,7 @@ def across(tested: Tested, one: Group, other: Group) -> Search[tuple[int, int] |
 def _witness(
     witnesses: Sequence[int], taken: Iterable[int | None], met: Iterable[int], first: int
 ) -> int | None:
-    """Return the next witness from `first` on that is free in this round and new to the node, or None."""
+    """Return the next witness, from index `first` on, that is neither in `taken` nor in `met`, or None."""
     used = {*taken, *met}
     turned = (witnesses[(first + step) % len(witnesses)] for step in range(len(witnesses)))
     return next((witness for witness in turned if witness not in used), None)

@@ -1,4 +1,4 @@
-"""Judge the environment of a container: shared memory, the limit of locked memory, and the clock."""
+"""Judge the environment of a container: shared memory, the limit for locked memory, and the clock."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .check import Check
 TAG = "ENV"
 SHM = Path("/dev/shm")  # noqa: S108 - the tests do not write to it
 SHM_BYTES = 64 * 2**20
-"""Smallest amount of free shared memory. With less, eight ranks crashed (ai-cloud-validation #643)."""
+"""Smallest accepted free shared memory. With less, eight ranks crashed (ai-cloud-validation #643)."""
 RDMA_DEVICES = Path("/sys/class/infiniband")
 CLOCK_ERROR_SECONDS = 1.0
 _TIME_ERROR = 5
@@ -47,7 +47,7 @@ def shared_memory(path: Path) -> Check:
 
 
 def judge_room(total: int, free: int) -> Check:
-    """Judge /dev/shm by its total and free bytes."""
+    """Judge the total and the free size of /dev/shm, in bytes."""
     cause = "shm.small" if total < SHM_BYTES else "shm.full" if free < SHM_BYTES else None
     return Check(
         id="env.shm",
@@ -64,12 +64,12 @@ def judge_room(total: int, free: int) -> Check:
 
 
 def memlock() -> Check:
-    """Judge this process's limit of locked memory."""
+    """Judge this process's limit for locked memory."""
     return locked_memory(resource.getrlimit(resource.RLIMIT_MEMLOCK)[0], _rdma_devices())
 
 
 def locked_memory(limit: int, rdma_devices: int) -> Check:
-    """Judge the limit of locked memory. RDMA locks all memory it sends, so it needs an unlimited one."""
+    """Judge the limit for locked memory. RDMA locks all memory that it sends, so the limit must be off."""
     unlimited = limit == resource.RLIM_INFINITY
     size = "unlimited" if unlimited else f"{limit / 2**20:.3g} MiB"
     devices = (
@@ -88,7 +88,7 @@ def locked_memory(limit: int, rdma_devices: int) -> Check:
 
 
 def clock() -> Check:
-    """Judge the host's clock by the kernel's state, and by the build time of this image, which is earlier."""
+    """Judge the host's clock by the kernel's clock state. It must also be later than this image's build."""
     built = Path(__file__).stat().st_mtime
     try:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -100,7 +100,7 @@ def clock() -> Check:
 
 
 def judge_clock(answer: int | None, error: float, built: float, why: str = "") -> Check:
-    """Judge the clock by the return value of adjtimex, and its estimate of the largest error in seconds."""
+    """Judge the clock. `answer` is the return value of adjtimex, `error` its estimated error in seconds."""
     id, now = "env.clock", time.time()
     if now < built - 86400:
         words = f"the clock is {(built - now) / 86400:.0f} days before this image was built"

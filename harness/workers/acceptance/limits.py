@@ -1,7 +1,7 @@
-"""Judge measurements by the figures of healthy hardware in limits.toml, which names the source of each row.
+"""Judge measurements against the reference values for healthy hardware in limits.toml.
 
-The key of a row is (model, check, ranks, nodes, payload, algorithm). Without a matching row the verdict is
-UNKNOWN, and the report shows the measurement.
+Each row of the file names its source. The key of a row is (model, check, ranks, nodes, payload, algorithm).
+If no row matches a measurement, the verdict is UNKNOWN, and the report still shows the measurement.
 """
 
 from __future__ import annotations
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 FILE = Path(__file__).parent / "limits.toml"
 SHARES = {"peak": 0.5, "measured": 0.75, "limit": 1.0, "floor": 1.0}
-"""Kind of figure → the share of it that passes, unless the row sets `share`.
+"""Kind of reference value → default of `Row.share`.
 
-0.75 of a measurement is the rule of DCGM's authors. 0.5 of a vendor's peak is hyperpod's limit for a
-replacement, because no real load reaches the peak.
+0.75 of a measured value is the rule of DCGM's authors. 0.5 of a vendor's peak is the limit below which
+HyperPod replaces hardware. It is below 1 because no real load reaches the peak.
 """
 MAX_BYTES = 128 << 10
-"""Largest size of a file of limits, enough for more than a thousand rows."""
+"""Largest size of a limits file in bytes, enough for more than a thousand rows."""
 MARGIN = 0.05
-"""A measurement that passes within this share of its limit is WARN, as in Azure NHC."""
+"""A measurement that passes, but is within this share of its limit, is WARN, as in Azure NHC."""
 RELATIONS = (">=", "<=", "==")
 
 
 @dataclass(frozen=True)
 class Row:
-    """The limit of one figure. `value` is the figure of the source; `limit` is the figure that passes."""
+    """A row of limits.toml. `value` is the value in the source; `limit` is the value that passes."""
 
     model: str
-    """Case-insensitive pattern of the GPU's name in PyTorch, such as `NVIDIA H100*HBM3`, or `cpu`."""
+    """Case-insensitive pattern for the GPU's name in PyTorch, such as `NVIDIA H100*HBM3`, or `cpu`."""
     check: str
     value: float
     unit: str
@@ -48,11 +48,11 @@ class Row:
     """The exact number of ranks. None means any number."""
     nodes: int | None = None
     payload: int = 0
-    """Smallest payload in bytes for which the row holds."""
+    """Smallest payload, in bytes, to which the row applies."""
     algorithm: str | None = None
     relation: Literal[">=", "<=", "=="] = ">="
     share: float | None = None
-    """The share of `value` that passes. None means the share of the kind (SHARES)."""
+    """The share of `value` that passes. None means the default for the kind (SHARES)."""
 
     def __post_init__(self) -> None:
         """Raise ValueError for an invalid row."""
@@ -74,19 +74,19 @@ class Row:
 
     @property
     def limit(self) -> float:
-        """Return the figure that a measurement must reach, or with `<=` must not exceed."""
+        """Return the value that a measurement must reach, or must not exceed if the relation is `<=`."""
         share = SHARES[self.kind] if self.share is None else self.share
         return self.value / share if self.relation == "<=" else self.value * share
 
     @property
     def expected(self) -> float | None:
-        """Return the figure of healthy hardware, or None if the row is a limit or a floor."""
+        """Return the reference value for healthy hardware, or None if the row's kind is limit or floor."""
         return self.value if self.kind in ("peak", "measured") else None
 
     def fits(
         self, model: str, check: str, ranks: int, nodes: int, payload: int, algorithm: str | None
     ) -> bool:
-        """Return whether the row holds for this measurement."""
+        """Return whether the row applies to this measurement."""
         return (
             self.check == check
             and fnmatchcase(model.lower(), self.model.lower())
@@ -97,7 +97,7 @@ class Row:
         )
 
     def specific(self) -> tuple[int, bool, bool, bool, int]:
-        """Return how specific the row is, as a sort key. Of two rows that fit, the greater one is used."""
+        """Return a sort key that is greater for a more specific row. The most specific match is used."""
         letters = sum(letter not in "*?[]" for letter in self.model)
         named = (self.ranks is not None, self.nodes is not None, self.algorithm is not None)
         return (letters, *named, self.payload)
@@ -111,9 +111,9 @@ class Limits:
 
     @classmethod
     def load(cls, extra: Path | str | None = None) -> Limits:
-        """Return the shipped rows and those of `extra`, which replace shipped rows with the same key.
+        """Return the rows of limits.toml and of the file `extra`, whose rows replace those with the same key.
 
-        Raises ValueError or OSError if a file cannot be used. The message names the row.
+        Raises OSError or ValueError if a file cannot be used. The message names an invalid row.
         """
         rows = _read(FILE)
         return cls([*rows, *(_read(Path(extra)) if extra is not None else ())])
@@ -128,7 +128,7 @@ class Limits:
         payload: int = 0,
         algorithm: str | None = None,
     ) -> Row | None:
-        """Return the most specific row that fits, or None. The model counts first, then ranks and nodes."""
+        """Return the most specific row that matches, or None."""
         fitting = [
             row for row in self.rows.values() if row.fits(model, check, ranks, nodes, payload, algorithm)
         ]
@@ -145,10 +145,10 @@ def judged(
     text: str,
     **where: Unpack[Where],
 ) -> Check:
-    """Return the check of a measurement. `where` identifies the GPU.
+    """Compare a measurement with the limit of a row, and return the check. `where` identifies the GPU.
 
-    The verdict is UNKNOWN without a measurement, without a row, or if the row has another unit. It is WARN if
-    the measurement passes within MARGIN of the limit.
+    The verdict is UNKNOWN if the measurement or the row is missing, or if their units differ. It is WARN if
+    the measurement passes but is within MARGIN of the limit.
     """
     if measured is None or not math.isfinite(measured):
         return Check(
@@ -197,7 +197,7 @@ def _origin(row: Row) -> str:
 
 def _read(path: Path) -> list[Row]:
     """Return the rows of a file. Raises ValueError and OSError."""
-    if path.exists() and not path.is_file():  # reading a pipe or a device may never end
+    if path.exists() and not path.is_file():  # reading a pipe or a device might never end
         raise ValueError(f"{path.name} is not a regular file")
     with path.open("rb") as file:
         data = file.read(MAX_BYTES + 1)
@@ -205,7 +205,7 @@ def _read(path: Path) -> list[Row]:
         raise ValueError(f"{path.name} is larger than {MAX_BYTES} bytes")
     try:
         document = toml(data.decode())
-    except ValueError as error:  # UnicodeDecodeError and TOMLDecodeError too
+    except ValueError as error:  # including UnicodeDecodeError and TOMLDecodeError
         raise ValueError(f"{path.name} is not valid TOML: {error}") from error
     found = document.get("row")
     if not isinstance(found, list) or set(document) != {"row"}:

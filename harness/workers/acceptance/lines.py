@@ -14,7 +14,7 @@ LONGEST = 1 << 20
 
 
 class Line:
-    """One end of a connection. Any thread may send, but only one may read."""
+    """One endpoint of a connection. All threads can send messages, but only one thread can read."""
 
     def __init__(self, connection: socket.socket) -> None:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
@@ -23,7 +23,7 @@ class Line:
         self._reader = connection.makefile("rb")
         self._lock = threading.Lock()
         self.own: str = connection.getsockname()[0]
-        """The local IP address of the connection, at which the other end reaches this host."""
+        """The local IP address of the connection, at which the peer reaches this host."""
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send a message. Return False if the connection is broken."""
@@ -35,7 +35,7 @@ class Line:
         return True
 
     def read(self) -> Iterator[dict[str, Any]]:
-        """Yield messages until the connection closes, or the other end sends an invalid message."""
+        """Yield messages until the connection closes, or the peer sends an invalid message."""
         try:
             while line := self._reader.readline(LONGEST):
                 message = json.loads(line)
@@ -46,7 +46,7 @@ class Line:
             return
 
     def close(self) -> None:
-        """Close the connection. A pending read returns."""
+        """Close the connection. This ends a pending read."""
         with suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         self._connection.close()

@@ -1,4 +1,4 @@
-"""Run ddp_tests on this container's GPUs, or in two processes on its CPU, and adopt its checks."""
+"""Run ddp_tests on this container's GPUs, or in two processes on its CPU, and yield its checks."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ _OWN_VARIABLES = (
     "MASTER_ADDR",
     "MASTER_PORT",
 )
-"""Variables of the pod's job, which this run on one node removes, as well as torchrun's PET_ variables."""
+"""Variables of the pod's job. They are removed for this run, like torchrun's own variables (PET_…)."""
 _KNOWN = {field.name for field in fields(Check)}
 
 
 @dataclass(frozen=True)
 class Ended:
-    """How torchrun ended. `code` is None if it was stopped because its time was up."""
+    """How torchrun ended. `code` is None if torchrun exceeded its time limit and was stopped."""
 
     code: int | None
     lines: tuple[str, ...]
-    """The last lines of its output."""
+    """The last lines of torchrun's output."""
 
 
 class LocalDdp:
@@ -55,22 +55,22 @@ class LocalDdp:
         self._passed_on: set[str] = set()
 
     def checks(self) -> Iterator[Check]:
-        """Run ddp_tests, and yield its checks. Its output goes to this log."""
+        """Run ddp_tests, and yield its checks. Its output is copied to stdout."""
         self.report.unlink(missing_ok=True)
         ended = self._run()
         yield from judge(read(self.report), self.ranks, ended)
 
     def shown(self, check: Check) -> bool:
-        """Return whether this log has the check's line already, from the output of the rank that made it."""
+        """Return whether the line of a check is already in the log, with the copied output of ddp_tests."""
         return one_line(check.line()) in self._passed_on
 
     def collectives(self) -> list[dict[str, Any]]:
-        """Return the rows of the report, in the shape of CollectiveRow."""
+        """Return the measured collectives from the report, with the fields of CollectiveRow."""
         rows = (read(self.report) or {}).get("collectives")
         return rows if isinstance(rows, list) else []
 
     def end(self) -> None:
-        """Stop torchrun, which ends its ranks."""
+        """Stop torchrun, which stops its ranks."""
         process = self._process
         if process is None or process.poll() is not None:
             return
@@ -113,7 +113,7 @@ class LocalDdp:
             for line in process.stdout or ():
                 last.append(line.rstrip())
                 self._passed_on.add(line.rstrip("\n"))
-                # Its result is only a part of the final [RESULT] line of this log.
+                # The verdict of ddp_tests is not final: this process prints its own [RESULT] line at the end.
                 print(line.rstrip().replace("[RESULT]", "[DDP] result:"), flush=True)
             code = process.wait()
             timer.cancel()
@@ -123,8 +123,9 @@ class LocalDdp:
 def environment(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of torchrun, without the variables of the pod's job, and with an empty nonce.
 
-    The empty nonce keeps ddp_tests from printing frames, because this process frames each of its checks. The
-    nonce is not removed, because the recorder would then read it from the pod (outside.py).
+    The empty nonce keeps ddp_tests from printing frames, because this process prints a frame for each check
+    of ddp_tests. HARNESS_NONCE is not removed, because the recorder would then read the nonce from the pod
+    (outside.py).
     """
     passed = {
         name: value
@@ -138,7 +139,7 @@ def environment(variables: Mapping[str, str]) -> dict[str, str]:
 
 
 def read(path: Path) -> dict[str, Any] | None:
-    """Return the report, or None if there is no readable report."""
+    """Return the report of ddp_tests, or None if the file is missing or invalid."""
     try:
         report = json.loads(path.read_text())
     except (OSError, ValueError):
@@ -147,7 +148,10 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def judge(report: dict[str, Any] | None, ranks: int, ended: Ended) -> Iterator[Check]:
-    """Yield the checks of the report, and an UNKNOWN one if the report is missing or incomplete."""
+    """Yield the checks of the report.
+
+    Add an UNKNOWN check if the report is missing or incomplete, or does not agree with torchrun's exit code.
+    """
     tail = " | ".join(line for line in ended.lines if line.strip())[-1200:]
     how = (
         "it was stopped because its time was up"
@@ -171,7 +175,7 @@ def judge(report: dict[str, Any] | None, ranks: int, ended: Ended) -> Iterator[C
 
 
 def _check(entry: Mapping[str, Any]) -> Check:
-    """Return the check of one entry of a report. Raises TypeError, ValueError and AttributeError."""
+    """Return one check of a report from its JSON object. Raises TypeError, ValueError and AttributeError."""
     if not set(entry) <= _KNOWN or entry.get("verdict") not in ("PASS", "WARN", "FAIL", "UNKNOWN"):
         raise ValueError(f"{dict(entry)}"[:200])
     return Check(**{**entry, "ranks": tuple(entry.get("ranks") or ())})

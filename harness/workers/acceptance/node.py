@@ -1,4 +1,4 @@
-"""The tests of one node: which steps its devices need, in which order."""
+"""The tests of one node: the steps that its devices need, in order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .runner import Section, Step
 
 
 class Node:
-    """One node, with the facts collected so far. `extra` are fields of its report."""
+    """One node, with the facts collected so far. `extra` has fields of its report."""
 
     def __init__(
         self, device: Literal["cpu", "cuda"], mode: str, limits: Limits, gpus: int | None = None
@@ -28,16 +28,16 @@ class Node:
 
     @cached_property
     def wrong_image(self) -> Check | None:
-        """Return the check for an image that cannot use GPUs, which ends the tests, or None if it can."""
+        """Return an UNKNOWN check if PyTorch cannot use GPUs, otherwise None. The check ends the tests."""
         if self.device == "cpu":
             return None
         try:
             return devices.image_check("env.image", "ENV")
-        except Exception:  # The first step reports a PyTorch that cannot be imported.
+        except Exception:  # If PyTorch cannot be imported, the first step reports it.
             return None
 
     def sections(self) -> list[Section]:
-        """Return the sections ENV, COMPUTE and TRAIN, or only the check of an image that cannot use GPUs."""
+        """Return the sections ENV, COMPUTE and TRAIN, or only the check `wrong_image` if there is one."""
         if self.wrong_image is not None:
             check = self.wrong_image
             return [Section("env", "ENV", lambda: [Step(check.id, "ENV", lambda: (check,))])]
@@ -50,7 +50,7 @@ class Node:
         ]
 
     def nothing_to_test(self, id: str, tag: str) -> Callable[[], Iterable[Check]]:
-        """Return a function that makes the check of a section without a device."""
+        """Return a function that makes the UNKNOWN check of a section without devices."""
         text = "no GPU is visible, so nothing was tested"
         return lambda: (Check(id=id, tag=tag, verdict="UNKNOWN", text=text),)
 
@@ -64,7 +64,7 @@ class Node:
             yield Step(name, "ENV", _one(make))
 
     def _look(self) -> Iterator[Check]:
-        """List the devices, and report the versions. The later sections test these devices."""
+        """List the devices that the later sections test, and report the versions."""
         if self.device == "cpu":
             devices.calm()
             self.extra["versions"] = devices.versions(None)
@@ -172,7 +172,7 @@ def _equal(tested: Sequence[Device]) -> Iterator[Check]:
 
 
 def _ask() -> tuple[smi.Smi | None, str]:
-    """Return the data of nvidia-smi, and the reason if there is none."""
+    """Return the parsed output of nvidia-smi, or None, and the error message to show if it is None."""
     try:
         return smi.parse(devices.ask_smi("-q", "-x")), "the output of nvidia-smi cannot be parsed"
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Replacements for features that older versions lack: Python 3.9 and PyTorch 2.0 are supported."""
+"""Replacements for features that the oldest supported versions, Python 3.9 and PyTorch 2.0, lack."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _KEY = re.compile(r"([A-Za-z0-9_-]+)\s*=\s*")
 
 
 class LackingError(Exception):
-    """A test needs a feature that this PyTorch lacks. The message names the first version that has it."""
+    """Raised if a test needs a feature that this PyTorch lacks. The message names the needed version."""
 
 
 def lacks(what: str, version: str) -> LackingError:
-    """Return the error for a feature that PyTorch has from `version` on."""
+    """Return the error for a feature that was added in the PyTorch version `version`."""
     import torch
 
     return LackingError(f"PyTorch {torch.__version__} has no {what}: PyTorch {version} and later have it")
@@ -26,7 +26,7 @@ def lacks(what: str, version: str) -> LackingError:
 def store_without_libuv() -> dict[str, bool]:
     """Return the TCPStore option that disables libuv, if this PyTorch has the option.
 
-    Before PyTorch 2.2 no store uses libuv.
+    Before PyTorch 2.2, stores never use libuv.
     """
     from torch.distributed import TCPStore
 
@@ -41,14 +41,14 @@ def paired(one: Sequence[A], other: Sequence[B]) -> Iterator[tuple[A, B]]:
 
 
 def neighbours(all_: Sequence[A]) -> Iterable[tuple[A, A]]:
-    """Return each item with the next one."""
+    """Return the pairs of adjacent items."""
     return zip(all_, all_[1:])
 
 
 def toml(text: str) -> dict[str, Any]:
-    """Return a TOML document. Before Python 3.11, only tables of numbers and strings are supported.
+    """Parse a TOML document. Before Python 3.11, only `[[name]]` tables of numbers and strings are supported.
 
-    Raises ValueError if the text is not valid TOML, or needs the parser.
+    Raises ValueError if the text is not valid or not supported.
     """
     try:
         import tomllib
@@ -61,7 +61,7 @@ def toml(text: str) -> dict[str, Any]:
 
 
 def _tables(text: str) -> dict[str, Any]:
-    """Return `[[name]]` tables whose values are also valid JSON. Raises ValueError for anything else."""
+    """Parse `[[name]]` tables whose values are also valid JSON. Raises ValueError for other documents."""
     tables: dict[str, Any] = {}
     table: dict[str, Any] | None = None
     for number, line in enumerate(text.splitlines(), 1):

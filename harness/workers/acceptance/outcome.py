@@ -1,4 +1,4 @@
-"""Judge the result of a group: good, bad or unknown, with the reason."""
+"""Judge the result of a tested group of nodes: good, bad or unknown, with the reason."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from .tested import Group, Outcome
 
 FIGURES = 4
-"""Fewest groups of one size for which their median is meaningful."""
+"""Smallest number of groups of one size for which their median is meaningful."""
 SHARE = 0.67
-"""Share of the median below which a group is slow. nccl-tests calls 1.5 times the usual time slow."""
+"""Share of the median below which a group is slow. In nccl-tests, 1.5 times the usual time is slow."""
 CPU_SHARE = 0.02
-"""The same on CPUs, which other work shares. There, healthy trials went down to 0.14 of the median."""
+"""The same share for CPUs, which other processes use too. Good trials went down to 0.14 of the median."""
 _BAD = ("wrong", "died", "hung")
 
 
@@ -35,15 +35,15 @@ class Result:
 
     @property
     def busbw(self) -> float | None:
-        """Return the GB/s of the slowest node, or None if the result is not complete."""
+        """Return the bus bandwidth of the slowest node in GB/s, or None if the result is not complete."""
         return min(float(self.said[node]["busbw"]) for node in self.group) if self.complete else None
 
 
 def reference(results: Iterable[Result], size: int) -> float | None:
-    """Return the median bus bandwidth in GB/s of the groups of one size, or None if they are too few.
+    """Return the median bus bandwidth in GB/s of the groups of one size, or None for too few groups.
 
-    Each group counts once, with its best result. An even number of groups uses the higher of the two middle
-    values, because half of the groups may be slow.
+    Each group counts once, with its best result. For an even number of groups, the higher of the
+    two middle values is used, because half of the groups can be slow.
     """
     best: dict[Group, float] = {}
     for result in results:
@@ -57,8 +57,8 @@ def judge(
 ) -> tuple[Outcome, str]:
     """Return the outcome of a group, and the reason.
 
-    `usual` is the median of groups of its size (`reference`), and `limit` the smallest accepted value, both
-    in GB/s.
+    `usual` is the median of groups of the same size (`reference`), and `limit` is the smallest accepted
+    value, both in GB/s.
     """
     for state in _BAD:
         for node, said in sorted(result.said.items()):

@@ -1,4 +1,4 @@
-"""Exchange data in each pair of nodes separately, and judge on rank 0 which node or link is slow."""
+"""Exchange data between each pair of nodes separately. Rank 0 judges which node or link is slow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .slow_pairs import MIN_NODES, MOST_NODES, SLOW, suspects
 
 
 class Pairs(OneRank):
-    """The tests of one rank. On rank 0, `rows` has one row for each pair."""
+    """The pair tests of one rank. On rank 0, `rows` has one entry for each pair of nodes."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class Pairs(OneRank):
         self.rows: list[dict[str, Any]] = []
 
     def all(self) -> None:
-        """Exchange data in each pair of nodes, in rounds whose pairs share no node."""
+        """Exchange data between each pair of nodes, in rounds whose pairs share no node."""
         if not 1 < self._nodes <= MOST_NODES:
             return
         mine: dict[str, Any] = {}
@@ -52,7 +52,7 @@ class Pairs(OneRank):
         self._judge(rates, of_round)
 
     def _pair(self, a: int, b: int) -> float | None:
-        """Return the GB/s of one pair, or None on ranks that only wait: all but the first of a node."""
+        """Return the bandwidth of a pair in GB/s, or None if this rank is not the first one of its node."""
         import torch
         import torch.distributed as dist
 

@@ -1,12 +1,13 @@
-"""The error bound of a matrix product, for each precision. Pure.
+"""The error bound of a matrix product, for each precision.
 
-The factors are rounded to the precision first, so that they are exact. The remaining error is that of the sum
-over K products, and of rounding the result:
+The factors are first rounded to the precision, so that they are exact. The remaining error comes from the sum
+over K products, and from rounding the result:
 
     |C − AB| ≤ 4 √K u_sum (|A| |B|) + u_out |AB| + u_least
 
-The √K is the probabilistic bound of a sum (Higham and Mary, 2019). The 4 is a margin for tensor cores, which
-truncate where a CPU rounds. The bound applies to each element; `measured` is the largest |C − AB| / bound.
+The factor √K comes from the probabilistic error bound of a sum (Higham and Mary, 2019). The factor 4 is a
+margin for tensor cores, which truncate where a CPU rounds. The bound applies to each element. The
+`measured` value of the check is the largest |C − AB| / bound.
 """
 
 from __future__ import annotations
@@ -29,9 +30,9 @@ class Precision:
     u_sum: float
     """Relative error of one addition."""
     u_out: float
-    """Relative error of rounding the result to its type. It is half an epsilon; this is one epsilon."""
+    """Bound of the relative error of rounding the result: one epsilon, twice the exact bound."""
     least: float
-    """Smallest positive number of the result's type that keeps its precision."""
+    """Smallest positive normal number of the result's type."""
 
 
 PRECISIONS = {

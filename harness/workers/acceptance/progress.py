@@ -1,7 +1,8 @@
-"""Track the position of every rank, to end a hang and name the rank that causes it.
+"""Track the progress of every rank, to end a hang and name the rank that causes it.
 
-A thread of each rank writes the rank's position into the job's store twice a second. If the main thread
-hangs, the position stays the same. If the process is dead or stopped, nothing is written.
+A thread of each rank writes the rank's position, with a heartbeat counter, to the job's store twice a second.
+If the main thread hangs, the position does not change. If the process is dead or stopped, the heartbeat
+stops.
 """
 
 from __future__ import annotations
@@ -22,12 +23,12 @@ from .older import store_without_libuv
 
 BEAT_SECONDS = 0.5
 GONE_SECONDS = 3.0
-"""Seconds without a beat after which a rank is gone."""
+"""Seconds without a heartbeat after which a rank counts as gone, that is, dead or stopped."""
 
 
 @dataclass(frozen=True)
 class Position:
-    """The position of a rank. `step` counts collectives and their iterations, equally on all ranks."""
+    """The progress of a rank. `step` counts the exchanges that the rank has entered, in each iteration."""
 
     step: int = 0
     doing: str = "the start"
@@ -35,12 +36,12 @@ class Position:
     beat: int = 0
     error: str = ""
     where: str = ""
-    """The innermost Python function of the main thread."""
+    """The Python function that the main thread executes, with its file."""
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """The ranks for which the others wait, and the reason for this conclusion."""
+    """The ranks that the other ranks wait for, and the reason for this diagnosis."""
 
     cause: str
     """collective.hung or collective.failed."""
@@ -49,9 +50,10 @@ class Diagnosis:
 
 
 def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks: int) -> Diagnosis:
-    """Return which ranks are to blame, from all positions at two times that are GONE_SECONDS apart.
+    """Return which ranks are to blame. `before` and `now` are all positions, read GONE_SECONDS apart.
 
-    Ranks that are gone come first, then ranks that are behind the others, because the others wait for them.
+    If ranks are gone, they are blamed. Otherwise ranks that are behind are blamed, because the other ranks
+    wait for them.
     """
     gone = tuple(r for r in range(ranks) if r not in now or (r in before and before[r].beat == now[r].beat))
     here = {rank: position for rank, position in now.items() if rank not in gone}
@@ -80,9 +82,10 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
 
 
 def _elsewhere(here: Mapping[int, Position]) -> tuple[int, ...]:
-    """Return the ranks whose main thread is in another function than that of most ranks.
+    """Return the ranks whose main thread executes a different function than that of most ranks.
 
-    All ranks have entered the collective, but these do not exchange data. Without a majority, return none.
+    All ranks have entered the collective, but the returned ranks exchange no data. If no function has a
+    majority, return no ranks.
     """
     count = Counter(position.where for position in here.values())
     usual, most = count.most_common(1)[0]
@@ -97,7 +100,7 @@ def listed(ranks: tuple[int, ...]) -> str:
 
 
 class Watch:
-    """The watch thread of one rank. It calls `hung` once if the rank makes no progress for `seconds`."""
+    """A thread that watches one rank. It calls `hung` once if the rank makes no progress for `seconds`."""
 
     def __init__(self, rank: int, ranks: int, seconds: float, hung: Callable[[], None]) -> None:
         self._rank, self._ranks, self._seconds, self._hung = rank, ranks, seconds, hung
@@ -119,7 +122,7 @@ class Watch:
         self._move(Position(self._position.step, self._position.doing, False, self._position.beat))
 
     def failed(self, error: str) -> None:
-        """Record that the main thread ended with an error."""
+        """Record that the main thread failed with an error."""
         here = self._position
         self._move(Position(here.step, here.doing, here.inside, here.beat, error))
 
@@ -130,7 +133,7 @@ class Watch:
         self._over.set()
 
     def positions(self) -> dict[int, Position]:
-        """Return the positions of the ranks that have written one. Raises the errors of the store."""
+        """Return rank → position of the ranks that have written one. Raises the errors of the store."""
         positions = {}
         for rank in range(self._ranks):
             key = f"accept/at/{rank}"
@@ -144,7 +147,7 @@ class Watch:
         self._store.add(f"{key}/times", 1)
 
     def _is_set(self, key: str) -> bool:
-        """Return whether `_set` was called for a key. A store has `check` only from PyTorch 2.3 on."""
+        """Return whether `_set` was called for a key. Stores have a method `check` only since PyTorch 2.3."""
         return int(self._store.add(f"{key}/times", 0)) > 0
 
     def tell(self, name: str, value: Any) -> None:
@@ -152,7 +155,7 @@ class Watch:
         self._set(f"accept/{name}", value)
 
     def told(self, name: str, seconds: float) -> Any:
-        """Return a value that a rank stored, or None if it is not there within `seconds`."""
+        """Wait until a rank stores a value with `tell`, and return it. Return None after `seconds`."""
         until, key = time.monotonic() + seconds, f"accept/{name}"
         while time.monotonic() < until:
             with suppress(RuntimeError):
@@ -167,7 +170,7 @@ class Watch:
             beats += 1
             here = self._position
             position = asdict(replace(here, beat=beats, where=self._where()))
-            with suppress(RuntimeError):  # Without the store nobody reads it, but a hang is still detected.
+            with suppress(RuntimeError):  # Even if the store is down, a hang must be detected.
                 self._set(f"accept/at/{self._rank}", position)
             if time.monotonic() - self._moved > self._seconds:
                 threading.Thread(target=self._hung, name="hung", daemon=True).start()
@@ -181,7 +184,7 @@ class Watch:
 
 
 def _client() -> Any:
-    """Return a separate connection to the job's store, because that of the main thread may be blocked."""
+    """Return a second connection to the job's store, because a hung main thread can block the first one."""
     import torch.distributed as dist
 
     host, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])

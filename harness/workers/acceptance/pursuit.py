@@ -1,4 +1,4 @@
-"""Test candidates for an intermittent fault, each with an increasing number of different partners."""
+"""Test candidates for an intermittent fault, each with several different partners."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def challenge(
 ) -> Search[dict[int, Group]]:
     """Return candidate → the partners with which it failed.
 
-    Each candidate is tested with `needed` partners, and with as many again if it failed with one of them. Its
-    tests stop once it failed with `needed` partners, because these cannot all be bad.
+    Each candidate is tested with `needed` partners, and with `needed` more if it failed with one of them. Its
+    tests stop when it has failed with `needed` partners, because not all of these can be bad.
     """
     failed: dict[int, list[int]] = {node: [] for node in candidates}
     if not witnesses:
@@ -25,7 +25,7 @@ def challenge(
         ]
         for start in range(0, len(open_), len(witnesses)):
             chunk = open_[start : start + len(witnesses)]
-            # The index among all candidates and the turn select the partner, so it meets none twice.
+            # The candidate's index and the turn select the partner, so no pair is tested twice.
             pairs: dict[int, int] = {}
             for node in chunk:
                 witness = witnesses[(candidates.index(node) + turn) % len(witnesses)]

@@ -1,7 +1,7 @@
-"""Run the steps of a test one after another. A step that raises is UNKNOWN, and the next ones still run.
+"""Run the steps of a test in order. If a step raises an error, it is UNKNOWN, and the next steps still run.
 
-SIGTERM and the deadline end the run at once, even while PyTorch waits for a GPU that never responds. The
-remaining checks are UNKNOWN, and the report is written.
+SIGTERM, SIGINT and the deadline end the run at once, even while PyTorch waits for a GPU that never responds.
+The remaining steps are then reported as UNKNOWN, and the report is written.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ _ERROR_LETTERS = 600
 
 @dataclass(frozen=True)
 class Step:
-    """A part of a test. If it fails, an UNKNOWN check with its `id` and `where` takes its place."""
+    """A part of a test, which makes checks. If it raises an error, an UNKNOWN check is reported instead."""
 
     id: str
     tag: str
     make: Callable[[], Iterable[Check]]
     where: Where = field(default_factory=Where)
     shown: Callable[[Check], bool] = lambda _: False
-    """Returns whether the log already has the line of a check."""
+    """Returns whether the line of a check is already in the log."""
 
     def unknown(self, why: str) -> Check:
-        """Return the UNKNOWN check that takes the place of this step."""
+        """Return an UNKNOWN check to report in place of this step's checks."""
         return Check(id=self.id, tag=self.tag, verdict="UNKNOWN", text=why, **self.where)
 
 
 @dataclass(frozen=True)
 class Section:
-    """Steps that depend on the results of the previous sections."""
+    """Steps that are created after the previous sections have run, whose results they need."""
 
     id: str
     tag: str
@@ -49,14 +49,14 @@ class Section:
 
 
 class Runner:
-    """Runs sections, and ends early on a signal or the deadline. Use one per process, in the main thread."""
+    """Runs sections, and ends early on a signal or the deadline. Create only one, in the main thread."""
 
     def __init__(self, emitter: Emitter, deadline: float) -> None:
         self.emitter = emitter
         self.extra: dict[str, Any] = {}
         """Fields of the report other than its checks."""
         self.at_end: list[Callable[[], object]] = []
-        """Callbacks for an early end, which stop child processes."""
+        """Callbacks that stop child processes if the run ends early."""
         self._left: list[Step] = []
         self._started = time.monotonic()
         self._deadline = self._started + deadline
@@ -99,9 +99,9 @@ class Runner:
 
     @contextlib.contextmanager
     def _watched(self) -> Iterator[None]:
-        """Watch for signals and the deadline in a thread, because a GPU may block the main thread.
+        """Within the block, a thread watches for signals and the deadline: a GPU can block the main thread.
 
-        The interpreter writes the number of a signal into a pipe, whatever the main thread does.
+        The interpreter writes the number of each signal into a pipe, even while the main thread is blocked.
         """
         reader, writer = os.pipe()
         os.set_blocking(writer, False)

@@ -1,13 +1,14 @@
-"""Find the bad nodes of a cluster. Run it at the same time in a pod on each node.
+"""Find the bad nodes of a cluster. Run this command at the same time in one pod on each node.
 
     python -m acceptance.screen --nodes N --node-rank K --master HOST [--local GPUS]
 
-The pod of node rank 0 is the coordinator. It tests groups of nodes, several at a time, as the search
-requests (search.py). With up to 16 nodes it tests every pair. Each trial has its own process group, so a hang
-or a crash ends only that trial. The coordinator writes the report to REPORT_DIR/screen/ddp_tests_result.json.
+The pod of node rank 0 is the coordinator. It tests groups of nodes, several groups at the same time;
+search.py chooses the groups. With up to 16 nodes it tests every pair. Each trial has its own process group,
+so a hang or a crash ends only that trial. The coordinator writes the report to
+REPORT_DIR/screen/ddp_tests_result.json.
 
-Exit code of node rank 0: 0 if all passed, 1 if a node, a link or a boundary failed, 2 if a result is unknown.
-Exit code of another pod: 1 if its own node is accused, 2 if it received no verdict, otherwise 0.
+Exit code of node rank 0: 0 if all passed, 1 if a node, link or boundary failed, 2 if a result is unknown.
+Exit code of the other pods: 1 if the pod's node is accused, 2 if the pod received no verdict, otherwise 0.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from .outcome import CPU_SHARE, SHARE
 from .screening import Screening, bandwidth, checks, named, rows
 
 PORT = 29555
-"""Differs from torchrun's 29500."""
+"""Default port of the coordinator. It differs from torchrun's default port, 29500."""
 
 
 def coordinate(options: argparse.Namespace, emitter: Emitter) -> int:
@@ -137,7 +138,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def _join(options: argparse.Namespace) -> int:
-    """Serve as this node's agent until the search has ended."""
+    """Run this node's agent until the search has ended, and return the exit code."""
     line = agent.connect(options.master, options.port, options.deadline)
     ended = agent.serve(line, options.node_rank, options.nodes) if line else None
     if options.node_rank == 0:

@@ -20,13 +20,16 @@ class Screening:
     def __init__(self, coordinator: Coordinator, limit: float | None, share: float) -> None:
         self._coordinator, self._limit, self._share = coordinator, limit, share
         self._ready: dict[Group, Result] = {}
-        """Results of pairs that were tested before the search requests them."""
+        """Results of pairs that were tested before the search requested them."""
         self._good: set[int] = set()
         self.judged: dict[Group, tuple[Outcome, str]] = {}
         self.pairs: dict[Group, Result] = {}
 
     def run(self, nodes: Sequence[int], repeats: int, bound: int | None) -> Conclusion:
-        """Search among the nodes. With up to 16 nodes, first test all pairs, which the median needs."""
+        """Search for bad nodes, and return the conclusion.
+
+        With up to 16 nodes, first test all pairs, to have enough results for a median.
+        """
         if len(nodes) <= ALL_PAIRS:
             for places in circle.rounds(len(nodes)):
                 for result in self._coordinator.measure([(nodes[a], nodes[b]) for a, b in places]):
@@ -41,7 +44,7 @@ class Screening:
         return conclusion
 
     def outcome(self, result: Result) -> tuple[Outcome, str]:
-        """Judge a result against the limit, and against all groups of its size so far."""
+        """Judge a result against the limit, and against the median of all groups of the same size so far."""
         usual = reference(self._coordinator.results, len(result.group))
         return judge(result, usual, limit=self._limit, share=self._share)
 
@@ -61,7 +64,7 @@ class Screening:
         return outcomes
 
     def _controls(self, wanted: Sequence[Group]) -> list[Group]:
-        """Return groups of good nodes that rest in this round, to compare the tested groups with."""
+        """Return groups of good nodes that are idle in this round. Their results are used for comparison."""
         resting = sorted(self._good - {node for group in wanted for node in group})
         controls: list[Group] = []
         for size in sorted({len(group) for group in wanted}):
@@ -104,7 +107,7 @@ def checks(
 
 
 def bandwidth(coordinator: Coordinator, limit: float | None, share: float) -> Check:
-    """Return the check of the bandwidth. It is UNKNOWN if there is nothing to compare the results with."""
+    """Return the check of the bandwidth. It is UNKNOWN without results, or without a limit or median."""
     figures = [result for result in coordinator.results if result.busbw is not None]
     text = "no group gave a result"
     if figures:
@@ -129,7 +132,7 @@ def bandwidth(coordinator: Coordinator, limit: float | None, share: float) -> Ch
 
 
 def rows(screening: Screening) -> list[dict[str, Any]]:
-    """Return the pairs in the shape of PairRow."""
+    """Return the tested pairs as dictionaries with the fields of PairRow."""
     verdicts: dict[Outcome, Verdict] = {"good": "PASS", "bad": "FAIL", "unknown": "UNKNOWN"}
     made = []
     for (a, b), result in sorted(screening.pairs.items()):

@@ -5,17 +5,19 @@ that share no node, receives an outcome for each group, and returns a Conclusion
 faults:
 
 * A bad node makes each group that contains it fail, always or intermittently (`repeats`).
-* A bad link makes each group with both of its ends fail. The nodes are good, and the search names the link.
-* A broken boundary makes each group with nodes of both sides fail. The search names the boundary.
+* A bad link between two good nodes makes each group that contains both nodes fail.
+* A broken boundary between two sets of nodes makes each group that contains nodes of both sets fail.
 
-Nodes are tested in groups of about √N. Failed groups are halved, good groups are tested together. The
-remaining nodes meet known-good witnesses. A node is accused if it fails with two of them, passes with no
-node, and fails with the other suspects as well. With up to 16 nodes, all pairs are tested first (circle.py).
+Nodes are tested in groups of about √N. Failed groups are halved, good groups are tested together. Each
+remaining node is tested with known-good nodes, its witnesses. It is accused if it fails with two witnesses,
+passes with no node, and fails with the other suspects as well. With up to 16 nodes, all pairs are tested
+first (circle.py).
 
 For intermittent faults, each test is repeated `repeats` times. A node that fails a test with probability p is
 then missed with probability (1 − p) ** repeats. An accusation needs `bound` + 1 witnesses, which cannot all
-be bad, so no good node is accused. With repeats = 1, two intermittently bad witnesses could cause a wrong
-accusation. A node with an intermittent fault may be reported as a bad link, but it is not missed then.
+be bad, so no good node is accused. With repeats = 1, two witnesses suffice, so two intermittently bad
+witnesses could cause a wrong accusation. A node with an intermittent fault can be reported as a bad link
+instead, so the fault is still reported.
 """
 
 from __future__ import annotations
@@ -31,15 +33,15 @@ from .pursuit import challenge
 from .tested import Exhausted, Group, Search, Tested
 
 ALL_PAIRS = 16
-"""Largest number of nodes of which all pairs are tested, which takes 15 rounds."""
+"""Largest number of nodes for which all pairs are tested. 16 nodes need 15 rounds."""
 HOPELESS = 8
-"""Rounds without a good pair, after which the search for a witness ends."""
+"""Number of rounds without a good pair after which the search for a known-good witness ends."""
 CANDIDATES = 32
 """Largest number of nodes that are tested for an intermittent fault."""
 BOUND = 32
-"""Largest default of `bound`. The suspects are paired with each other, which takes that many rounds."""
+"""Upper limit for the default of `bound`. Pairing the suspects with each other takes as many rounds."""
 SAMPLE = 4
-"""Pairs that are tested to distinguish a broken boundary from a bad link."""
+"""Number of pairs that are tested to distinguish a broken boundary from a bad link."""
 LINKS = 3
 """Largest number of bad links to search for between two sets of nodes."""
 CLASSES = 6
@@ -49,9 +51,10 @@ CLASSES = 6
 def search(
     nodes: Sequence[int], *, bound: int | None = None, repeats: int = 1, all_pairs: int = ALL_PAIRS
 ) -> Search[Conclusion]:
-    """Search among `nodes`, of which at most `bound` are bad. The default is a quarter, but at most 32.
+    """Search for bad nodes in `nodes`, and return the conclusion. At most `bound` nodes can be bad.
 
-    If more than `bound` nodes fail, none is accused, because the cause is not in single nodes.
+    The default of `bound` is a quarter of the nodes, but at most 32. If more than `bound` nodes fail, no node
+    is accused, because the cause is then not in individual nodes.
     """
     nodes = tuple(sorted(set(nodes)))
     if len(nodes) < 2:
@@ -82,7 +85,7 @@ class _Found:
         self.boundaries: list[Boundary] = []
         self.unknown: list[Unknown] = []
         self.unproved: list[Group] = []
-        """Good sets of nodes for which it was not proved that they pass with the others."""
+        """Good sets of nodes that were not proved to pass together with the other nodes."""
 
     def conclusion(self) -> Conclusion:
         """Return the conclusion. If more than `bound` nodes failed, none of them is accused."""
@@ -137,7 +140,10 @@ class _Found:
             self.unknown.append(Unknown(spare, "these nodes pass together, but fail with many others"))
 
     def _place(self, classes: list[Group], left: Sequence[int]) -> Search[tuple[list[Group], list[int]]]:
-        """Test nodes with witnesses of each class, the largest first. Return classes and remaining nodes."""
+        """Test the nodes in `left` with witnesses of each class, starting with the largest class.
+
+        Return the classes, to which the nodes that passed were added, and the remaining nodes.
+        """
         left, placed = list(left), []
         for one in sorted(classes, key=len, reverse=True):
             met = yield from meet(self.tested, left, one, self.needed)
@@ -147,7 +153,7 @@ class _Found:
         return placed, left
 
     def _judge(self, suspects: Sequence[int], core: Group) -> Search[None]:
-        """Accuse the suspects that failed with enough of the good nodes, and with each other."""
+        """Accuse the suspects that failed with enough good nodes of `core`. Report the others as unknown."""
         met = yield from meet(self.tested, suspects, core, self.needed)
         silent: list[int] = []
         for node in suspects:
@@ -185,7 +191,10 @@ class _Found:
             self.unproved.append(other)
 
     def _link(self, a: int, b: int, one: Group, other: Group) -> Search[None]:
-        """Report a bad link if both of its ends pass with other nodes again."""
+        """Report a bad link between nodes `a` and `b`, or a broken boundary between `a` and the set `other`.
+
+        A link is reported only if both of its nodes pass again with other nodes.
+        """
         rest = tuple(node for node in other if node != b)
         if rest and (yield from self.tested.ask([(a, *rest)])) == ["bad"]:
             self.boundaries.append(
@@ -206,7 +215,7 @@ class _Found:
             )
 
     def pursue(self) -> Search[None]:
-        """Test failures that are not explained yet, such as several bad links or an intermittent fault."""
+        """Find the causes of unexplained failures, such as several bad links or an intermittent fault."""
         open_ = self._unexplained()
         ends = [node for group in open_ if len(group) == 2 for node in group]
         lone = [group for group in open_ if len(group) == 2 and all(ends.count(node) == 1 for node in group)]

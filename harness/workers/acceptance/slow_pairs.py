@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from statistics import median
 
 MIN_NODES = 4
-"""Fewest nodes with which a pair has enough other pairs for a comparison."""
+"""Smallest number of nodes for which there are enough pairs to compare."""
 MOST_NODES = 16
-"""Most nodes of which all pairs are tested. For larger clusters, acceptance.screen tests groups."""
+"""Largest number of nodes for which all pairs are tested. acceptance.screen tests larger clusters."""
 SLOW = {"cuda": 0.5, "cpu": 0.02}
-"""Share of the faster half's median below which a pair is slow. It is smaller on CPUs, which pods share."""
+"""A pair is slow below this share of the median of the faster half of all pairs.
+
+The share is smaller for CPUs, because several pods use them.
+"""
 
 
 @dataclass(frozen=True)
@@ -25,11 +28,15 @@ class Suspicion:
     open: tuple[tuple[int, int], ...] = ()
     """Slow pairs that neither single nodes nor single links explain."""
     usual: float = 0.0
-    """Median GB/s of the faster half of the pairs."""
+    """Median bandwidth of the faster half of the pairs in GB/s."""
 
 
 def suspects(pairs: Mapping[tuple[int, int], float], share: float = SLOW["cuda"]) -> Suspicion:
-    """Return the slow nodes and links. `pairs`: every pair (a, b), a < b, of at least MIN_NODES → GB/s."""
+    """Return the slow nodes and links.
+
+    `pairs` maps each pair (a, b) with a < b to its bandwidth in GB/s. It must have all pairs of at least
+    MIN_NODES nodes.
+    """
     nodes = sorted({node for pair in pairs for node in pair})
     ordered = sorted(pairs.values())
     usual = median(ordered[len(ordered) // 2 :])

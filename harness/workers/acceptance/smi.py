@@ -1,7 +1,8 @@
-"""Parse the output of `nvidia-smi -q -x` and `nvidia-smi nvlink -s`. Pure.
+"""Parse the output of `nvidia-smi -q -x` and `nvidia-smi nvlink -s`.
 
 A field that nvidia-smi does not print is None. A field that it prints as N/A is NOT_SUPPORTED: the GPU lacks
-the feature, or does not report it. Field names differ between drivers; old and new names are read.
+the feature, or does not report it. Field names differ between driver versions; old and new names are
+accepted. All functions are pure.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ _NOT_SUPPORTED_WORDS = ("n/a", "[n/a]", "not supported", "[not supported]")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
 _SRAM_UNCORRECTED = ("sram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded")
-"""One counter on Ampere, two from Hopper on."""
+"""Names of the counters. Ampere has one counter; Hopper and later have two."""
 
 
 @dataclass(frozen=True)
@@ -30,25 +31,25 @@ class Gpu:
     uuid: str
     name: str
     index: int
-    """Index in the list of nvidia-smi. PyTorch may use another order."""
+    """Index in the output of nvidia-smi. PyTorch can use a different order."""
     memory: int = 0
-    """Bytes."""
+    """Memory size in bytes."""
     persistence: Word = None
     mig: Word = None
     ecc_mode: Word = None
     sram_corrected: Number = None
     sram_uncorrected: Number = None
     rows_uncorrectable: Number = None
-    """Memory rows that were replaced after an uncorrectable error."""
+    """Number of memory rows that were remapped after an uncorrectable error."""
     rows_pending: Word = None
     rows_failed: Word = None
     pcie_generation: Number = None
     pcie_generation_max: Number = None
-    """The maximum that GPU and host support together."""
+    """The highest generation that both the GPU and the host support."""
     pcie_width: Number = None
     pcie_width_max: Number = None
     sm_clock: Number = None
-    """MHz."""
+    """Current clock in MHz."""
     sm_clock_max: Number = None
     reasons: frozenset[str] | NotSupported | None = None
     """Active throttle reasons: gpu_idle, sw_power_cap, hw_slowdown, hw_thermal_slowdown, …"""
@@ -56,7 +57,7 @@ class Gpu:
 
 @dataclass(frozen=True)
 class Smi:
-    """The output of one call of nvidia-smi."""
+    """The parsed output of one call of nvidia-smi."""
 
     driver: str
     cuda: str
@@ -81,7 +82,7 @@ def parse(text: str) -> Smi | None:
 
 
 def parse_links(text: str) -> dict[str, list[float]]:
-    """Return the NVLink speeds in GB/s by GPU UUID, from the output of `nvidia-smi nvlink -s`.
+    """Parse the output of `nvidia-smi nvlink -s`. Return GPU UUID → the speed of each NVLink in GB/s.
 
     A link that is down has speed 0. A GPU without links has an empty list.
     """
@@ -153,7 +154,7 @@ def _number(text: str | None) -> Number:
 
 
 def _errors(element: ElementTree.Element, names: tuple[str, ...]) -> Number:
-    """Return the sum of the counters over the GPU's life, or since the driver was loaded if larger."""
+    """Return the larger of two sums of the counters: over the GPU's life, and since the driver was loaded."""
     sums: list[Number] = [
         _total([_number(element.findtext(f"ecc_errors/{span}/{name}")) for name in names])
         for span in ("aggregate", "volatile")
@@ -163,7 +164,7 @@ def _errors(element: ElementTree.Element, names: tuple[str, ...]) -> Number:
 
 
 def _total(numbers: Sequence[Number]) -> Number:
-    """Return the sum of the counters that have a number."""
+    """Return the sum of the numbers. If there is no number, return NOT_SUPPORTED or None."""
     counted = [number for number in numbers if isinstance(number, float)]
     if counted:
         return sum(counted)

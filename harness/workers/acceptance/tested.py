@@ -1,6 +1,6 @@
-"""The tested groups of nodes, their outcomes, and the outcomes that follow from them without a test.
+"""Record the outcomes of tested groups of nodes, and infer the outcomes of other groups.
 
-A search is a generator. It yields rounds of groups that share no node, and receives one outcome for each.
+A search is a generator. In each round, it yields groups that share no node, and receives their outcomes.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from .older import paired
 
 Outcome = Literal["good", "bad", "unknown"]
 Group = tuple[int, ...]
-"""Nodes that are tested together, in order."""
+"""Nodes that are tested together, in ascending order."""
 T = TypeVar("T")
 Search = Generator[list[Group], Sequence[Outcome], T]
 
 
 class Exhausted(Exception):
-    """The search has used its budget of tests."""
+    """Raised if the search has used its budget of tests."""
 
 
 @dataclass
@@ -35,9 +35,9 @@ class Tested:
     _counted: dict[Group, int] = field(default_factory=dict)
 
     def known(self, group: Iterable[int]) -> Outcome | None:
-        """Return the outcome that follows from earlier tests, or None.
+        """Return the outcome of a group that follows from earlier tests, or None.
 
-        A part of a good group is good, and a group with a bad part is bad.
+        Every subset of a good group is good, and every group that contains a bad group is bad.
         """
         nodes = frozenset(group)
         good, bad = self.passed(nodes), any(other <= nodes for other in self._bad)
@@ -55,7 +55,7 @@ class Tested:
         return frozenset(group) in self._bad
 
     def bad(self) -> list[Group]:
-        """Return the groups that were bad at least once, the smallest first."""
+        """Return the groups that were bad at least once, smallest first."""
         return sorted({tuple(sorted(group)) for group in self._bad}, key=lambda group: (len(group), group))
 
     def record(self, group: Group, outcome: Outcome) -> None:
@@ -70,9 +70,10 @@ class Tested:
                 self._good.append(frozenset(group))
 
     def ask(self, groups: Sequence[Iterable[int]], *, again: bool = False) -> Search[list[Outcome]]:
-        """Test the groups at the same time, except those whose outcome is known. `again` tests all of them.
+        """Test the groups at the same time, and return their outcomes.
 
-        A test with an unknown outcome is repeated once. Raises Exhausted if the budget does not suffice.
+        Groups whose outcome is already known are not tested, unless `again` is true. A test with an unknown
+        outcome is repeated once. Raises Exhausted if the remaining budget is too small.
         """
         wanted = [tuple(sorted(group)) for group in groups]
         if len({node for group in wanted for node in group}) != sum(map(len, wanted)):

@@ -29,9 +29,9 @@ BATCHES = 5
 
 
 def seconds_per_call(call: Callable[[], object], device: Device, span: Span) -> float:
-    """Return the seconds of one call: the median over BATCHES batches of the mean time of a call.
+    """Return the seconds that one call takes: the median over BATCHES batches of the mean time in a batch.
 
-    A batch lasts `span.measure` / BATCHES seconds, and has at least one call.
+    A batch lasts about `span.measure` / BATCHES seconds, and has at least one call.
     """
     once = max(_batch(call, device, 1), 1e-7)
     until = time.monotonic() + span.warm
@@ -42,7 +42,7 @@ def seconds_per_call(call: Callable[[], object], device: Device, span: Span) -> 
 
 
 def _batch(call: Callable[[], object], device: Device, calls: int) -> float:
-    """Return the mean seconds of one of `calls` calls."""
+    """Run `calls` calls, and return the mean time of a call in seconds."""
     if device.kind == "cpu":
         started = time.perf_counter()
         for _ in range(calls):

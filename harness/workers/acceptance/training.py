@@ -25,7 +25,7 @@ FEATURES = 8
 
 
 def checks(device: Device, mode: str) -> Iterator[Check]:
-    """Train twice from the same seed. The model must learn, and both runs must end with the same bits."""
+    """Train a model twice from the same seed. It must learn, and both runs must end with the same bits."""
     with _deterministic():
         first, second = train(device, STEPS[mode]), train(device, STEPS[mode])
     loss, start, digest = first
@@ -61,7 +61,7 @@ def checks(device: Device, mode: str) -> Iterator[Check]:
 def train(device: Device, steps: int) -> tuple[float, float, str]:
     """Return the loss on unseen data after and before the training, and the digest of losses and weights.
 
-    The class is the pair of the signs of x₀x₁ and x₂x₃. No linear model can learn it.
+    The signs of x₀x₁ and x₂x₃ determine the class of an input x. No linear model can learn this.
     """
     torch.manual_seed(3)
     model = torch.nn.Sequential(
@@ -91,7 +91,7 @@ def train(device: Device, steps: int) -> tuple[float, float, str]:
 
 
 def _data(generator: torch.Generator, count: int, device: Device) -> tuple[Any, Any]:
-    """Return inputs and classes. They are generated on the CPU, so that every device gets the same."""
+    """Return inputs and classes. They are generated on the CPU, so that every device gets the same data."""
     x = torch.randn(count, FEATURES, generator=generator)
     y = (x[:, 0] * x[:, 1] > 0).long() + 2 * (x[:, 2] * x[:, 3] > 0).long()
     return x.to(device.torch), y.to(device.torch)

@@ -1,4 +1,4 @@
-"""The part of one process in a trial: join a process group, exchange data, verify and time it.
+"""One process of a trial: join a process group, exchange data, verify the data and measure the time.
 
     python -m acceptance.trial --rank R --ranks N [--host H --port P] --device cpu|cuda
 
@@ -20,18 +20,18 @@ from typing import Any
 from .older import store_without_libuv
 
 PERIOD = 251
-"""Period of the data pattern. It is a prime, so it divides no buffer size, and misplaced data is detected."""
+"""Period of the data pattern. It is a prime and divides no buffer size, so misplaced data is detected."""
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the trial. Return 0 if it completed, also if the data was wrong."""
+    """Run the trial. Return 0 if it completed, even if the data was wrong."""
     options = _options(arguments)
     import torch
     import torch.distributed as dist
 
     timeout = timedelta(seconds=options.timeout)
     first = options.rank == 0
-    # Some builds of PyTorch lack libuv, and fail with the default.
+    # By default the store uses libuv, which some builds of PyTorch lack.
     store = dist.TCPStore(
         "0.0.0.0" if first else options.host,  # noqa: S104 - the pods of the job must reach it
         0 if first else options.port,
@@ -52,14 +52,14 @@ def main(arguments: list[str] | None = None) -> int:
     )
     _say({"joined": options.ranks})
     _say(_exchange(options, device))
-    # Rank 0 owns the store, so it stays until all ranks have printed their results.
+    # Rank 0 hosts the store, so it must not exit until all ranks have printed their results.
     dist.barrier(device_ids=_ids(device))
     dist.destroy_process_group()
     return 0
 
 
 def _ids(device: Any) -> list[int] | None:
-    """Return `device_ids` for NCCL's barrier, which otherwise guesses the GPU from the rank and may hang."""
+    """Return the argument `device_ids` for a barrier. Without it, NCCL guesses the GPU, and can hang."""
     return None if device.index is None else [device.index]
 
 
@@ -83,7 +83,7 @@ def _exchange(options: argparse.Namespace, device: Any) -> dict[str, Any]:
         began = time.perf_counter()
         dist.all_reduce(data)
         _wait(device)
-        if iteration:  # the first iteration also connects
+        if iteration:  # the first iteration also opens connections
             times.append(time.perf_counter() - began)
         # float32 sums integers below 2**24 exactly, in any order.
         wrong += int((data != pattern * (ranks * (ranks + 1) / 2) + iteration * ranks).sum())

@@ -2,10 +2,10 @@
 
     python -m training.audit --run-dir OUT/RUN --data-dir DIR
 
-For each checkpoint: whether its files match its manifest, whether a model can load them, and the digest of
-the weights. For `best`: its target, the losses of its manifest, and the validation loss that this program
-computes itself. The entropy of the texts, if it is known. The exit code is always 0, and the document lists
-what cannot be read.
+For each checkpoint, the document shows whether the files match the manifest, whether a model can be loaded
+from them, and the digest of the weights. For the link `best`, it shows the target, the losses in its manifest
+and the validation loss that this command computes itself. It also has the entropy of the texts, if known.
+The exit code is always 0. Files that cannot be read are listed in the document.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def document(run: Path, data: Path) -> Found:
-    """Return the document that the judges read."""
+    """Return the document, from which the harness computes the checks of a training."""
     folders = sorted(checkpoint.all_of(run), key=lambda one: one.name.rpartition("-")[2])
     whole: list[tuple[Path, Manifest]] = []
     checkpoints = []
@@ -70,7 +70,7 @@ def document(run: Path, data: Path) -> Found:
 
 
 def _checkpoint(folder: Path, manifest: Manifest) -> Found:
-    """Return the facts of one whole checkpoint, and whether model and optimizer can be loaded from it."""
+    """Return the facts of one intact checkpoint, and whether model and optimizer can be loaded from it."""
     facts: Found = {
         "name": folder.name,
         "whole": True,
@@ -93,7 +93,7 @@ def _checkpoint(folder: Path, manifest: Manifest) -> Found:
 
 
 def digest(weights: dict[str, torch.Tensor]) -> str:
-    """Return the SHA-256 of all weights, computed as in Trainer.weights, which the trainer prints."""
+    """Return the SHA-256 of all weights. It is computed like Trainer.weights, which the trainer prints."""
     hashed = hashlib.sha256()
     for name, value in weights.items():
         hashed.update(name.encode())
@@ -109,7 +109,7 @@ def _model(folder: Path, manifest: Manifest) -> nn.Module:
 
 
 def _best(run: Path, data: Path) -> Found | None:
-    """Return the target of `best`, its losses by the manifest, and the computed loss. None without `best`."""
+    """Return the target, manifest losses and computed loss of the link `best`, or None without a link."""
     folder = checkpoint.best(run)
     if folder is None:
         return None
@@ -123,16 +123,16 @@ def _best(run: Path, data: Path) -> Found | None:
         stream = texts.read(data / "val.jsonl", tokenizer, options.context, options.text_field)
         loss, tokens = evaluated(_model(folder, manifest), stream, options.micro_batch)
         found |= {"loss": loss, "tokens": tokens}
-    except Exception as error:  # as above, and a missing val.jsonl
+    except Exception as error:  # as above, or val.jsonl is missing
         found["why"] = f"{type(error).__name__}: {error}"[:500]
     return found
 
 
 def evaluated(model: nn.Module, stream: Stream, chunk: int) -> tuple[float, int]:
-    """Return the mean loss in nats over all tokens of the stream but the first, and their number.
+    """Return the mean loss in nats over all tokens of the stream except the first, and the number of tokens.
 
-    The chunks have the trainer's size, because the rounding of a product may depend on its shape. Otherwise
-    the computation is independent: one pass over the tokens, in which each is predicted once from those
+    The chunks have the trainer's size, because the rounding of a matrix product can depend on its shape.
+    Otherwise the computation is independent of the trainer: one pass predicts each token once from the tokens
     before it.
     """
     model.eval()
@@ -153,7 +153,7 @@ def evaluated(model: nn.Module, stream: Stream, chunk: int) -> tuple[float, int]
 
 
 def _entropy(data: Path) -> Found | None:
-    """Return the entropy of generated texts (source.py), or None if there is none."""
+    """Return the entropy of generated texts (source.py), or None if source.json is missing."""
     try:
         known: Found = json.loads((data / "source.json").read_text())
         return known

@@ -14,7 +14,7 @@ from .texts import Tokenizer
 
 
 def tokenizer(options: argparse.Namespace) -> Tokenizer:
-    """Return the tokenizer of the model, or the byte tokenizer if there is none."""
+    """Return the tokenizer that the options name, or the byte tokenizer if they name none."""
     _use_token()
     folder = options.tokenizer_local_dir or options.model_local_dir or options.model
     if folder is None:
@@ -37,13 +37,13 @@ def model(options: argparse.Namespace, tokenizer: Tokenizer) -> nn.Module:
 
 
 def _use_token() -> None:
-    """Copy HUGGINGFACE_HUB_TOKEN, the variable of the guide, to HF_TOKEN, which the hub's client reads."""
+    """Copy HUGGINGFACE_HUB_TOKEN, which the user sets, to HF_TOKEN, which the hub's client reads."""
     if token := os.environ.get("HUGGINGFACE_HUB_TOKEN"):
         os.environ.setdefault("HF_TOKEN", token)
 
 
 def gated(error: BaseException | None) -> bool:
-    """Return whether the hub refused a gated model. transformers chains the client's error to others."""
+    """Return whether the error, or one of its causes, is that the hub denied access to a gated model."""
     seen: set[int] = set()
     while error is not None and id(error) not in seen:
         if type(error).__name__ == "GatedRepoError":
@@ -54,9 +54,9 @@ def gated(error: BaseException | None) -> bool:
 
 
 def cannot_compile(device: torch.device) -> str:
-    """Return why torch.compile does not work here, or "". It compiles a small model and its backward pass."""
+    """Compile a small model and its backward pass. Return the error message, or "" if it works."""
     try:
-        # The backward pass needs more than the forward pass: it is cut out of both.
+        # The backward pass needs more than the forward pass: its graph is cut from a graph of both.
         layer = torch.compile(nn.Sequential(nn.Linear(4, 4), nn.GELU()).to(device))
         layer(torch.ones(2, 4, device=device)).sum().backward()
     except Exception as error:  # torch.compile's exceptions are private, and differ between versions

@@ -1,20 +1,21 @@
-"""Atomic checkpoints: whole or absent, whichever process is killed at whatever time.
+"""Atomic checkpoints: each one is complete or absent, no matter when a process is killed.
 
     OUT/RUN/epoch-0001-step-00000120/
         rank-0/model.safetensors      the weights, equal on every rank
-        rank-0/training.pt            optimizer, scaler, place in the data
+        rank-0/training.pt            the states of the optimizer and the gradient scaler
         rank-K/generators.pt          the states of rank K's random generators
-        manifest.json                 size and SHA-256 of each file, world size, losses
+        manifest.json                 size and SHA-256 of each file, position in the data, world size, losses
     OUT/RUN/best                      a link to the checkpoint with the lowest validation loss
-    OUT/RUN/best.txt                  its name, for copies that lose links, such as those of `kubectl cp`
-    OUT/RUN/trackers/id               a random name of the run (trackers.py)
+    OUT/RUN/best.txt                  the name of that checkpoint, because `kubectl cp` does not copy links
+    OUT/RUN/trackers/id               a random identifier of the run (trackers.py)
 
 Every rank writes its files into a folder whose name begins with a dot, and flushes them to the disk. Rank 0
 writes the manifest last, and renames the folder. A folder without a manifest, or with files that do not match
-it, is not a checkpoint. A resume reports such a folder, and uses the previous checkpoint.
+the manifest, is not a checkpoint. A resumed run reports such a folder, and uses the previous checkpoint.
 
 torch.distributed.checkpoint is not used. Under DDP every rank holds the same state, so there is nothing to
-assemble. Its folders have no sizes or hashes, so a torn file would be noticed only while it is loaded.
+assemble. Its folders contain no sizes or hashes, so a damaged file would be noticed only when it is
+loaded.
 """
 
 from __future__ import annotations
@@ -33,9 +34,9 @@ VERSION = 1
 MANIFEST = "manifest.json"
 BEST, BEST_NAME = "best", "best.txt"
 TRACKERS, IDENTITY = "trackers", "id"
-"""The folder of trackers.py in the run's folder, and its file that identifies the run in the trackers."""
+"""The subfolder of a run for trackers.py, and the file in it that identifies the run in the trackers."""
 KEPT = 2
-"""Smallest number of checkpoints to keep, because the newest one may be torn."""
+"""Smallest number of checkpoints to keep. If the newest is damaged, the one before is used."""
 
 
 @dataclass(frozen=True)
@@ -43,18 +44,18 @@ class Manifest:
     """The manifest of a checkpoint."""
 
     epoch: int
-    """The epoch in which the training continues, from 0."""
+    """The epoch in which the training continues, counted from 0."""
     step: int
     """Completed steps, over all epochs."""
     place: int
-    """Number of sequences of this epoch that were trained on."""
+    """Number of sequences of this epoch that the model was trained on."""
     world: int
     order: dict[str, int]
     """The values that determine the order of the data: seed, sequences, batch, context."""
     options: dict[str, Any] = field(default_factory=dict)
     """All options of the training, by name (options.py)."""
     files: dict[str, dict[str, Any]] = field(default_factory=dict)
-    """Path in the folder → size in bytes and sha256."""
+    """Path in the folder → `size` in bytes and `sha256`."""
     losses: dict[str, float] = field(default_factory=dict)
     """The losses known at this step, such as `val/loss`."""
     version: int = VERSION
@@ -66,11 +67,11 @@ class Manifest:
 
 
 class Torn(Exception):
-    """A folder is not a whole checkpoint. The message has the reason."""
+    """Raised if a folder is not an intact checkpoint. The message gives the reason."""
 
 
 def verified(folder: Path) -> Manifest:
-    """Return the manifest of a whole checkpoint. Raises Torn."""
+    """Verify the files of a checkpoint, and return its manifest. Raises Torn if it is damaged."""
     try:
         read = json.loads((folder / MANIFEST).read_text())
         manifest = Manifest(**read)
@@ -90,7 +91,7 @@ def verified(folder: Path) -> Manifest:
 
 
 def newest(run: Path, say: Callable[[str], None]) -> tuple[Path, Manifest] | None:
-    """Return the newest whole checkpoint of a run, or None. Report the defects of newer ones to `say`."""
+    """Return the newest intact checkpoint of a run, or None. Pass the defects of newer ones to `say`."""
     for folder in sorted(all_of(run), key=lambda one: one.name.rpartition("-")[2], reverse=True):
         try:
             return folder, verified(folder)
@@ -105,7 +106,7 @@ def all_of(run: Path) -> Iterator[Path]:
 
 
 def write(path: Path, save: Callable[[Path], object]) -> dict[str, Any]:
-    """Write a file with `save`, and flush it. Return its size and digest, as read from the disk."""
+    """Write a file with the function `save`, and flush it to disk. Return its size and SHA-256."""
     path.parent.mkdir(parents=True, exist_ok=True)
     save(path)
     flush(path)
@@ -113,14 +114,14 @@ def write(path: Path, save: Callable[[Path], object]) -> dict[str, Any]:
 
 
 def complete(partial: Path, manifest: Manifest) -> Path:
-    """Turn a folder, in which every rank has written its files, into a checkpoint. Only one rank calls it."""
+    """Turn the folder with the files of all ranks into a checkpoint. Call this on only one rank."""
     path = partial / MANIFEST
     path.write_text(json.dumps(asdict(manifest), indent=1))
     flush(path)
     for folder in (*(each for each in partial.iterdir() if each.is_dir()), partial):
         flush(folder)
     final = partial.parent / manifest.name
-    if final.exists():  # it is torn, or the run would have resumed from it
+    if final.exists():  # it is damaged, or the run would have resumed from it
         discard(final)
     partial.rename(final)
     flush(final.parent)
@@ -128,18 +129,18 @@ def complete(partial: Path, manifest: Manifest) -> Path:
 
 
 def begin(run: Path, manifest: Manifest) -> Path:
-    """Create a new folder for the files of all ranks, and return it. Only one rank calls it.
+    """Create a new folder for the files of all ranks, and return it. Call this on only one rank.
 
-    Its name is always new, so that a rank of an earlier attempt that is still alive does not write into it.
+    The folder's name is always new. A rank of an earlier attempt that is still alive does not write into it.
     """
     run.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(prefix=f".{manifest.name}-", dir=run))
-    partial.chmod(0o755)  # mkdtemp gives access only to the owner
+    partial.chmod(0o755)  # mkdtemp gives access to the owner only
     return partial
 
 
 def tidy(run: Path) -> None:
-    """Remove incomplete folders of earlier attempts. No other attempt may be writing."""
+    """Remove incomplete folders of earlier attempts. Call this only when no other attempt is writing."""
     for path in run.glob(".*"):
         if path.name.startswith((".epoch-", ".gone-")):
             shutil.rmtree(path, ignore_errors=True)
@@ -158,7 +159,7 @@ def point_best(run: Path, folder: Path) -> None:
 
 
 def restore_best(run: Path) -> None:
-    """Restore the link `best` from best.txt in a copy of a run that lost it. Only one rank calls it."""
+    """Restore the link `best` from best.txt, if a copy of the run lacks it. Call this on only one rank."""
     name = run / BEST_NAME
     if name.is_file() and not os.path.lexists(run / BEST):
         folder = run / Path(name.read_text().strip()).name
@@ -167,13 +168,13 @@ def restore_best(run: Path) -> None:
 
 
 def best(run: Path) -> Path | None:
-    """Return the folder that `best` names, or None."""
+    """Return the checkpoint to which the link `best` points, or None if there is no link."""
     link = run / BEST
     return run / os.readlink(link) if link.is_symlink() else None
 
 
 def retain(run: Path, kept: int) -> None:
-    """Remove all checkpoints but the newest `kept` and the best one. Only one rank calls it."""
+    """Remove all checkpoints except the newest `kept` and the best one. Call this on only one rank."""
     spared = best(run)
     folders = sorted(all_of(run), key=lambda one: one.name.rpartition("-")[2])
     for folder in folders[: -max(kept, KEPT)]:
@@ -182,7 +183,7 @@ def retain(run: Path, kept: int) -> None:
 
 
 def discard(folder: Path) -> None:
-    """Remove a checkpoint. Rename it first, so that a partly removed one is not taken for a checkpoint."""
+    """Remove a checkpoint. Rename it first, so that its remains are never mistaken for a checkpoint."""
     gone = folder.with_name(f".gone-{folder.name}")
     shutil.rmtree(gone, ignore_errors=True)
     folder.rename(gone)
@@ -196,7 +197,7 @@ def digest(path: Path) -> str:
 
 
 def flush(path: Path) -> None:
-    """Wait until a file, or the entries of a folder, are on the disk."""
+    """Flush a file, or the entries of a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

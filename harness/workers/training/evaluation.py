@@ -1,9 +1,9 @@
-"""The mean loss over all tokens of a file, exact, and the same for any number of ranks.
+"""Compute the mean loss over all tokens of a file, which is the same for any number of ranks.
 
 Each rank evaluates some of the chunks, sums the loss in float64 and counts the tokens as integers. At the end
-both are summed over the ranks and divided once. Nothing is padded or counted twice. The loop has no
-collective, so ranks with fewer chunks do not block the others. The chunks do not depend on the number of
-ranks, because the rounding of a product may depend on its shape.
+the losses and the counts are summed over the ranks, and one division gives the mean. There is no padding, and
+no token is counted twice. The loop has no collective, so ranks with fewer chunks do not block the others. The
+chunks do not depend on the number of ranks, because the rounding of a matrix product can depend on its shape.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .texts import Stream
 
 @dataclass(frozen=True)
 class Loss:
-    """A mean over tokens, in nats."""
+    """A mean loss per token, in nats."""
 
     mean: float
     tokens: int
@@ -35,7 +35,7 @@ class Loss:
 def evaluate(
     model: nn.Module, stream: Stream, chunk: int, rank: int, world: int, device: torch.device
 ) -> Loss:
-    """Return the loss over the whole stream, the same on every rank. The random generators do not change."""
+    """Return the loss over the whole stream, the same on every rank. Random generators keep their states."""
     was_training = model.training
     model.eval()
     total, tokens = 0.0, 0
@@ -58,7 +58,7 @@ def evaluate(
 
 
 def chunks(stream: Stream, size: int) -> list[range]:
-    """Return the sequences of each chunk. A shorter sequence at the end is a separate chunk."""
+    """Return the indices of the sequences in each chunk. A shorter last sequence is a separate chunk."""
     whole = stream.whole
     ranges = [range(first, min(first + size, whole)) for first in range(0, whole, size)]
     return ranges if stream.sequences == whole else [*ranges, range(whole, whole + 1)]

@@ -2,7 +2,8 @@
 
     python3 -m training.export --checkpoint OUT/RUN/best --to FOLDER
 
-The exit code is 1 if the checkpoint is torn, or holds the small GPT, which transformers cannot load.
+The exit code is 1 if the checkpoint is damaged, or if its model is the small GPT, which transformers cannot
+load.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
     tokenizer = build.tokenizer(options)
     model: Any = build.model(options, tokenizer)
     state.load(model, load_file(folder / "rank-0" / state.MODEL), folder)
-    # The folder has another name until it is complete.
+    # The folder has a temporary name until it is complete.
     partial = given.to.with_name(f".{given.to.name}-partial")
     model.inner.save_pretrained(partial, safe_serialization=True)
     tokenizer.save(partial)  # type: ignore[attr-defined]

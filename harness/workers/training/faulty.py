@@ -1,10 +1,10 @@
-"""Train like train_framework.py, with one defect that the judges of trainings must find.
+"""Train like train_framework.py, with one defect that the training checks must find.
 
     torchrun … -m training.faulty KIND[:NUMBER] [options of train_framework.py]
 
-The defect is in the real run: in its data, its sums, its checkpoints or its curves. The judges do not get its
-KIND. NUMBER is a step, an epoch or a rank; each kind has a default. Kinds that need a resume kill a rank
-once, and leave a resumed run alive. Only for tests (tests/k8s/test_training_faults.py).
+The defect is in the real run: in its data, its sums, its checkpoints or its curves. The checks do not know
+its KIND. NUMBER is a step, an epoch or a rank; each kind has a default. Kinds that need a resume kill a rank
+once, but not again in the resumed run. Only tests use this module (tests/k8s/test_training_faults.py).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ GLOO = "GLOO_SOCKET_IFNAME"
 
 
 def problem(value: str) -> str:
-    """Return why a value is invalid for gloo, or "".
+    """Return why a value of GLOO_SOCKET_IFNAME is invalid, or "" if it is valid.
 
     Gloo accepts names separated by commas. NCCL_SOCKET_IFNAME also accepts `^NAME` and `=NAME`.
     """
@@ -28,9 +28,9 @@ def problem(value: str) -> str:
 
 
 def missing(environment: Mapping[str, str] = os.environ, there: Iterable[str] | None = None) -> str:
-    """Return why gloo cannot use the interface of its variable in this pod, or "".
+    """Return why gloo cannot use the interfaces in GLOO_SOCKET_IFNAME in this pod, or "" if it can.
 
-    `there` are the names of the pod's interfaces. None means those of this host.
+    `there` has the names of the pod's interfaces. None means the interfaces of this host.
     """
     value = environment.get(GLOO, "")
     if not value:

@@ -1,7 +1,8 @@
 """Log to one MLflow run, which all ranks and all attempts share.
 
-MLflow keeps every value that was ever logged for a step. Therefore a rank reads which steps the server has,
-and does not send them, before it first logs a metric and after each request with an unknown outcome.
+MLflow keeps every value that was ever logged for a step, so a value must not be sent twice. Before a rank
+logs a metric for the first time, and after each request with an unknown outcome, it reads which steps the
+server already has, and does not send those steps again.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from urllib.parse import unquote, urlsplit
 from .sender import Point
 
 TAG = "training.id"
-"""Tag of the run, by which rank 0 finds the run again, and the other ranks find the run of rank 0."""
+"""Tag that identifies the run. With it, rank 0 finds the run again, and other ranks find rank 0's run."""
 AT_ONCE, PARAMS_AT_ONCE, LONGEST_PARAM = 1000, 100, 500
-"""MLflow's limits for one request. LONGEST_PARAM is the smallest limit of its stores."""
+"""MLflow's limits for one request. LONGEST_PARAM is the smallest limit of its storage backends."""
 CREATED_SECONDS = 30.0
 """Seconds that the other ranks wait for the run of rank 0 before they report an error."""
 
 
 def problem(uri: str) -> str:
-    """Return why ranks on several nodes cannot log to this tracking URI, or "".
+    """Return why ranks on several nodes cannot log to this tracking URI, or "" if they can.
 
     mlflow 3 refuses folders ("maintenance mode"), and ranks that share an SQLite file lock each other out.
     mlflow interprets HOST:PORT as an unknown scheme.
@@ -39,7 +40,7 @@ def problem(uri: str) -> str:
 
 
 class Mlflow:
-    """A client of MLflow. One thread calls all methods but `close`."""
+    """An MLflow client. The same thread must call all methods except `close`."""
 
     name = "MLflow"
 
@@ -69,7 +70,7 @@ class Mlflow:
             self._begin()
 
     def send(self, points: Sequence[Point]) -> tuple[Sequence[Point], str]:
-        """Log the points that the server does not have. All are acknowledged when it returns."""
+        """Log the points that the server does not have. When this returns, all points are acknowledged."""
         from mlflow.entities import Metric
 
         metrics = [
@@ -87,10 +88,11 @@ class Mlflow:
         return [], ""
 
     def artifacts(self, texts: Mapping[str, str], shared: Path) -> None:
-        """Store texts as files of the run, by name, and a table of all validations. Only rank 0 calls it.
+        """Store `texts` (file name → content) and a table of all validations with the run. Only for rank 0.
 
-        If the server keeps artifacts in a folder, MLflow's client writes that folder on its own disk, without
-        an error. Raises ValueError for a folder that is not below `shared`, the disk of the outputs.
+        If the server keeps artifacts in a folder, MLflow's client writes to that path on the client's own
+        disk, without an error. Raises ValueError if the folder is not below `shared`, the disk of the
+        outputs.
         """
         uri = str(self._client.get_run(self._run_id).info.artifact_uri)
         folder = urlsplit(uri)
@@ -103,7 +105,7 @@ class Mlflow:
             self._client.log_text(self._run_id, text, name)
 
     def _validations(self) -> str:
-        """Return a CSV table of the validations of all attempts, as the server has them."""
+        """Return a CSV table of the validations of all attempts, from the values on the server."""
         columns = [
             {one.step: one.value for one in self._client.get_metric_history(self._run_id, f"val/{name}")}
             for name in ("loss", "perplexity")
@@ -122,7 +124,10 @@ class Mlflow:
                 raise
 
     def _steps(self, name: str, points: Sequence[Point]) -> set[int]:
-        """Return the steps of a metric that the server has, from the first step of `points` on. Cached."""
+        """Return the steps of a metric that the server has, from the first step of `points` on.
+
+        The result is cached.
+        """
         if name not in self._there:
             first = min(point.step for point in points)
             history = self._client.get_metric_history(self._run_id, name)
@@ -153,7 +158,7 @@ class Mlflow:
         return str(experiment.experiment_id) if experiment else None
 
     def _begin(self) -> None:
-        """Set the run's status, and log the options that it does not have. MLflow's params cannot change."""
+        """Set the run's status to RUNNING, and log the options that it lacks. MLflow params are immutable."""
         from mlflow.entities import Param
 
         run = self._client.get_run(self._run_id)

@@ -1,4 +1,4 @@
-"""A small GPT, the default model, which needs no download, and the wrapper of Hugging Face models."""
+"""The default model, a small GPT that needs no download, and a wrapper for Hugging Face models."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Token numbers of shape (batch, length) → logits of shape (batch, length, vocabulary)."""
+    """A GPT that maps token ids (batch, length) to logits (batch, length, vocabulary)."""
 
     def __init__(self, shape: Shape, *, recompute: bool = False) -> None:
         """Create the model. With `recompute`, the backward pass recomputes activations, to save memory."""
@@ -82,15 +82,15 @@ class Gpt(nn.Module):
 
 
 class HuggingFace(nn.Module):
-    """A causal model of transformers, with the same forward as Gpt."""
+    """A causal language model from transformers, with the same signature of `forward` as Gpt."""
 
     def __init__(self, folder: str, *, local_only: bool, recompute: bool) -> None:
-        """Load the model from a folder, or by its name from the hub. Raises OSError if there is none."""
+        """Load the model from a folder, or by name from the hub. Raises OSError if it does not exist."""
         from transformers import AutoModelForCausalLM
         from transformers.utils import logging
 
         super().__init__()
-        logging.disable_progress_bar()  # it would add lines of each rank to the job's log
+        logging.disable_progress_bar()  # every rank would print a bar to the job's log
         self.inner: Any = AutoModelForCausalLM.from_pretrained(
             folder, local_files_only=local_only, dtype=torch.float32
         )
@@ -100,7 +100,7 @@ class HuggingFace(nn.Module):
             self.inner.gradient_checkpointing_enable({"use_reentrant": False})
 
     def check(self, vocabulary: int, context: int) -> None:
-        """Raise ValueError if the model supports fewer tokens, or shorter sequences."""
+        """Raise ValueError if the vocabulary or the context is too large for the model."""
         config = self.inner.config
         if vocabulary > config.vocab_size:
             raise ValueError(

@@ -1,8 +1,8 @@
 """A client of one S3 bucket that needs only the standard library.
 
-The image of a job may have no S3 client, so this module signs requests itself (AWS Signature Version 4,
+The image of a job might have no S3 client, so this module signs requests itself (AWS Signature Version 4,
 docs.aws.amazon.com/AmazonS3/latest/API/sig-v4-header-based-auth.html). It reads the environment variables of
-AWS's tools (VARIABLES). Writes are conditional (`If-None-Match: *`) unless an object may be replaced.
+AWS's tools (VARIABLES). Writes are conditional (`If-None-Match: *`), unless the caller allows replacement.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TRIES = 4
 REQUEST_SECONDS = 60
 PIECE = 1 << 20
 PART = 16 << 20
-"""Smallest part of a large object in bytes. S3 accepts 10,000 parts, and a request holds one in memory."""
+"""Smallest part of a multipart upload in bytes. S3 accepts 10,000 parts. Each request holds one in memory."""
 MAX_PARTS, AT_ONCE = 10_000, 4
 EMPTY = hashlib.sha256(b"").hexdigest()
 _AGAIN = (408, 409, 429)
@@ -37,12 +37,12 @@ _AGAIN = (408, 409, 429)
 
 
 class Failed(Exception):
-    """A request failed. The message contains no credentials."""
+    """Raised if a request fails. The message contains no credentials."""
 
     def __init__(self, text: str, status: int = 0, code: str = "") -> None:
         super().__init__(text)
         self.status, self.code = status, code
-        """HTTP status and S3's error code; 0 and "" without a response."""
+        """HTTP status and S3 error code, or 0 and "" if there was no response."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Item:
 def located(url: str) -> tuple[str, str]:
     """Return bucket and prefix of `s3://BUCKET/PREFIX`, the prefix without a trailing slash.
 
-    Raises ValueError.
+    Raises ValueError if the URL has another form.
     """
     scheme, _, rest = url.partition("://")
     bucket, _, prefix = rest.partition("/")
@@ -68,7 +68,7 @@ def located(url: str) -> tuple[str, str]:
 
 
 class Bucket:
-    """One bucket, accessed with the credentials of an environment, or anonymously without any."""
+    """One bucket. Requests use the credentials in `environment`, or are anonymous if there are none."""
 
     def __init__(self, name: str, environment: Mapping[str, str], tries: int = TRIES) -> None:
         self.name, self.environment, self.tries = name, environment, tries
@@ -78,7 +78,7 @@ class Bucket:
 
     # -- reading -----------------------------------------------------------------------------------------
     def items(self, prefix: str, most: int | None = None) -> Iterator[Item]:
-        """Yield the objects whose keys begin with `prefix`. With `most`, yield only one page of that many."""
+        """Yield the objects whose keys begin with `prefix`. If `most` is given, yield at most that many."""
         query = {"list-type": "2", "prefix": prefix, **({"max-keys": str(most)} if most else {})}
         while True:
             with self.request("GET", "", query) as response:
@@ -92,7 +92,7 @@ class Bucket:
             query = {**query, "continuation-token": token}
 
     def read(self, key: str, limit: int) -> bytes:
-        """Return a small object. Raises Failed, also if it is larger than `limit` bytes."""
+        """Return the content of a small object. Raises Failed, for example if it exceeds `limit` bytes."""
         pieces: list[bytes] = []
         size, _ = self.stream(key, pieces.append, pieces.clear, limit)
         assert size <= limit
@@ -109,7 +109,7 @@ class Bucket:
         restart: Callable[[], object],
         limit: int | None = None,
     ) -> tuple[int, str]:
-        """Pass an object to `take`, piece by piece. Return its size in bytes and its SHA-256.
+        """Pass the content of an object to `take`, piece by piece. Return its size in bytes and its SHA-256.
 
         If the connection breaks, call `restart`, and read the object again from the beginning.
         """
@@ -190,7 +190,7 @@ class Bucket:
         query = {"uploadId": upload}
         with self.request("POST", key, query, body=body, headers=_condition(replace=False)) as response:
             text = response.read()
-        if code := _code(text):  # S3 may send status 200 before the request has failed
+        if code := _code(text):  # S3 can send status 200 before the request fails
             raise Failed(f"{self.url(key)} could not be assembled from its parts: {code}", 200, code)
 
     def _abort(self, key: str, upload: str) -> None:
@@ -198,7 +198,7 @@ class Bucket:
             self.request("DELETE", key, {"uploadId": upload}).close()
 
     def prove_writable(self, key: str) -> None:
-        """Start a multipart upload of this key and abort it, which creates no object. Raises Failed."""
+        """Start and abort a multipart upload, which creates no object. Raises Failed if it is not allowed."""
         self._abort(key, self._begin(key))
 
     # -- requests ----------------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ class Bucket:
         body: bytes | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> Any:
-        """Return an open response. Temporary failures are retried. Raises Failed."""
+        """Send a request, and return the open response. Retry temporary failures. Raises Failed."""
         path = quote(f"/{self.name}/{key}" if key else f"/{self.name}", safe="/-_.~")
         given = query or {}
         asked = "&".join(f"{quote(name, safe='')}={quote(given[name], safe='')}" for name in sorted(given))
@@ -276,7 +276,7 @@ def _condition(replace: bool) -> dict[str, str]:
 
 
 def _slice(descriptor: int, first: int, size: int, path: str) -> bytes:
-    """Return `size` bytes of a file from `first` on. Raises Failed if the file has become shorter."""
+    """Return `size` bytes of a file from the offset `first` on. Raises Failed if the file became shorter."""
     pieces, left = [], size
     while left:
         piece = os.pread(descriptor, left, first + size - left)
@@ -288,7 +288,7 @@ def _slice(descriptor: int, first: int, size: int, path: str) -> bytes:
 
 
 def _code(body: bytes) -> str:
-    """Return S3's error code in the body of a response, or "" if it is not an error."""
+    """Return S3's error code in the body of a response, or "" if the body is not an error."""
     try:
         root = ElementTree.fromstring(body)  # noqa: S314
     except ElementTree.ParseError:

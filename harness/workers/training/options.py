@@ -10,7 +10,10 @@ from typing import Any
 
 
 def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
-    """Return the parser of the command. Names and defaults follow the training guide if it has them."""
+    """Return the parser of the command.
+
+    Options of the published training guide (docs/guides.md) have the guide's names and defaults.
+    """
     made = kind(
         "python -m training.train_framework",
         description="Train a causal language model from JSONL under DDP. Run it again to go on: it resumes.",
@@ -51,7 +54,7 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
     steps.add_argument("--max-steps", type=int, help="stop after this number of steps over all epochs")
     out = made.add_argument_group("checkpoints")
     out.add_argument("--out-dir", type=Path, default=Path("/out"), help="on a disk that all ranks share")
-    # Before Python 3.12.7, torchrun refuses --run of its script as an ambiguous --run-path or --run_path.
+    # Before Python 3.12.7, torchrun rejects the option --run of its script as ambiguous (--run-path).
     out.add_argument(
         "--run-name",
         "--run",

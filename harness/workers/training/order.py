@@ -1,7 +1,7 @@
-"""The data and the learning rate of each step, as functions of only seed, epoch and place.
+"""Compute the data and the learning rate of each step from the seed and the position in the training.
 
-A resumed run therefore trains on the same data as an undisturbed one. With another number of ranks it
-continues at the same sequence, and each batch is divided among the ranks it now has.
+A resumed run therefore trains on the same data as an uninterrupted run. If the number of ranks has changed,
+it continues at the same sequence, and each batch is divided among the new number of ranks.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from functools import lru_cache
 def permutation(seed: int, epoch: int, count: int) -> Sequence[int]:
     """Return the numbers below `count` in the order of this epoch.
 
-    It uses Python's generator, whose shuffle is the same on every machine and with every version of PyTorch.
+    It uses Python's random generator, whose shuffle is the same on every machine and with every
+    version of PyTorch.
     """
     order = list(range(count))
     random.Random(f"{seed}/{epoch}").shuffle(order)
@@ -24,17 +25,17 @@ def permutation(seed: int, epoch: int, count: int) -> Sequence[int]:
 
 
 def steps(count: int, batch: int) -> int:
-    """Return the number of steps of an epoch. The last step may have fewer sequences."""
+    """Return the number of steps of an epoch. The last step can have fewer sequences."""
     return -(-count // batch)
 
 
 def batch_of(seed: int, epoch: int, count: int, first: int, batch: int) -> Sequence[int]:
-    """Return the sequences of the step that begins at place `first` of the epoch."""
+    """Return the indices of the sequences of the step that begins at position `first` of the epoch."""
     return permutation(seed, epoch, count)[first : first + batch]
 
 
 def share(batch: Sequence[int], rank: int, world: int) -> Sequence[int]:
-    """Return one rank's part of a batch. The parts of all ranks, in order, are the batch."""
+    """Return one rank's share of a batch. The shares of all ranks, in order, form the batch."""
     return batch[len(batch) * rank // world : len(batch) * (rank + 1) // world]
 
 

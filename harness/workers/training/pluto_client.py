@@ -1,8 +1,8 @@
 """Log to one Pluto run, which all ranks and all attempts share by PLUTO_RUN_ID.
 
 The client puts points into a queue on the local disk, and a separate process uploads them. This module reads
-from that queue which points were acknowledged, because neither log() nor finish() returns it.
-docs/reference/training.md explains why the defaults of the settings below lose points or break a resume.
+from that queue which points were acknowledged, because neither log() nor finish() reports this.
+docs/reference/training.md explains why the default settings of the client lose points or break a resume.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ import multinode
 from .sender import Point
 
 SETTINGS = {
-    # A line must be in the container's log at once. A captured line is in a pipe, whose content a kill loses.
+    # Output must reach the container's log at once. Captured output is in a pipe, and is lost after a kill.
     "disable_console": True,
-    # A status that arrives after the start of the next attempt would persist, and end the run as TERMINATED.
+    # A status that arrives after the next attempt has started would stay, and end the run as TERMINATED.
     "x_sigterm_status_enabled": False,
     # After 5 failures the client would drop a point, and report success.
     "sync_process_retry_max": 1_000_000_000,
@@ -37,25 +37,25 @@ _METRIC, _COMPLETED = 0, 2
 
 
 class Pluto:
-    """A client of Pluto, which uses its unmodified package. One thread calls all methods but `close`."""
+    """A client of Pluto that uses its unmodified package. One thread calls all methods except `close`."""
 
     name = "Pluto"
 
     def __init__(self, run: str, rank: int, config: dict[str, Any], identity: str) -> None:
-        """Without PLUTO_RUN_ID in the environment, `identity` names the run."""
+        """Create the client. If PLUTO_RUN_ID is not set, set it to an id made of `run` and `identity`."""
         self._name, self._rank, self._config = run, rank, config
-        # The prefix prevents that Pluto interprets the id as a number or as one of its display ids.
+        # The prefix keeps Pluto from interpreting the id as a number or as one of its display ids.
         os.environ.setdefault("PLUTO_RUN_ID", f"training-{run}-{identity}")
         self._run: Any = None
         self._rows: dict[int, int] = {}
-        """Number of a point → its row in the client's queue."""
+        """Number of a point → its row id in the client's queue."""
         self._last_row, self._progress, self._waiting = 0, 0.0, 0
 
     def connect(self) -> None:
         """Create the run or join it. Raises the errors of the client: ConnectionError, RuntimeError."""
         import pluto
 
-        # A new folder for each attempt, because ranks of two attempts that share a queue lose points.
+        # Each attempt needs a new folder, because ranks of two attempts that share a queue lose points.
         folder = Path(tempfile.mkdtemp(prefix=f"pluto-rank{self._rank}-"))
         os.environ["PLUTO_DIR"] = str(folder)
         job = os.environ.get("KONDUKTOR_JOB_NAME")
@@ -65,14 +65,14 @@ class Pluto:
             config=self._config if self._rank == 0 else None,
             settings={**SETTINGS, "sync_process_db_path": str(folder / "sync.db")},
         )
-        # At exit, `finish` would set a status in any case. `close` sets the right one.
+        # At exit, `finish` would set a status, even after a failure. `close` sets the correct status.
         atexit.unregister(self._run.finish)
         self._queue = sqlite3.connect(f"file:{folder / 'sync.db'}?mode=ro", uri=True, timeout=10)
         self._rows, self._last_row = {}, 0
         self._progress = time.monotonic()
 
     def send(self, points: Sequence[Point]) -> tuple[Sequence[Point], str]:
-        """Put new points into the queue. Return the points that are not acknowledged, and the last error."""
+        """Put new points into the queue. Return the unacknowledged points, and an error message or ""."""
         for point in points:
             if point.number not in self._rows:
                 self._rows[point.number] = self._put(point)
@@ -88,11 +88,11 @@ class Pluto:
         return left, next((error for error in waiting.values() if error), "")
 
     def close(self, ok: bool) -> None:
-        """End the run if `ok`. Otherwise keep its status, because the next attempt continues the run."""
+        """End the run if `ok` is true. Otherwise keep its status, because the next attempt continues it."""
         if self._run is None:
             return
         if not ok:
-            # A status FAILED that arrives late would persist even if the next attempt succeeds.
+            # If a status FAILED arrived late, it would stay even if the next attempt succeeds.
             self._run.close()
             return
         multinode.wait_for_uploader(self._rank, 40.0)
@@ -104,7 +104,7 @@ class Pluto:
         return client_state.read(os.environ["PLUTO_DIR"]) if self._run is not None else None
 
     def _put(self, point: Point) -> int:
-        """Log a point. Return its row in the queue. Raises OSError if the client dropped it."""
+        """Log a point, and return its row id in the queue. Raises OSError if the client dropped the point."""
         # Half a millisecond is added, because the client multiplies by 1000 and truncates.
         self._run.log(point.values, step=point.step, timestamp=(point.time_ms + 0.5) / 1000)
         row = self._queue.execute(

@@ -26,12 +26,12 @@ REFUSED = 2
 
 
 class Refused(ValueError):
-    """Invalid options or data of the user. The message has the reason."""
+    """Raised for invalid options or data of the user. The message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process as one of the ranks."""
+    """The rank of this process, and its communication with the other ranks."""
 
     rank: int
     world: int
@@ -42,12 +42,12 @@ class Ranks:
         _print(f"[{tag}] rank {self.rank}: {text}\n")
 
     def tell(self, tag: str, text: str) -> None:
-        """Print a line once in each pod, because `kubectl logs` of a controller selects any of its pods."""
+        """Print a line once in each pod, because `kubectl logs job/NAME` shows only one of the pods."""
         if os.environ.get("LOCAL_RANK", "0") == "0":
             _print(f"[{tag}] {text}\n")
 
     def of_rank_0(self, value: Any) -> Any:
-        """Return rank 0's value on every rank. It is also a barrier."""
+        """Return rank 0's value on every rank. The call is also a barrier."""
         if self.world == 1:
             return value
         values = [value]
@@ -55,7 +55,7 @@ class Ranks:
         return values[0]
 
     def sum(self, value: float) -> float:
-        """Return the sum over all ranks, in float64."""
+        """Return the sum of the values of all ranks, computed in float64."""
         if self.world == 1:
             return value
         total = torch.tensor([value], dtype=torch.float64, device=self.device)
@@ -63,7 +63,7 @@ class Ranks:
         return float(total)
 
     def every(self, value: Any) -> list[Any]:
-        """Return the values of all ranks, by rank."""
+        """Return the values of all ranks, in the order of the ranks."""
         values: list[Any] = [value] * self.world
         if self.world > 1:
             dist.all_gather_object(values, value)
@@ -71,11 +71,11 @@ class Ranks:
 
 
 def meet(device: str, meeting: float, timeout: float) -> Ranks:
-    """Join the other ranks by torchrun's environment. Without it, this process is the only rank.
+    """Join the other ranks that torchrun started. Without torchrun, this process is the only rank.
 
-    `meeting`: seconds for all ranks to join. `timeout`: seconds that a rank later waits in a collective.
-    Raises RuntimeError if a GPU is requested and there is none, or if an all-reduce is wrong. Raises Refused
-    if GLOO_SOCKET_IFNAME names no interface of this pod.
+    All ranks must join within `meeting` seconds. Later, a rank waits at most `timeout` seconds in a
+    collective. Raises RuntimeError if a GPU is requested and there is none, or if an all-reduce gives a wrong
+    result. Raises Refused if GLOO_SOCKET_IFNAME does not match the interfaces of this pod.
     """
     cuda = torch.cuda.is_available() if device == "auto" else device == "cuda"
     if cuda and not torch.cuda.is_available():
@@ -113,23 +113,24 @@ def meet(device: str, meeting: float, timeout: float) -> Ranks:
 
 
 def ended_with(main: Callable[[], int]) -> NoReturn:
-    """Run a rank's `main`, and end the process with its exit code, or 2 if it raises Refused.
+    """Run `main` as a rank, and exit with the code that it returns, or with 2 if it raises Refused.
 
     Any other error gives exit code 1 and a traceback. training.sh does not restart a rank that exits with 2.
 
-    gloo's connections are not closed. Its destructor waits for ranks that ended earlier, sometimes forever
-    (observed with 3 ranks on one host), and torchrun would not notice the end of this rank.
+    With gloo, the process group is not destroyed. Its destructor waits for ranks that ended earlier,
+    sometimes forever (observed with 3 ranks on one host), and torchrun would not notice that this rank has
+    finished.
     """
     try:
         code = record(main)()
         if dist.is_initialized():
-            # Rank 0 may hold the store that the others still use. NCCL would guess the GPU from the rank.
+            # Rank 0 can host the store that the others still use. Without device_ids, NCCL guesses the GPU.
             cuda = dist.get_backend() == "nccl"
             dist.barrier(device_ids=[torch.cuda.current_device()] if cuda else None)
             if code == 0 and dist.get_rank() == 0 and (ended := os.environ.get("TRAINING_ENDED")):
                 Path(
                     ended
-                ).touch()  # a node that returns later would wait for ranks that have ended (training.sh)
+                ).touch()  # without it, a node that returns later would wait for ended ranks (training.sh)
             if cuda:
                 dist.destroy_process_group()
     except SystemExit as error:
@@ -149,11 +150,11 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
 
 
 def same_bits() -> None:
-    """Make GPU computations deterministic. It must be called before the first matrix product.
+    """Make GPU computations deterministic. Call this before the first matrix product.
 
-    Otherwise the order of the threads determines the sums of the gradients of embeddings and attention, and a
-    killed run ends with other weights than an undisturbed one. PyTorch raises RuntimeError, with the name of
-    the operation, for an operation without a deterministic algorithm.
+    Otherwise the order of the threads affects the sums in the gradients of embeddings and attention, and a
+    resumed run ends with other weights than an uninterrupted one. If an operation has no deterministic
+    algorithm, PyTorch raises RuntimeError with its name.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
     torch.use_deterministic_algorithms(True)
@@ -170,6 +171,6 @@ def _give_up(seconds: float) -> None:
 
 
 def _print(line: str) -> None:
-    """Write a line in one call. print() writes the newline separately, so that lines of ranks would mix."""
+    """Write a line in one call. print() writes the newline separately, so lines of ranks could mix."""
     sys.stdout.write(line)
     sys.stdout.flush()

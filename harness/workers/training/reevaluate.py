@@ -2,8 +2,8 @@
 
     [torchrun …] -m training.reevaluate --checkpoint OUT/RUN/best --data-dir DIR
 
-It prints one line of JSON with the loss of the manifest and the computed loss. The exit code is 1 if they
-differ by more than --tolerance, or if the checkpoint is torn.
+It prints one line of JSON with the loss in the manifest and the computed loss. The exit code is 1 if these
+differ by more than --tolerance, or if the checkpoint is damaged.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Send one rank's points to one tracker, concurrently with the training.
 
-A separate thread communicates with the tracker, so that a step never waits for it. A point stays in the
-sender until the tracker has acknowledged it.
+A separate thread communicates with the tracker, so that a step never waits for it. The Sender keeps each
+point until the tracker has acknowledged it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ PAUSE, AFTER_TROUBLE = 0.1, 1.0
 
 @dataclass(frozen=True)
 class Point:
-    """The values of one call of `log`, by metric name. `number` counts the points of a rank."""
+    """The values of one call of `log`, as metric name → value. `number` counts the points of a rank."""
 
     number: int
     step: int
@@ -32,7 +32,7 @@ class Client(Protocol):
     name: str
 
     def connect(self) -> None:
-        """Open the run, which all ranks and all attempts share. After an error it is called again."""
+        """Open the run, which all ranks and all attempts share. After an error, connect is called again."""
 
     def send(self, points: Sequence[Point]) -> tuple[Sequence[Point], str]:
         """Send the points that were not sent yet. Return the unacknowledged points, and the error or ""."""
@@ -47,7 +47,7 @@ class Sender:
     def __init__(
         self, client: Client, points: Sequence[Point], say: Callable[[str], None], seconds: float
     ) -> None:
-        """Start to send `points`. `seconds` limits how long the training waits for a tracker that is down."""
+        """Start sending `points`. `seconds` limits how long the training waits for a tracker that is down."""
         self.client, self.seconds = client, seconds
         self._say, self._points = say, list(points)
         self._changed = threading.Condition()
@@ -57,21 +57,21 @@ class Sender:
         self._thread.start()
 
     def put(self, point: Point) -> None:
-        """Queue a point. Return at once."""
+        """Queue a point, without waiting."""
         with self._changed:
             self._points.append(point)
             self._changed.notify_all()
 
     def unsent(self) -> list[Point]:
-        """Return the points that are not acknowledged, the oldest first."""
+        """Return the points that are not acknowledged, oldest first."""
         with self._changed:
             return list(self._points)
 
     def wait(self, again: bool = False) -> bool:
         """Wait until all points are acknowledged. Return whether they are.
 
-        `seconds` limits the total time of consecutive waits. Once it is used up, further calls do not wait
-        until the tracker has acknowledged something. `again` resets the limit.
+        `seconds` limits the total time of consecutive waits. When this time is used up, further calls return
+        at once, until the tracker acknowledges a point. If `again` is true, the limit is reset first.
         """
         with self._changed:
             if again or self._acknowledged > self._at_last_wait:
@@ -88,11 +88,11 @@ class Sender:
             return self._trouble
 
     def close(self, ok: bool) -> None:
-        """Stop the thread, and close the run, as complete if `ok` and no point is left."""
+        """Stop the thread, and close the run. It is complete if `ok` is true and no point is missing."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()
-        # The thread may be in a request, which has the timeout of the client. The process can end meanwhile.
+        # The thread can be in a request until the client's timeout. The process can exit meanwhile.
         self._thread.join(self.seconds if ok else 1.0)
         if not self._thread.is_alive():
             self.client.close(ok and not self._points)

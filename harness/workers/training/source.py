@@ -1,14 +1,14 @@
-"""Generate texts of a known entropy, which is the lowest loss that a model can reach.
+"""Generate texts with a known entropy, which is the lowest loss that a model can reach.
 
     python -m training.source --out-dir DIR [--letters 8 --documents 2000 --length 64 --seed 1]
 
-A Markov chain over letters and the end of a document generates train.jsonl and val.jsonl. source.json has, in
-nats for each predicted byte:
+A Markov chain generates train.jsonl and val.jsonl. Its states are letters and the end of a document.
+source.json contains two values, in nats per predicted byte:
 
-    entropy   entropy of the chain: the loss of the best possible model on infinite data
-    val       loss of the chain's probabilities on val.jsonl; only by chance is a model below it
+    entropy   entropy of the chain, which is the loss of the best possible model on infinite data
+    val       loss of the chain's own probabilities on val.jsonl; a model beats it only by chance
 
-A context of one letter is enough, because the next state depends only on the current one.
+A model needs a context of only one letter, because the next state depends only on the current state.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class Chain:
-    """A Markov chain. `next[i][j]`: the probability of state j after i. The last state ends a document."""
+    """A Markov chain. `next[i][j]` is the probability of state j after i. The last state ends a document."""
 
     next: tuple[tuple[float, ...], ...]
 
@@ -36,7 +36,7 @@ class Chain:
         return string.ascii_lowercase[: len(self.next) - 1]
 
     def document(self, numbers: random.Random) -> str:
-        """Return a random text, the states between two ends of a document. It may be empty."""
+        """Return the text of a random document, which can be empty."""
         end = state = len(self.next) - 1
         text: list[str] = []
         while True:
@@ -56,7 +56,7 @@ class Chain:
         return shares
 
     def entropy(self) -> float:
-        """Return the entropy of a state, given the previous state, in nats."""
+        """Return the entropy of the next state, given the current state, in nats."""
         return sum(
             share * -sum(p * math.log(p) for p in row if p)
             for share, row in zip(self.shares(), self.next, strict=True)
@@ -65,7 +65,7 @@ class Chain:
     def loss(self, documents: Sequence[str]) -> float:
         """Return the mean loss of the chain's probabilities on documents, in nats.
 
-        As in train_framework.py, all bytes of the stream of documents but the first are predicted.
+        As in train_framework.py, every byte of the stream of documents except the first is predicted.
         """
         end = len(self.next) - 1
         states = [state for text in documents for state in [*map(self.letters.index, text), end]]
@@ -74,7 +74,7 @@ class Chain:
 
 
 def chain(letters: int, length: float, seed: int) -> Chain:
-    """Return a random chain whose documents have `length` letters on average, with few likely successors."""
+    """Return a random chain. Documents have `length` letters on average. Few successors are likely."""
     numbers = random.Random(seed)
     rows = []
     for state in range(letters + 1):

@@ -1,4 +1,4 @@
-"""Save the state of a training to a checkpoint, and restore it bit by bit."""
+"""Save the state of a training to a checkpoint, and restore the state exactly."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def save(
     scaler: torch.amp.GradScaler,
     ranks: Ranks,
 ) -> Path:
-    """Write a checkpoint, and return its folder once it is complete. Every rank calls it.
+    """Write a checkpoint, and return its folder once it is complete. Every rank must call it.
 
-    Raises RuntimeError if a rank does not see the disk of rank 0.
+    Raises RuntimeError if a rank does not share the disk of rank 0.
     """
     first = ranks.rank == 0
     partial: Path = ranks.of_rank_0(checkpoint.begin(run, manifest) if first else None)
@@ -57,7 +57,8 @@ def restore(
 ) -> None:
     """Restore model, optimizer, scaler and random generators from a checkpoint.
 
-    With another number of ranks the generators are not restored, because not every rank has a saved state.
+    If the number of ranks has changed, the random generators are not restored, because the checkpoint does
+    not have a state for every rank.
     """
     load(model, load_file(folder / "rank-0" / MODEL), folder)
     training = torch.load(folder / "rank-0" / TRAINING, map_location="cpu", weights_only=True)
@@ -68,7 +69,7 @@ def restore(
 
 
 def unique(model: nn.Module) -> dict[str, torch.Tensor]:
-    """Return the weights by name, only the first of those that share memory, as safetensors requires."""
+    """Return name → weight. Of weights that share memory, keep only the first, as safetensors requires."""
     seen: set[int] = set()
     weights = {}
     for name, value in model.state_dict().items():
@@ -79,13 +80,13 @@ def unique(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def load(model: nn.Module, weights: dict[str, torch.Tensor], folder: Path) -> None:
-    """Load weights into the model. Raises RuntimeError if names or shapes differ from the model's."""
+    """Load weights into the model. Raises RuntimeError if their names or shapes differ from the model's."""
     wanted = {name: tuple(value.shape) for name, value in unique(model).items()}
     there = {name: tuple(value.shape) for name, value in weights.items()}
     if wanted != there:
         differs = sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
         raise RuntimeError(f"{folder}: the weights are of another model: {', '.join(differs[:4])}")
-    model.load_state_dict(weights, strict=False)  # of weights that share memory, the file has only the first
+    model.load_state_dict(weights, strict=False)  # the file has only one of the weights that share memory
 
 
 def generators() -> dict[str, Any]:

@@ -2,8 +2,8 @@
 
 Each line of a file has one document: `{"text": "…"}`. The documents form one stream, with an end token after
 each. The stream is cut into disjoint sequences of `context` tokens; the target of each token is the next
-token of the stream. The last sequence may be shorter. Each token but the first is thus predicted exactly
-once.
+token of the stream. The last sequence can be shorter. Each token except the first is thus predicted
+exactly once.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, Protocol
 
 
 class Tokenizer(Protocol):
-    """Converts text to token numbers from 0 to `size` − 1."""
+    """Converts text to token ids from 0 to `size` − 1."""
 
     size: int
     end: int
-    """The token after each document."""
+    """The token that is added after each document."""
 
     def encode(self, text: str) -> list[int]: ...
 
@@ -37,10 +37,10 @@ class Bytes:
 
 
 class HuggingFaceTokenizer:
-    """A tokenizer of transformers, from a folder or by its name from the hub."""
+    """A tokenizer from transformers, loaded from a folder or by name from the hub."""
 
     def __init__(self, folder: str, *, local_only: bool) -> None:
-        """Load it. Raises OSError if there is none, and ValueError if it has no end-of-text token."""
+        """Load the tokenizer. Raises OSError if it is missing, ValueError if it has no end-of-text token."""
         from transformers import AutoTokenizer
 
         self._inner: Any = AutoTokenizer.from_pretrained(folder, local_files_only=local_only)
@@ -66,7 +66,7 @@ class Stream:
 
     @property
     def whole(self) -> int:
-        """Return the number of sequences with `context` predictions."""
+        """Return the number of full-length sequences, each with `context` predictions."""
         return (len(self.tokens) - 1) // self.context
 
     @property
@@ -75,7 +75,7 @@ class Stream:
         return -(-(len(self.tokens) - 1) // self.context)
 
     def sequence(self, index: int) -> list[int]:
-        """Return the `context` + 1 tokens of a sequence, or fewer for the last one: inputs and targets."""
+        """Return the tokens of a sequence, inputs and targets: `context` + 1, or fewer at the end."""
         first = index * self.context
         return self.tokens[first : first + self.context + 1].tolist()
 
@@ -83,9 +83,9 @@ class Stream:
 def read(
     path: Path, tokenizer: Tokenizer, context: int, field: str = "text", *, whole: bool = False
 ) -> Stream:
-    """Return the tokens of a JSONL file. With `whole`, it must have at least one sequence of full length.
+    """Return the tokens of a JSONL file. If `whole` is true, it must have at least one full-length sequence.
 
-    Raises OSError, and ValueError with the file or the line.
+    Raises OSError, or ValueError with the name of the file and, for an invalid line, its number.
     """
     tokens = array("q")
     for text in documents(path, field):
@@ -95,10 +95,10 @@ def read(
 
 
 def examine(path: Path, field: str, context: int | None) -> None:
-    """Raise the errors of `read`, with bytes as tokens, without keeping the text in memory.
+    """Raise the errors that `read` raises with the byte tokenizer, without keeping the text in memory.
 
-    `context` is set for a file that needs a sequence of full length, if the tokens are bytes. Otherwise it is
-    None.
+    If `context` is not None, the file must have at least one sequence of this length. Pass None if the
+    training uses another tokenizer, or if the file needs no full-length sequence.
     """
     _enough(path, sum(len(text.encode()) + 1 for text in documents(path, field)), context)
 
@@ -114,7 +114,7 @@ def _enough(path: Path, tokens: int, context: int | None) -> None:
 
 
 def documents(path: Path, field: str) -> Iterator[str]:
-    """Yield the text of each line. Raises ValueError with the number of the line."""
+    """Yield the text of each document. Raises ValueError with the number of an invalid line."""
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
             try:
@@ -125,7 +125,7 @@ def documents(path: Path, field: str) -> Iterator[str]:
 
 
 def _text(line: bytes, field: str) -> str:
-    """Return the text of a line. Raises ValueError."""
+    """Return the text of the document in a line. Raises ValueError if the line is invalid."""
     try:
         document = json.loads(line.decode())
     except (ValueError, RecursionError) as error:
@@ -152,7 +152,7 @@ _OBJECT = "one JSON object a line is expected"
 
 
 def _expected(line: bytes, error: Exception) -> str:
-    """Return the error of an unreadable line. A last line without a newline may be cut off."""
+    """Return the error message for a line that is not valid JSON. Detect a truncated last line."""
     if not line.endswith(b"\n") and line.lstrip().startswith(b"{") and "Extra data" not in str(error):
         return "the last line is cut off"
     return "UTF-8 is expected" if isinstance(error, UnicodeDecodeError) else _OBJECT

@@ -1,10 +1,10 @@
-"""Log the values of one run to the trackers of the environment: Pluto, MLflow, both or none.
+"""Log the values of one run to Pluto, MLflow, both or neither, depending on environment variables.
 
-Every point arrives once, whichever process is killed. Before a checkpoint the ranks wait until the trackers
-have acknowledged all points (`settle`), because a resumed run does not log them again. If a tracker is down,
-the unacknowledged points are written next to the checkpoints, and the next attempt sends them. Points that a
-killed attempt logged after its last checkpoint are logged again: Pluto replaces the values of a step, and
-values that MLflow already has are not sent.
+Every point arrives once, no matter which process is killed. Before a checkpoint, the ranks wait until the
+trackers have acknowledged all points (`settle`), because a resumed run does not log them again. If a tracker
+is down, the unacknowledged points are written next to the checkpoints, and the next attempt sends them.
+Points that a killed attempt logged after its last checkpoint are logged again: Pluto replaces the values of a
+step, and values that MLflow already has are not sent.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Trackers:
         say: Callable[[str], None] = print,
         seconds: float = 60.0,
     ) -> None:
-        """Start to log at `step`. Every rank creates one.
+        """Start logging at the step `step`. Every rank must create one instance.
 
         `folder` is the run's folder on the shared disk. `share` returns rank 0's value on every rank.
         `seconds` limits the total time of consecutive waits for a tracker that does not respond.
@@ -46,7 +46,7 @@ class Trackers:
         self._folder, self._rank, self._say = folder / checkpoint.TRACKERS, rank, say
         identity = share(_identity(self._folder) if rank == 0 else None)
         self._number, self._told = 0, False
-        # Before Pluto's client is imported: it takes the process's own stdout.
+        # This must precede the import of Pluto's client, because it uses the process's original stdout.
         self._truth: Any = None
         if os.environ.get("HARNESS_NONCE"):
             import ground_truth
@@ -57,7 +57,7 @@ class Trackers:
         self._senders = [Sender(each, self._kept(each, step, world), say, seconds) for each in clients]
 
     def log(self, step: int, values: dict[str, float]) -> None:
-        """Log values of a step, without waiting. A metric has one value per step."""
+        """Log the values of a step, without waiting for a tracker. A metric has one value per step."""
         now = int(time.time() * 1000)
         if self._truth:
             for name, value in values.items():
@@ -68,7 +68,7 @@ class Trackers:
     def settle(self, *, last: bool = False) -> int:
         """Wait until all points are acknowledged, or written to the disk for the next attempt.
 
-        Return the number of unacknowledged values over all trackers. `last` means after the last step.
+        Return the number of unacknowledged values over all trackers. Set `last` to True after the last step.
         """
         unsent = 0
         for sender in self._senders:
@@ -87,9 +87,9 @@ class Trackers:
         return unsent
 
     def finish(self, ok: bool, artifacts: Mapping[str, str] | None = None) -> int:
-        """End the run if `ok`. Otherwise close it at once, because the next attempt continues it.
+        """End the run if `ok` is true. Otherwise close it without waiting; the next attempt continues it.
 
-        `artifacts` are texts that MLflow stores as files of the run, by name. Return the number of
+        MLflow stores `artifacts` (file name → content) as files of the run. Return the number of
         unacknowledged values. If it is not 0, the training has failed.
         """
         unsent = self.settle(last=True) if ok else 0
@@ -113,9 +113,9 @@ class Trackers:
         self._number += 1
         return Point(self._number, step, time_ms, values)
 
-    # -- what waits for the next attempt -----------------------------------------------------------------
+    # -- points for the next attempt ---------------------------------------------------------------------
     def _keep(self, client: Client, points: list[Point]) -> None:
-        """Write points to the disk. Without points, remove the file."""
+        """Write points to this rank's file on the disk. If there are no points, remove the file."""
         path = self._path(client, self._rank)
         if points:
             partial = path.with_suffix(".partial")
@@ -153,7 +153,7 @@ class Trackers:
 
 
 def _wanted(say: Callable[[str], None]) -> list[type[Pluto] | type[Mlflow]]:
-    """Return the trackers that the environment names."""
+    """Return the clients of the trackers that the environment variables configure."""
     clients: list[type[Pluto] | type[Mlflow]] = []
     if os.environ.get("PLUTO_API_KEY"):
         clients.append(Pluto)
@@ -178,4 +178,4 @@ def _identity(folder: Path) -> str:
 
 
 def _silent(text: str) -> None:
-    """Print nothing, because rank 0 prints the text."""
+    """Print nothing. Other ranks than rank 0 use this function, because rank 0 prints the text."""

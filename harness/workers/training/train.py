@@ -24,7 +24,7 @@ from .ranks import Ranks, ended_with, meet
 from .trackers import Trackers
 
 LEARNED = 0.5
-"""Largest share of the initial loss with which the model counts as trained."""
+"""The model has learned if its final loss is at most this share of its initial loss."""
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -1,11 +1,11 @@
-"""One training, from its first step or its last checkpoint to its end.
+"""Run one training, from its first step or its last checkpoint to its end.
 
-The order of floating-point sums determines the last bits of the result. A resumed run must have the same bits
-as an undisturbed one. Therefore the sequences (order.py), the learning rate and the batches of the evaluation
-are functions of the step. DDP sums gradients in buckets, and rebuilds the buckets after the first backward
-pass, in the order in which the gradients arrived. The first step of a resumed run would thus use other
-buckets than the same step of an undisturbed run. Therefore both start with a backward pass that changes
-nothing.
+The order of floating-point sums determines the last bits of the result. A resumed run must give the same bits
+as an uninterrupted one. Therefore the sequences (order.py), the learning rate and the batches of the
+evaluation are functions of the step. DDP sums gradients in buckets, and rebuilds the buckets after the first
+backward pass, in the order in which the gradients arrived. The first step of a resumed run would thus use
+other buckets than the same step of an uninterrupted run. Therefore every run starts with a backward pass that
+changes nothing.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class Trainer:
     def save(self, losses: dict[str, float]) -> Path:
         """Write a checkpoint, and remove old ones. Return its folder on every rank.
 
-        Before, all logged values are acknowledged or on the disk, because a resumed run does not log them
-        again.
+        Before it writes, it waits until all logged values are acknowledged or on disk, because a resumed run
+        does not log them again.
         """
         self.trackers.settle()
         better = losses.get("val/loss", math.inf) < self.best
@@ -103,7 +103,7 @@ class Trainer:
         return folder
 
     def weights(self) -> str:
-        """Return the SHA-256 of all weights, to compare two runs to the bit."""
+        """Return the SHA-256 of all weights, for a bitwise comparison of two runs."""
         hashed = hashlib.sha256()
         for name, value in state.unique(self.model).items():
             hashed.update(name.encode())
@@ -130,7 +130,7 @@ class Trainer:
         loss = ranks.sum(total) / (len(chosen) * self.train.context)
         if not math.isfinite(loss):
             if math.isfinite(own):
-                ranks.every(None)  # the rank with this loss ends first, which ends this call with an error
+                ranks.every(None)  # fails when the rank with this loss ends, which reports the error
             raise FloatingPointError(f"the loss of step {self.step} is {loss}: a smaller --lr, or --amp off")
         values = {f"rank{ranks.rank}/train/loss": own} | _taken(ranks.rank, mine)
         if ranks.rank == 0:
@@ -142,9 +142,10 @@ class Trainer:
     def _backward(self, mine: Any, count: int) -> float:
         """Add up the gradients of this rank's sequences. Return the sum of their losses over all tokens.
 
-        `count` is the number of sequences over all ranks. DDP divides by the number of ranks, so each rank's
-        loss is multiplied by it. The gradient is then that of the mean over the whole batch, however it is
-        divided among the ranks. A rank without a sequence processes one with weight 0.
+        `count` is the number of sequences over all ranks. DDP divides gradients by the number of ranks, so
+        each rank's loss is multiplied by that number. The result is the gradient of the mean loss over the
+        batch, however the batch is divided among the ranks. A rank without sequences processes one sequence
+        with weight 0.
         """
         size, total = self.options.micro_batch, 0.0
         parts = [mine[first : first + size] for first in range(0, len(mine), size)] or [[0]]
@@ -159,7 +160,7 @@ class Trainer:
         return total
 
     def _loss_of(self, sequences: Any) -> torch.Tensor:
-        """Return the sum of the losses over all tokens of some sequences."""
+        """Return the sum of the losses over all tokens of the given sequences."""
         rows = [self.train.sequence(index) for index in sequences]
         tokens = torch.tensor(rows, device=self.ranks.device)
         type_ = _TYPES.get(self.options.amp)
@@ -196,7 +197,7 @@ class Trainer:
 
     def _evaluate(self) -> Loss:
         ranks = self.ranks
-        # Without DDP, whose forward pass would wait for ranks that have fewer chunks.
+        # Not self.parallel: the forward pass of DDP would wait for ranks that have fewer chunks.
         return evaluate(self.model, self.val, self.options.micro_batch, ranks.rank, ranks.world, ranks.device)
 
     def _tell(self, began: float, first: int) -> None:
@@ -211,7 +212,7 @@ class Trainer:
 
     # -- the start ---------------------------------------------------------------------------------------
     def _resume(self) -> None:
-        """Restore the newest whole checkpoint, if there is one."""
+        """Restore the newest intact checkpoint, if there is one."""
         newest: Any = None
         if self.ranks.rank == 0:
             checkpoint.tidy(self.run)
@@ -231,7 +232,7 @@ class Trainer:
         if manifest.losses.get("val/loss") == self.best and self.ranks.rank == 0:
             checkpoint.point_best(
                 self.run, folder
-            )  # the run may have ended between the checkpoint and this call
+            )  # an earlier attempt may have been killed before this call
         text = f"resumed at step {self.step} of {self.steps} from {folder}"
         if manifest.world != self.ranks.world:
             torch.manual_seed(self._seed(self.step))
@@ -250,16 +251,16 @@ class Trainer:
 
 
 def _taken(rank: int, sequences: Sequence[int]) -> dict[str, float]:
-    """Return metrics that identify the sequences of a rank: their count, sum and sum of squares.
+    """Return metrics that identify the sequences of a rank: count, sum and sum of squares of indices.
 
-    They are exact in float64 if the sum of squares is below 2^53.
+    The metrics are exact in float64 if the sum of squares is below 2^53.
     """
     sums = {"count": len(sequences), "sum": sum(sequences), "squares": sum(one * one for one in sequences)}
     return {f"rank{rank}/data/{name}": float(value) for name, value in sums.items()}
 
 
 def _groups(model: nn.Module, decay: float) -> list[dict[str, Any]]:
-    """Return the weights in two groups, because weight decay applies only to matrices."""
+    """Return the weights in two parameter groups, because weight decay applies only to matrices."""
     wanted = [value for value in model.parameters() if value.requires_grad]
     return [
         {"params": [value for value in wanted if value.dim() >= 2], "weight_decay": decay},

@@ -3,16 +3,17 @@
     python -m training.transfer up   --run-dir OUT/RUN --url s3://BUCKET/PREFIX
     python -m training.transfer down --run-dir OUT/RUN --url s3://BUCKET/PREFIX
 
-The prefix has the content of OUT/RUN: checkpoints (checkpoint.py), best.txt for the link `best`, trackers/id.
+The prefix contains the files of OUT/RUN: checkpoints (checkpoint.py), best.txt instead of the link `best`,
+and trackers/id.
 
 up: The files of a checkpoint are sent first. Each is read back from the bucket, and compared with the size
 and SHA-256 in the manifest. The manifest is sent last, so a manifest in the bucket means that its checkpoint
-is whole. Objects that have the right bytes already are not sent again. An object with other bytes is never
-replaced, except best.txt of the same run, which trackers/id identifies. Nothing is deleted, and nothing is
-written to the disk.
+is complete. Objects that already have the correct content are not sent again. An object with different
+content is never replaced, except best.txt of the same run, which trackers/id identifies. No object is
+deleted, and no file is written to the disk.
 
-down: The two newest whole checkpoints, and the best one, are written to a folder next to OUT/RUN. It is
-renamed to OUT/RUN when all files are verified. An existing OUT/RUN is refused.
+down: The two newest intact checkpoints, and the best one, are written to a temporary folder next to OUT/RUN.
+The folder is renamed to OUT/RUN when all files are verified. If OUT/RUN exists, the download is refused.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ from .object_store import Bucket, Failed, Item, located
 
 VERSION = 1
 OWNER = f"{TRACKERS}/{IDENTITY}"
-"""The file with the random name of the run. Its object identifies the run of a prefix."""
+"""The file with the random identifier of a run. In a bucket, it shows which run a prefix holds."""
 MANIFEST_BYTES, SMALL_BYTES = 64 << 20, 4096
-"""Largest size of a manifest, and of best.txt and trackers/id."""
+"""Largest size in bytes of a manifest, and of best.txt or trackers/id."""
 Found = dict[str, Any]
 Say = Callable[[str], None]
 
@@ -55,7 +56,7 @@ class Local:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Transfer the run, print the document, and return the exit code, 1 for an error."""
+    """Transfer the run, and print the JSON document. Return the exit code, which is 1 after an error."""
     made = argparse.ArgumentParser("python -m training.transfer")
     made.add_argument("direction", choices=("up", "down"))
     made.add_argument("--run-dir", type=Path, required=True)
@@ -63,7 +64,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = made.parse_args(arguments)
     signal.signal(
         signal.SIGTERM, _ended
-    )  # process 1 ignores SIGTERM without a handler, and would leave files
+    )  # without a handler, process 1 would ignore SIGTERM, and not remove its files
     does = upload if given.direction == "up" else download
     found: Found = {"version": VERSION, "url": given.url, "run": given.run_dir.name}
     try:
@@ -84,7 +85,7 @@ def _say(text: str) -> None:
 
 # -- up --------------------------------------------------------------------------------------------------
 def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Found:
-    """Upload a run. Return its verified content in the bucket. Raises Failed, and keeps sent objects."""
+    """Upload a run. Return what was verified in the bucket. After an error, sent objects stay there."""
     target = Target(*located(url), environment)
     folders, torn = whole_on_disk(run)
     if not folders:
@@ -112,7 +113,7 @@ def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Fou
 
 
 def whole_on_disk(run: Path) -> tuple[list[tuple[Path, Manifest]], list[str]]:
-    """Return the whole checkpoints of a run, oldest first, and the defects of the others."""
+    """Return the intact checkpoints of a run, oldest first, and the defects of the damaged ones."""
     whole, torn = [], []
     for folder in sorted(checkpoint.all_of(run), key=lambda one: one.name.rpartition("-")[2]):
         try:
@@ -123,7 +124,7 @@ def whole_on_disk(run: Path) -> tuple[list[tuple[Path, Manifest]], list[str]]:
 
 
 def _files(folder: Path, manifest: Manifest) -> list[Local]:
-    """Return the files of a whole checkpoint in the order of sending, with the manifest last."""
+    """Return the files of an intact checkpoint in the order of sending, with the manifest last."""
     files = [
         Local(f"{folder.name}/{name}", folder / name, int(entry["size"]), str(entry["sha256"]))
         for name, entry in sorted(manifest.files.items())
@@ -140,7 +141,7 @@ def _small(run: Path, name: str) -> Local | None:
 
 
 def _best(run: Path, sent: set[str]) -> Local | None:
-    """Return best.txt if it names a checkpoint that is sent and agrees with the link, or None."""
+    """Return best.txt, or None if it is missing, names an unsent checkpoint, or contradicts `best`."""
     best, link = _small(run, BEST_NAME), checkpoint.best(run)
     if best is None or best.path.read_text().strip() not in sent:
         return None
@@ -175,14 +176,14 @@ class Target:
         return True
 
     def compare(self, files: list[Local]) -> None:
-        """Verify the files that the bucket already has. Raises Failed if an object has other bytes."""
+        """Verify the files that the bucket already has. Raises Failed if an object has different content."""
         for each in files:
             there = self._there.get(self._key(each.name))
             if there is not None:
                 self._verify(each, there)
 
     def send(self, file: Local, *, replace: bool = False) -> int:
-        """Send a file unless it is verified already, and verify its object. Return the bytes sent."""
+        """Send a file and verify its object, unless it is already verified. Return the bytes sent."""
         if file.name in self._verified:
             return 0
         key = self._key(file.name)
@@ -192,14 +193,14 @@ class Target:
             else:
                 self._bucket.put_file(key, str(file.path), file.size)
         except Failed as error:
-            # The object may exist although the response was lost, so its content is verified below.
+            # The object can exist, because an earlier response was lost. Its content is verified below.
             if error.status != 412 and error.code != "NoSuchUpload":
                 raise
         self._verify(file, None)
         return file.size
 
     def _verify(self, file: Local, listed: Item | None) -> None:
-        """Compare an object with a file. Raises Failed."""
+        """Compare an object with a file. Raises Failed if they differ."""
         size, sha256 = listed.size if listed else file.size, ""
         if size == file.size:
             size, sha256 = self._bucket.digest(self._key(file.name))
@@ -215,7 +216,7 @@ class Target:
 # -- down ------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Stored:
-    """A checkpoint in a bucket: its manifest, parsed and as bytes."""
+    """A checkpoint in a bucket. `text` is its manifest as bytes."""
 
     manifest: Manifest
     text: bytes
@@ -229,7 +230,7 @@ class Stored:
 def stored(bucket: Bucket, prefix: str, say: Say) -> Iterator[Stored]:
     """Yield the checkpoints below a prefix whose objects have the sizes in the manifest, newest first.
 
-    Report the defects of the others to `say`. Raises Failed.
+    Pass the defects of other checkpoints to `say`. Raises Failed.
     """
     there = {item.key.removeprefix(f"{prefix}/"): item for item in bucket.items(f"{prefix}/")}
     names = {name.removesuffix(f"/{MANIFEST}") for name in there if name.endswith(f"/{MANIFEST}")}
@@ -242,7 +243,7 @@ def stored(bucket: Bucket, prefix: str, say: Say) -> Iterator[Stored]:
 
 
 def _manifest(name: str, text: bytes, sizes: Mapping[str, int]) -> Manifest:
-    """Return the manifest of a checkpoint whose objects have the right sizes. Raises Torn."""
+    """Parse the manifest of a checkpoint. Raises Torn if it is invalid or contradicts the objects' sizes."""
     try:
         manifest = Manifest(**json.loads(text))
         told = {f"{file}": int(each["size"]) for file, each in manifest.files.items()}
@@ -259,7 +260,7 @@ def _manifest(name: str, text: bytes, sizes: Mapping[str, int]) -> Manifest:
 
 
 def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Found:
-    """Download a run. Return its content. Raises Failed, and then leaves no files."""
+    """Download a run, and return a summary. After an error, all downloaded files are removed."""
     if os.path.lexists(run):
         raise Failed(f"{run} is there already, and is never replaced: name another run, or resume that one")
     bucket_name, prefix = located(url)
@@ -267,7 +268,7 @@ def download(run: Path, url: str, environment: Mapping[str, str], say: Say) -> F
     torn: list[str] = []
     made = Path(tempfile.mkdtemp(prefix=f".resume-{run.name}-", dir=run.parent))
     try:
-        made.chmod(0o755)  # mkdtemp gives access only to the owner
+        made.chmod(0o755)  # mkdtemp gives access to the owner only
         best = _optional(bucket, f"{prefix}/{BEST_NAME}")
         brought = _brought(bucket, prefix, made, best.decode(errors="replace").strip(), torn, say)
         for name, text in ((OWNER, _optional(bucket, f"{prefix}/{OWNER}")), (BEST_NAME, best)):
@@ -304,7 +305,7 @@ def _optional(bucket: Bucket, key: str) -> bytes:
 
 
 def _brought(bucket: Bucket, prefix: str, into: Path, best: str, torn: list[str], say: Say) -> list[Stored]:
-    """Download the newest whole checkpoints of a run, and the best one. Raises Failed."""
+    """Download the newest intact checkpoints of a run, and the best one. Raises Failed."""
     brought: list[Stored] = []
     kept = 0
 
@@ -334,7 +335,7 @@ def _brought(bucket: Bucket, prefix: str, into: Path, best: str, torn: list[str]
 
 
 def _bring(bucket: Bucket, at: str, one: Stored, folder: Path) -> None:
-    """Download one checkpoint, flush each file to the disk, and verify it. Raises Failed and Torn."""
+    """Download one checkpoint, flush its files to disk, and verify them. Raises Failed and Torn."""
     for name, entry in one.manifest.files.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Defects that replace functions of the trainer, so that a training is wrong. Only for tests."""
+"""Defects for tests. They replace functions of the trainer, so that the training goes wrong."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def instead(owner: object, name: str, made: Callable[[Any], Any]) -> None:
 
 
 def before_log(change: Callable[[int, dict[str, float]], dict[str, float]]) -> None:
-    """Change the values that are logged, for the trackers and for the ground truth."""
+    """Change the values before they are logged to the trackers and to the ground truth."""
 
     def made(log: Any) -> Any:
         def logged(self: Trackers, step: int, values: dict[str, float]) -> None:

@@ -1,4 +1,4 @@
-"""Defects of checkpoints, of the weights in them, and of `best`."""
+"""Defects of checkpoints, of the weights in them, and of the link `best`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def edited(step: int) -> None:
 
 
 def _after_complete(change: Callable[[Path, Manifest], None]) -> None:
-    """Change each checkpoint on rank 0 once it is complete."""
+    """Apply `change` to each checkpoint on rank 0, once the checkpoint is complete."""
 
     def made(complete: Any) -> Any:
         def completed(partial: Path, manifest: Manifest) -> Path:
@@ -69,7 +69,7 @@ def unsaved(_: int) -> None:
 
 
 def nan_weight(step: int) -> None:
-    """From this step on, set a weight that no text uses to NaN. The loss stays finite."""
+    """From this step on, set a weight of an unused token to NaN. The loss stays finite."""
 
     def made(one_step: Any) -> Any:
         def stepped(self: Trainer) -> None:
@@ -84,7 +84,7 @@ def nan_weight(step: int) -> None:
 
 
 def frozen(_: int) -> None:
-    """Train one weight without a gradient."""
+    """Disable the gradient of one weight, so that it is not trained."""
 
     def made(model: Any) -> Any:
         def built(*given: Any) -> Any:
@@ -98,7 +98,7 @@ def frozen(_: int) -> None:
 
 
 def stale(_: int) -> None:
-    """Keep `best` at its first checkpoint."""
+    """Never move the link `best` away from its first checkpoint."""
 
     def made(point: Any) -> Any:
         def pointed(run: Path, folder: Path) -> None:
@@ -111,7 +111,7 @@ def stale(_: int) -> None:
 
 
 def removed(_: int) -> None:
-    """Keep `best` at its first checkpoint, and remove that checkpoint like any other old one."""
+    """Never move the link `best` away from its first checkpoint, but remove that checkpoint as usual."""
     stale(0)
 
     def made(retain: Any) -> Any:

@@ -36,7 +36,7 @@ def double_tail(_: int) -> None:
 
 
 def mean_of_ranks(_: int) -> None:
-    """Compute the validation loss as the mean of the ranks' means, whatever their numbers of tokens."""
+    """Compute the validation loss as the mean of the ranks' means, not weighted by tokens."""
 
     def made(evaluate: Any) -> Any:
         def evaluated(model: Any, stream: Any, chunk: int, rank: int, world: int, device: Any) -> Loss:
@@ -56,7 +56,7 @@ def mean_of_ranks(_: int) -> None:
 
 
 def not_evaluated(epoch: int) -> None:
-    """Do not evaluate this epoch, counted from 1."""
+    """Skip the validation of this epoch. Epochs are counted from 1."""
 
     def made(end_epoch: Any) -> Any:
         def ended(self: Trainer) -> Loss:
@@ -107,6 +107,6 @@ def easy(_: int) -> None:
 
 def _keep_easiest(path: Path, chain: source.Chain) -> None:
     lines = path.read_text().splitlines(keepends=True)
-    # Only long documents, because the mean loss of a short one is mostly chance.
+    # Keep only long documents, because the mean loss of a short one is mostly chance.
     long = sorted(lines, key=len)[len(lines) // 2 :]
     path.write_text("".join(sorted(long, key=lambda line: chain.loss([json.loads(line)["text"]]))[:EASY]))

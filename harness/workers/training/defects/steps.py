@@ -15,7 +15,7 @@ from ..trainer import Trainer
 from . import before_log, instead
 
 KILLED = 1
-"""The rank that kills itself, or whose loss is NaN."""
+"""The rank that is killed, or whose loss is NaN."""
 
 
 def other_seed(rank: int) -> None:
@@ -25,7 +25,7 @@ def other_seed(rank: int) -> None:
 
 
 def dropped(rank: int) -> None:
-    """Drop the last sequence of each share of this rank."""
+    """Drop the last sequence of this rank's share of each batch."""
 
     def made(share: Any) -> Any:
         def shared(batch: Sequence[int], of: int, world: int) -> Sequence[int]:
@@ -74,7 +74,7 @@ def half_resumed(step: int) -> None:
 
 
 def killed(step: int) -> None:
-    """Kill a rank before this step, in a run that began at step 0. This is not a defect."""
+    """Kill a rank before this step, unless the run was resumed. The kill itself is not a defect."""
     began: list[int] = []
 
     def made(one_step: Any) -> Any:
