@@ -59,7 +59,7 @@ def test_what_stands_in_the_documents() -> None:
         if isinstance(value, type) and issubclass(value, Record)
     ]
     assert [name for name in models if name != "Record" and f"## {name}\n" not in written] == []
-    row = "| `ranks` | `int` | `Field(le=MAX_RANKS)` | World size: num_nodes × processes per node. "
+    row = "| `ranks` | `int` | `Field(le=MAX_RANKS)` | The world size: num_nodes × processes per node. "
     assert row in written
 
 
