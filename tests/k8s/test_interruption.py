@@ -57,7 +57,7 @@ def env(tmp_path: Path) -> dict[str, str]:
 def test_interrupted_again_and_again_the_cluster_is_still_known(env: dict[str, str]) -> None:
     """Each signal skips one more step of the clean-up. `harness down` then removes what is left."""
     cluster = "pluto-e2e-int-b"
-    with Harness("run", JOB, *arguments(cluster), env=env) as run:
+    with Harness("run", JOB, *arguments(cluster), "--fresh", env=env) as run:
         run.until_stage("cluster")
         until_container(cluster)
         for said in ("keeping its logs", "deleting cluster", "interrupt once more"):
@@ -97,7 +97,7 @@ def test_a_creation_that_fails_is_judged_and_leaves_its_log(env: dict[str, str],
     )
     kind.chmod(kind.stat().st_mode | stat.S_IXUSR)
     cluster = "pluto-e2e-int-d"
-    run = harness("run", JOB, *arguments(cluster), env={**env, "HARNESS_KIND_BIN": str(kind)})
+    run = harness("run", JOB, *arguments(cluster), "--fresh", env={**env, "HARNESS_KIND_BIN": str(kind)})
     assert run.process.returncode == 1, run.stderr + run.stdout
     assert (run.verdict.verdict, run.verdict.cause) == ("FAIL", "cluster.node_image")
     assert "registry.invalid/no/node:v1" in (run.bundle.path / "kind" / "create.log").read_text()
