@@ -149,7 +149,7 @@ class Recorder:
                 continue
 
     def end(self, output_dir: str | None = None) -> dict[str, Any]:
-        """Write the remaining frames and, to $KONDUKTOR_OUTPUT_DIR/result.json, the digest. Return the digest."""
+        """Write the remaining frames. Write the digest to $KONDUKTOR_OUTPUT_DIR and return it."""
         blocks = self._write_blocks, self._write_kept
         for write in (self.flush, *blocks, self._write_last_code, self._write_metrics):
             self.guarded(write)
