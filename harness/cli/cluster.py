@@ -104,7 +104,7 @@ def _report(cluster: str, changed: bool, as_json: bool, texts: tuple[str, str]) 
 def status(cluster_name: options.ClusterName = None, as_json: options.Json = False) -> int:
     """Show a cluster with its nodes, controllers, queues and launches, and the disk space in use.
 
-    For a launch that waits, the reason is shown. The exit code is 0 if the cluster
+    For a waiting launch, the reason is shown. The exit code is 0 if the cluster
     can be used, and 2 if it does not exist, is paused or is not healthy.
     """
     from harness.cli import status as cluster_status

@@ -44,7 +44,7 @@ def environment(
     only: Sequence[str] | None = None,
     without: Sequence[str] = (),
 ) -> dict[str, str]:
-    """Return this process's environment with `changes`, for another program.
+    """Return a copy of this process's environment with `changes` applied, to pass to another program.
 
     The value None removes a variable. `only` limits the inherited variables to these names. `without`
     excludes names with these prefixes.

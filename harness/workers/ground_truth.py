@@ -149,7 +149,7 @@ class Recorder:
                 continue
 
     def end(self, output_dir: str | None = None) -> dict[str, Any]:
-        """Write the last frames, and the digest to $KONDUKTOR_OUTPUT_DIR/result.json. Return the digest."""
+        """Write the remaining frames. Write the digest to $KONDUKTOR_OUTPUT_DIR and return it."""
         blocks = self._write_blocks, self._write_kept
         for write in (self.flush, *blocks, self._write_last_code, self._write_metrics):
             self.guarded(write)

@@ -56,7 +56,7 @@ def take(walker: Walker, generation: int) -> Packed:
 
 @dataclass(frozen=True)
 class Keeper:
-    """Creates, replaces and deletes the Secrets with the code of jobs in one namespace."""
+    """Creates, replaces and deletes the Secrets of one namespace that contain the code of jobs."""
 
     jobs: Jobs
     tell: Progress

@@ -136,7 +136,7 @@ class TruthSettings(Record):
 
 
 class TruthFault(Record):
-    """A failure of the recorder around Pluto's client. Some rows might not be recorded."""
+    """A failure of the recorder that wraps Pluto's client. Some rows may not have been recorded."""
 
     kind: Literal["fault"] = "fault"
     text: str

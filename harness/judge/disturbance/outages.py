@@ -1,4 +1,4 @@
-"""List outages of nodes and services during a launch: reboots, clock jumps, DNS, restarted containers."""
+"""List disruptions of nodes and services during a launch: reboots, clock jumps, DNS failures, restarts."""
 
 from __future__ import annotations
 

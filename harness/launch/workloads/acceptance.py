@@ -239,7 +239,7 @@ def ddp(asked: Asked, replicas: int) -> DdpWorkload:
 def screen(asked: Asked, replicas: int) -> DdpWorkload:
     """Return the StatefulSet whose pods, one per node, search for bad nodes.
 
-    On CPUs, several pods can run on one node, so that the search can be tried on a small cluster.
+    Without GPUs, several pods can share a node, so that the search can be tried on a small cluster.
     """
     workload = ddp(asked, replicas)
     name = workload.name

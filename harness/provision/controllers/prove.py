@@ -1,4 +1,4 @@
-"""Check that the webhooks of JobSet and Kueue serve, with a server-side dry run through each."""
+"""Check that the webhooks of JobSet and Kueue serve requests, with a server-side dry run through each."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ def claim(
 
 
 def release(db: sqlite3.Connection, launch: str) -> None:
-    """Delete a launch's claims of run ids, except for runs to which the launch has written."""
+    """Delete a launch's claims on run ids, except the claims on runs that the launch has written to."""
     db.execute(
         "DELETE FROM claims WHERE launch = ? AND NOT EXISTS ("
         "SELECT 1 FROM runs JOIN writers ON run_id = runs.id"

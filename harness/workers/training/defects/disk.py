@@ -98,7 +98,7 @@ def frozen(_: int) -> None:
 
 
 def stale(_: int) -> None:
-    """Never move the link `best` away from its first checkpoint."""
+    """Leave the link `best` at the first checkpoint, even when a later one is better."""
 
     def made(point: Any) -> Any:
         def pointed(run: Path, folder: Path) -> None:
