@@ -122,7 +122,7 @@ def test_a_gpu_job_without_a_device_fails(
     outcome = launch(gpu_job)
     assert outcome.verdict.cause == "rank.crashed"
     assert outcome.verdict.ranks
-    assert "torch sees no CUDA device" in outcome.verdict.explanation
+    assert "torch finds no CUDA device" in outcome.verdict.explanation
 
 
 def test_more_gpus_than_there_are_is_told(launch: Callable[[JobFile], Outcome], gpu_job: JobFile) -> None:
