@@ -136,10 +136,10 @@ class Bundle:
                 document = json.loads(file.read(MAX_RECORD_BYTES))
             version = document.get("schema_version") if isinstance(document, dict) else None
             if isinstance(version, int) and version > SCHEMA_VERSION:
-                wanted = (
+                reason = (
                     f"has schema version {version}, of a newer harness; this one reads up to {SCHEMA_VERSION}"
                 )
-                self._damage(relative_path, wanted)
+                self._damage(relative_path, reason)
                 return None
             return model.model_validate(upgraded(document))
         except FileNotFoundError:

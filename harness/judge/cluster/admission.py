@@ -189,19 +189,20 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
 def _late(case: Case, over: float) -> list[str]:
     """Return a sentence if it took more than half of the job's time until every rank had logged a point."""
     admissions = [condition(state, "Admitted") for state in case.workload if _is(state, "Admitted")]
-    begun = min((seconds(one.get("lastTransitionTime")) or over for one in admissions), default=over)
-    logged = [case.first_logged(rank) or over for rank in case.ranks]
-    if max(logged, default=over) - begun <= (over - begun) / 2:
+    begun = max((seconds(one.get("lastTransitionTime")) or over for one in admissions), default=over)
+    logged = {rank: case.first_logged(rank) or over for rank in case.logging}
+    last = max(logged.values(), default=over)
+    if last - begun <= (over - begun) / 2:
         return []
     times = [case.container_started(case.node_of(rank)) or over for rank in case.ranks]
     late = [rank for rank, time in zip(case.ranks, times, strict=True) if time >= over]
     if late:
         return [f"when the time was over, the containers of {names(late)} had not started"]
     started = f"the last container started {max(times) - begun:.0f} s after the job was admitted"
-    silent = [rank for rank, time in zip(case.ranks, logged, strict=True) if time >= over]
+    silent = [rank for rank, time in logged.items() if time >= over]
     if silent:
         return [f"{started}, and {names(silent)} had logged no row when the time was over"]
-    return [f"{started}, and the last rank logged its first row after {max(logged) - begun:.0f} s"]
+    return [f"{started}, and the last rank logged its first row after {last - begun:.0f} s"]
 
 
 def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:

@@ -381,6 +381,32 @@ def test_an_eviction_says_where_the_time_went(judged, containers, rows, text):
     assert text in told if text else "first row" not in told
 
 
+@pytest.mark.parametrize("readmitted", [False, True])
+def test_the_time_of_an_admitted_job_counts_from_its_last_admission(judged, readmitted):
+    """Contract: ranks that are not expected to log do not count, and neither does an earlier admission."""
+    job = stuck(bundles.healthy(), keep=3)
+    expected = job.manifest.expected.model_copy(update={"ranks_that_log": [0]})
+    job.manifest = job.manifest.model_copy(update={"expected": expected})
+    first = 12 if readmitted else 3
+    for index in range(2):
+        job.pod(index, first + 3, "Running", {"running": {"startedAt": at(first + 1)}})
+    begun = seconds(cond("Admitted", "True", "Admitted", "", first)["lastTransitionTime"]) or 0.0
+    job.truth = {
+        0: [
+            line.model_copy(update={"time_ms": int((begun + 2) * 1000)})
+            if isinstance(line, TruthRow)
+            else line
+            for line in bundles.healthy().truth[0]
+        ]
+    }
+    over = cond("Evicted", "True", "DeactivatedDueToMaximumExecutionTimeExceeded", "over", 20)
+    job.workload(20, [cond("Admitted", "True", "Admitted", "", first), over], maximumExecutionTimeSeconds=8)
+    job.jobset(21, suspend=True)
+    verdict = judged(job)
+    assert verdict.cause == "admission.max_execution_time"
+    assert "after the job was admitted" not in verdict.explanation
+
+
 def test_the_workload_that_took_the_quota_is_named(judged):
     """Contract: Kueue gives its UID, and the verdict adds its name."""
     job = stuck(bundles.healthy(), keep=3)
