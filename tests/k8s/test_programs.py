@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.context import RunContext
-from harness.faults.program_run import FATAL, programs
+from harness.faults.programs.session import FATAL, programs
 from harness.settings import Settings
 
 pytestmark = [pytest.mark.programs, pytest.mark.nightly]
