@@ -152,7 +152,8 @@ def report(
     """Print the results, and write the table and small copies of the bundles if requested.
 
     Returns the exit code: 0 if all results are the expected ones, and otherwise 1. If all faults are drawn,
-    oracle_table.good decides instead. `programs` is the ledger for drawn faults whose ranks ran generated programs.
+    oracle_table.good decides instead. `programs` is the ledger for drawn faults whose ranks ran generated
+    programs.
     """
     random = bool(rows) and all(row.oracle for row in rows)
     if programs is not None:
