@@ -188,7 +188,7 @@ def test_json_is_one_document(capsys):
 
 def test_every_drawn_rank_exists_in_the_job():
     """Contract: every rank that can be drawn is in the job that is launched."""
-    job = (Path(generator.__file__).parents[2] / "jobs" / "multinode.yaml").read_text()
+    job = (Path(__file__).parents[3] / "jobs" / "multinode.yaml").read_text()
     assert f"num_nodes: {len(RANKS)}" in job
 
 
