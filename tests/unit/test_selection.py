@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,8 @@ FILE = "tests/k8s/test_workloads.py"
 def collected(*arguments: str) -> set[str]:
     """Return the node ids that pytest collects with these arguments."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
+    own = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=own, check=False)
     return {line for line in done.stdout.splitlines() if "::" in line}
 
 
@@ -32,6 +34,7 @@ def test_a_nightly_test_runs_only_if_it_is_named(default: set[str]) -> None:
     assert not default & nightly
     one = sorted(nightly)[0]
     assert collected(one) == {one}
+    assert collected("-m", "nightly or not nightly", FILE) == default | nightly
 
 
 def test_another_marker_does_not_select_nightly_tests(default: set[str]) -> None:
