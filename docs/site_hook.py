@@ -1,8 +1,8 @@
 """A hook of MkDocs: pages that are written for GitHub become pages of the site.
 
-Links that leave docs/ lead to the repository. On GitHub, a list needs no blank line before it, and what belongs
-to an item begins at the column of its text; for MkDocs, a list needs a blank line and four spaces for each level.
-Code is not changed.
+Links that leave docs/ lead to the repository. On GitHub, a list needs no blank line before it, and what
+belongs to an item begins at the column of its text; for MkDocs, a list needs a blank line and four spaces for
+each level. Code is not changed.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ LINK = re.compile(
     r"\((?P<target>[^)#\s:]+)(?P<anchor>#[^)\s]*)?(?P<title>\s+\"[^\"]*\")?\)",
     re.DOTALL,
 )
-"""A code span, or a link or an image whose target is a path. A code span can contain what looks like a link."""
+"""A code span, or a link or image whose target is a path. A code span can contain what looks like a link."""
 ITEM = re.compile(r" *(?:[-*+]|\d+\.) +")
 FENCE = re.compile(r" *(?P<mark>`{3,}|~{3,})(?P<info>[^`]*)$")
 

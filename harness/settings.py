@@ -246,7 +246,9 @@ class Settings(BaseSettings):
         try:
             return value.expanduser()
         except RuntimeError:
-            raise ValueError("the home folder of that user is unknown; an absolute path is expected") from None
+            raise ValueError(
+                "the home folder of that user is unknown; an absolute path is expected"
+            ) from None
 
     @classmethod
     def settings_customise_sources(

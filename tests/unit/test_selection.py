@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,8 +15,7 @@ FILE = "tests/k8s/test_workloads.py"
 def collected(*arguments: str) -> set[str]:
     """Return the node ids that pytest collects with these arguments."""
     command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider", *arguments]
-    own = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
-    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=own, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     return {line for line in done.stdout.splitlines() if "::" in line}
 
 

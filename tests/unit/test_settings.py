@@ -88,7 +88,7 @@ def test_a_variable_that_is_not_json_is_rejected(
 
 
 def test_a_tilde_is_the_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contract: in a file, in a variable, and in `--kubeconfig=~/config`, where a shell does not expand it."""
+    """Contract: in a file, a variable, and in `--kubeconfig=~/config`, where a shell does not expand it."""
     monkeypatch.setenv("HOME", "/home/me")
     (folder / "pyproject.toml").write_text("[tool.harness]\nruns_dir = '~/runs'\n")
     monkeypatch.setenv("HARNESS_CACHE_DIR", "~/cache")
@@ -96,7 +96,7 @@ def test_a_tilde_is_the_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert settings.runs_dir == Path("/home/me/runs")
     assert settings.cache_dir == Path("/home/me/cache")
     assert settings.kubeconfig == Path("/home/me/.kube/config")
-    with pytest.raises(UsageError, match="runs_dir: .*absolute path"):
+    with pytest.raises(UsageError, match=r"runs_dir: .*absolute path"):
         load(runs_dir=Path("~no-such-user/runs"))
 
 

@@ -10,7 +10,13 @@ from pathlib import Path
 import pytest
 from ci_scripts import ROOT
 
-SCRIPTS = [ROOT / ".ci/plan", ROOT / ".ci/run", ROOT / ".ci/summary", *ROOT.glob("*/*.sh"), *ROOT.glob("*/*/*.sh")]
+SCRIPTS = [
+    ROOT / ".ci/plan",
+    ROOT / ".ci/run",
+    ROOT / ".ci/summary",
+    *ROOT.glob("*/*.sh"),
+    *ROOT.glob("*/*/*.sh"),
+]
 ALONE = """#!/usr/bin/env bash
 mkdir "$BUSY" || exit 1
 sleep 0.3

@@ -138,8 +138,8 @@ def test_controller_image_has_what_it_imports() -> None:
 
 @pytest.mark.parametrize("recipe", [build.TRACKER, build.CONTROLLER], ids=lambda recipe: recipe.repository)
 def test_an_image_is_readable_whatever_the_umask_of_its_builder_is(recipe: Recipe) -> None:
-    """Contract: an image with a user of its own keeps no mode of the checkout or of the package cache. With the
-    umask 077 nobody but root could read either.
+    """Contract: an image with a user of its own keeps no mode of the checkout or of the package cache. With
+    umask 077, only root could read either.
     """
     lines = recipe.dockerfile.read_text().splitlines()
     assert "USER 65532:65532" in lines
