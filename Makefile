@@ -15,10 +15,14 @@ COMPILE := $(PINS) --universal --python-version 3.11
 WORKER := $(PINS) --python-version 3.13 --python-platform x86_64-manylinux_2_28
 
 CACHE := $(or $(HARNESS_CACHE_DIR),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pluto-e2e-harness)
-ACTIONLINT := $(CACHE)/tools/actionlint-v1.7.12
+# Of its own version: another version is another file. No target, because the path of a target has no spaces.
+ACTIONLINT_VERSION := v1.7.12
+ACTIONLINT := $(CACHE)/tools/actionlint-$(ACTIONLINT_VERSION)
 KIND := $(shell sed -n 's/^kind = "\(v[0-9.]*\)".*/\1/p' harness/versions.toml)
 GO_MISSING := Go 1.26 or newer is needed and not on PATH: HARNESS_IMAGES=source make doctor installs it on Debian as root
 
+# Targets install packages into .venv and into the system, so two of them cannot run at once (`make -j`).
+.NOTPARALLEL:
 .DEFAULT_GOAL := help
 .PHONY: help e2e images test test-cluster nightly faults programs soak unit coverage lint workflows format site reference doctor kind browser pictures recording lock clean
 
@@ -67,8 +71,14 @@ lint: $(MADE) workflows ## ruff, mypy, the import contracts and actionlint
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-workflows: $(MADE) $(ACTIONLINT) ## actionlint and shellcheck on .github/workflows and .ci
-	$(ACTIONLINT) -shellcheck $(BIN)/shellcheck -pyflakes=
+# Go checks what it downloads against its checksum database.
+workflows: $(MADE) ## actionlint and shellcheck on .github/workflows and .ci
+	@[ -x "$(ACTIONLINT)" ] || command -v go >/dev/null || { echo "$(GO_MISSING)" >&2; exit 2; }
+	@[ -x "$(ACTIONLINT)" ] || GOBIN="$(ACTIONLINT).unfinished" \
+		go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
+	@[ -x "$(ACTIONLINT)" ] || mv "$(ACTIONLINT).unfinished/actionlint" "$(ACTIONLINT)"
+	@rm -rf "$(ACTIONLINT).unfinished"
+	"$(ACTIONLINT)" -shellcheck $(BIN)/shellcheck -pyflakes=
 	$(BIN)/shellcheck .ci/run .ci/plan .ci/summary tests/k8s/*.sh
 
 format: $(MADE) ## rewrite the code as ruff wants it
@@ -122,7 +132,7 @@ clean: ## delete the cluster that `harness` made, and everything built in this c
 # All is compiled once, because under PYTHONDONTWRITEBYTECODE each of these starts would do it: another second.
 $(MADE): locks/build.txt locks/dev.txt pyproject.toml
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/build.txt
+	$(BIN)/python -m pip install --quiet --no-user --disable-pip-version-check --require-hashes -r locks/build.txt
 	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes locks/build.txt locks/dev.txt
 	@# As a folder on the path: setuptools' own finder costs each start of Python 14 ms.
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation \
@@ -130,11 +140,3 @@ $(MADE): locks/build.txt locks/dev.txt pyproject.toml
 	$(BIN)/python -m compileall -q harness
 	rm -f .venv/lib/python3*/site-packages/*_pluto_wandb_hook.pth
 	@touch $@
-
-# Checked against Go's checksum database. A binary of its own version: another version is another file.
-$(ACTIONLINT):
-	@command -v go >/dev/null || { echo "$(GO_MISSING)" >&2; exit 2; }
-	@mkdir -p $(@D)
-	@rm -rf $@.unfinished
-	GOBIN=$@.unfinished go install github.com/rhysd/actionlint/cmd/actionlint@$(lastword $(subst -, ,$(@F)))
-	@mv $@.unfinished/actionlint $@ && rm -rf $@.unfinished

@@ -11,6 +11,7 @@ out=$(realpath -m "${1:?FOLDER is missing}") device=${DEVICE:-cuda} bad=0
 mkdir -p "$out"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+unset CDPATH
 cd "$(dirname "$0")/../harness/workers" || exit 1
 export PYTHONPATH=$PWD PYTHONDONTWRITEBYTECODE=1 OMP_NUM_THREADS=2
 size=(--width 256 --layers 4 --max-steps 160 --save-every 20) runs="float32 bf16 fp16 recompute compile"

@@ -20,6 +20,7 @@ from pydantic_settings import (
     PydanticBaseSettingsSource,
     PyprojectTomlConfigSettingsSource,
     SettingsConfigDict,
+    SettingsError,
 )
 
 from harness.core.bounds import shown
@@ -44,8 +45,22 @@ class Expect(BaseModel):
     ranks log."""
 
 
+def home() -> Path:
+    """Return the user's home folder. Raises UsageError if the user has none, as in a container or a service
+    that runs with an arbitrary user id.
+    """
+    try:
+        return Path.home()
+    except RuntimeError:
+        raise UsageError(
+            f"a home folder is expected, but HOME is not set and user id {os.getuid()} has no entry in the "
+            "user database",
+            hint="set HOME, or set HARNESS_CACHE_DIR and HARNESS_STATE_DIR to folders that you can write to",
+        ) from None
+
+
 def _xdg(variable: str, default: str) -> Path:
-    return Path(os.environ.get(variable) or Path.home() / default) / "pluto-e2e-harness"
+    return Path(os.environ.get(variable) or home() / default) / "pluto-e2e-harness"
 
 
 class Settings(BaseSettings):
@@ -53,6 +68,7 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(
         env_prefix=PREFIX,
+        env_ignore_empty=True,  # workflows and scripts cannot unset a variable
         populate_by_name=True,
         extra="forbid",
         pyproject_toml_table_header=("tool", "harness"),
@@ -221,6 +237,19 @@ class Settings(BaseSettings):
     def _empty_is_unset(cls, value: Any) -> Any:
         return None if value == "" else value
 
+    @field_validator("*")
+    @classmethod
+    def _expanded(cls, value: Any) -> Any:
+        """Replace a leading ~ of a path. A shell does so only at the start of a word."""
+        if not isinstance(value, Path):
+            return value
+        try:
+            return value.expanduser()
+        except RuntimeError:
+            raise ValueError(
+                "the home folder of that user is unknown; an absolute path is expected"
+            ) from None
+
     @classmethod
     def settings_customise_sources(
         cls,
@@ -265,6 +294,12 @@ def load(**flags: Any) -> Settings:
     _spelt()
     try:
         settings = Settings(**chosen)
+    except SettingsError as error:
+        raise UsageError(
+            f"settings do not fit: {error}",
+            hint="HARNESS_EXPECT and HARNESS_ENV are expected to be JSON objects, such as "
+            """HARNESS_EXPECT='{"ranks": [0]}'""",
+        ) from None
     except ValidationError as error:
         lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}{_seen(e)}" for e in error.errors()]
         raise UsageError(

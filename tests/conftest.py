@@ -1,5 +1,7 @@
 """Fixtures of every kind of test."""
 
+import os
+import re
 import signal
 import socket
 import subprocess
@@ -25,6 +27,11 @@ SMOKE = {line for line in (Path(__file__).parent / "smoke.txt").read_text().spli
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell without job control starts `make test &` so, and every program here would be deaf to Ctrl-C.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+SHELL = re.compile(
+    "(NO_|FORCE_|PY_|CLI)COLORS?|CLICOLOR_FORCE|COLUMNS|LINES|TTY_.*|GITHUB_.*|PYTEST_(ADDOPTS|PLUGINS)"
+)
+"""Variables of a terminal, a workflow or a person that change what the programs under test print."""
 
 OWN_CLUSTERS = ("test_interruption.py", "test_reader.py", "test_registry.py")
 """Tests that make clusters of their own, and do not disturb the others'."""
@@ -59,6 +66,12 @@ class ClustersApart(LoadScopeScheduling):
             return file
         smoke = "smoke or" in self.config.option.markexpr
         return "last" if file.endswith(LAST) and not smoke else "cluster"
+
+
+def pytest_sessionstart() -> None:
+    """Remove the variables of SHELL. pytest and its plugins have read them by now."""
+    for name in [name for name in os.environ if SHELL.fullmatch(name)]:
+        del os.environ[name]
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -103,7 +103,9 @@ def _install(home: Path) -> None:
         return
     _run(sys.executable, "-m", "venv", str(home))
     python = str(home / "bin" / "python")
-    _run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "-r", str(LOCK))
+    # --no-user: pip refuses to install into an environment if the user's pip.conf has `user = true`.
+    options = ["--quiet", "--no-user", "--no-deps", "--require-hashes"]
+    _run(python, "-m", "pip", "install", *options, "-r", str(LOCK))
 
 
 def _run(*command: str) -> None:

@@ -18,7 +18,8 @@ HEAD = f"""# Settings
 {WRITTEN}
 
 Options of a [command](cli.md) or of pytest override environment variables, which override `[tool.harness]` in
-the `pyproject.toml` of the current folder. An invalid value ends the program with exit code 64.
+the `pyproject.toml` of the current folder. An invalid value ends the program with exit code 64. An empty
+environment variable counts as unset, and a leading `~` of a path is replaced by the home folder.
 
 ```toml
 [tool.harness]

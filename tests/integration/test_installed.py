@@ -48,7 +48,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for name in ("harness", "fixtures"):
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "Dockerfile", "Dockerfile.dockerignore"):
+    for name in ("pyproject.toml", "README.md", "LICENSE", "Dockerfile", "Dockerfile.dockerignore"):
         shutil.copy(ROOT / name, source)
     made = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
     run([sys.executable, "-c", made, folder], source)
@@ -76,12 +76,15 @@ def test_the_wheel_contains_exactly_the_package_files(wheel: Path) -> None:
     """Contract: it has files that no Python names too: Dockerfiles, locks, faults, templates. It takes no
     other top-level name.
     """
-    tracked = run(["git", "-C", ROOT, "ls-files", "harness"], ROOT).split()
-    linked = run(["git", "-C", ROOT, "ls-files", "fixtures"], ROOT).split()
+    # The checkout may belong to another user, as under sudo.
+    files = ["git", "-c", "safe.directory=*", "-C", ROOT, "ls-files", "--"]
+    tracked = run([*files, "harness"], ROOT).split()
+    linked = run([*files, "fixtures"], ROOT).split()
     wanted = {*tracked, *(f"harness/{path}" for path in linked)} - {"harness/fixtures"}
     names = set(zipfile.ZipFile(wheel).namelist())
     assert linked
     assert wanted <= names
+    assert any(name.endswith(".dist-info/licenses/LICENSE") for name in names)
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"harness", "pluto_e2e_harness"}
 
 

@@ -27,7 +27,10 @@ def files(folder: Path) -> set[str]:
 
 
 def test_both_installers_install_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contract: with uv or without it, an image has the same files: no bytecode, and no programs."""
+    """Contract: with uv or without it, an image has the same files: no bytecode, and no programs. This
+    holds also for a user whose pip installs into the home folder by default.
+    """
+    monkeypatch.setenv("PIP_USER", "1")
     assert packages.uv(), "uv is in locks/build.txt"
     fast = files(installed(tmp_path / "uv"))
     monkeypatch.setattr(packages, "uv", lambda: None)

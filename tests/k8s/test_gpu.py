@@ -1,6 +1,6 @@
 """The GPU-labelled job: on a cluster with GPUs all of it, on kind all of it up to the device.
 
-    pytest -m gpu --kubeconfig F --kube-context C     nccl on real GPUs; HARNESS_WORKER_IMAGE has CUDA
+    pytest -m gpu --kubeconfig=F --kube-context C     nccl on real GPUs; HARNESS_WORKER_IMAGE has CUDA
     pytest -m gpu                                     kind, with nvidia.com/gpu advertised on its nodes
 
 On kind it is proved that GPUs are asked for, given quota, scheduled and labelled as konduktor and Kueue do

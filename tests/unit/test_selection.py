@@ -32,6 +32,7 @@ def test_a_nightly_test_runs_only_if_it_is_named(default: set[str]) -> None:
     assert not default & nightly
     one = sorted(nightly)[0]
     assert collected(one) == {one}
+    assert collected("-m", "nightly or not nightly", FILE) == default | nightly
 
 
 def test_another_marker_does_not_select_nightly_tests(default: set[str]) -> None:

@@ -1,11 +1,13 @@
 """Flags override the environment, which overrides pyproject.toml; what does not fit is named."""
 
+import pwd
 from pathlib import Path
 
 import pytest
 
 from harness.core.errors import UsageError
-from harness.settings import load
+from harness.reference.settings import variables
+from harness.settings import Settings, load
 
 
 @pytest.fixture
@@ -59,8 +61,60 @@ def test_names_that_users_know(folder: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_an_empty_variable_is_an_unset_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PLUTO_RUN_ID", "")
-    assert load().pluto_run_id is None
+    """Contract: this applies to every variable of every setting. A workflow cannot unset a variable."""
+    (folder / "pyproject.toml").write_text("[tool.harness]\nworkers = 1\n")
+    for field, of in Settings.model_fields.items():
+        for variable in variables(field, of):
+            monkeypatch.delenv(variable, raising=False)
+    unset = load()
+    for field, of in Settings.model_fields.items():
+        for variable in variables(field, of):
+            monkeypatch.setenv(variable, "")
+    assert load() == unset
+    monkeypatch.setenv("PLUTO_API_TOKEN", "mlpi_secret")
+    assert load().pluto_api_key is not None
+
+
+@pytest.mark.parametrize("variable", ["HARNESS_EXPECT", "HARNESS_ENV"])
+def test_a_variable_that_is_not_json_is_rejected(
+    folder: Path, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: the message does not contain the value, which may be a secret."""
+    monkeypatch.setenv(variable, "mlpi_secret")
+    with pytest.raises(UsageError, match=variable.removeprefix("HARNESS_").lower()) as error:
+        load()
+    assert "JSON" in str(error.value.hint)
+    assert "mlpi_secret" not in str(error.value)
+
+
+def test_a_tilde_is_the_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: in a file, a variable, and in `--kubeconfig=~/config`, where a shell does not expand it."""
+    monkeypatch.setenv("HOME", "/home/me")
+    (folder / "pyproject.toml").write_text("[tool.harness]\nruns_dir = '~/runs'\n")
+    monkeypatch.setenv("HARNESS_CACHE_DIR", "~/cache")
+    settings = load(kubeconfig=Path("~/.kube/config"))
+    assert settings.runs_dir == Path("/home/me/runs")
+    assert settings.cache_dir == Path("/home/me/cache")
+    assert settings.kubeconfig == Path("/home/me/.kube/config")
+    with pytest.raises(UsageError, match=r"runs_dir: .*absolute path"):
+        load(runs_dir=Path("~no-such-user/runs"))
+
+
+def test_a_user_without_a_home_folder(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: the message names the variables to set, and with these no home folder is needed."""
+
+    def no_entry(uid: int) -> pwd.struct_passwd:
+        raise KeyError(uid)
+
+    monkeypatch.setattr(pwd, "getpwuid", no_entry)
+    for name in ("HOME", "XDG_CACHE_HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(UsageError, match="home folder") as error:
+        load()
+    assert "HARNESS_CACHE_DIR" in str(error.value.hint)
+    monkeypatch.setenv("HARNESS_CACHE_DIR", "/tmp/cache")
+    monkeypatch.setenv("HARNESS_STATE_DIR", "/tmp/state")
+    assert load().cache_dir == Path("/tmp/cache")
 
 
 @pytest.mark.parametrize("text", ["[tool.harness]\nwrokers = 1\n", "[tool.harness]\nworkers = 'many'\n"])

@@ -22,7 +22,7 @@ from harness.core import kubeconfig as kubeconfigs
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, reached
 from harness.core.retries import RETRY_SECONDS
-from harness.settings import load
+from harness.settings import home, load
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import FINISHED, JobSpec, QueueSpec
 from harness.torchrun_controller.decide.look import first_error
@@ -40,9 +40,8 @@ FAILED = 1
 def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
     """Return a client for the cluster that kubectl would use, or for the cluster of the given kubeconfig."""
     named = (os.environ.get("KUBECONFIG") or "").split(os.pathsep)[0]
-    own = Path(named) if named else Path.home() / ".kube" / "config"
     settings = load(kubeconfig=kubeconfig)
-    path = settings.kubeconfig or own
+    path = settings.kubeconfig or (Path(named) if named else home() / ".kube" / "config")
     # Each cluster has its own file, because clusters differ in the API resources that they serve.
     digest = sha256(f"{path.resolve()} {context}".encode()).hexdigest()
     return Kube(path, context or settings.context, settings.state_dir / "torchrun" / f"{digest}.json")

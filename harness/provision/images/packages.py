@@ -92,5 +92,6 @@ def _installer(python: str) -> list[str]:
         return [program, "pip", "install", f"--python={sys.executable}", version, platform]
     platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in GLIBC]
     platforms.append("--platform=manylinux2014_x86_64")
-    own = ["--disable-pip-version-check", "--no-compile", "--ignore-requires-python"]
+    # --no-user: pip refuses --target if the user's pip.conf has `user = true`.
+    own = ["--disable-pip-version-check", "--no-compile", "--no-user", "--ignore-requires-python"]
     return [sys.executable, "-m", "pip", "install", *own, version, *platforms]

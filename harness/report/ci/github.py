@@ -30,9 +30,14 @@ def annotation(level: Level, message: str, **where: str | int | None) -> str:
 
 
 def summary_file(environment: Mapping[str, str] = os.environ) -> Path | None:
-    """Return the file of this step's summary, or None outside GitHub Actions."""
-    name = environment.get("GITHUB_STEP_SUMMARY")
-    return Path(name) if name else None
+    """Return the file of this step's summary, or None outside GitHub Actions.
+
+    None also in a container that got the variables of the step but not its files.
+    """
+    if not (name := environment.get("GITHUB_STEP_SUMMARY")):
+        return None
+    file = Path(name)
+    return file if os.access(file if file.exists() else file.parent, os.W_OK) else None
 
 
 def append(file: Path, markdown: str) -> None:

@@ -238,7 +238,7 @@ def test_the_inputs_of_a_run_by_hand(tmp_path: Path) -> None:
     )
     command = dry.stdout.splitlines()[-1]
     assert command.endswith(" -k 'rank-killed or (tracker and not slow)'")
-    assert "-m '' --junitxml=runs/junit.xml" in command  # the last -m counts: all tests
+    assert "-m 'nightly or not nightly' --junitxml=runs/junit.xml" in command  # the last -m counts: all tests
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,19 @@
 # `harness images build` builds it, tagged with the hash of its inputs, and says its tag.
 ARG BASE
 FROM ${BASE}
+# Its user may read all files, also if the umask of whoever cloned or installed them is 077.
 RUN --mount=type=bind,from=packages,target=/packages \
     to=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
- && mkdir -p "$to" && cp -a /packages/. "$to" && { python3 -m compileall -q "$to" || true; }
-COPY harness/__init__.py /app/harness/
-COPY harness/core/ /app/harness/core/
-COPY harness/evidence/__init__.py /app/harness/evidence/
-COPY harness/evidence/kubernetes/__init__.py /app/harness/evidence/kubernetes/
-COPY harness/evidence/kubernetes/objects.py /app/harness/evidence/kubernetes/
-COPY harness/evidence/kubernetes/unschedulable.py /app/harness/evidence/kubernetes/
-COPY harness/workers/own_processes.* /app/harness/workers/
-COPY harness/torchrun_sync/ /app/harness/torchrun_sync/
-COPY harness/torchrun_controller/ /app/harness/torchrun_controller/
+ && mkdir -p "$to" && cp -a --no-preserve=mode /packages/. "$to" && { python3 -m compileall -q "$to" || true; }
+COPY --chmod=755 harness/__init__.py /app/harness/
+COPY --chmod=755 harness/core/ /app/harness/core/
+COPY --chmod=755 harness/evidence/__init__.py /app/harness/evidence/
+COPY --chmod=755 harness/evidence/kubernetes/__init__.py /app/harness/evidence/kubernetes/
+COPY --chmod=755 harness/evidence/kubernetes/objects.py /app/harness/evidence/kubernetes/
+COPY --chmod=755 harness/evidence/kubernetes/unschedulable.py /app/harness/evidence/kubernetes/
+COPY --chmod=755 harness/workers/own_processes.* /app/harness/workers/
+COPY --chmod=755 harness/torchrun_sync/ /app/harness/torchrun_sync/
+COPY --chmod=755 harness/torchrun_controller/ /app/harness/torchrun_controller/
 # Its root is read-only in the cluster, so nothing can be compiled there.
 RUN python3 -m compileall -q --invalidation-mode unchecked-hash /app/harness
 ARG IMAGE=""

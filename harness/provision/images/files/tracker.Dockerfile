@@ -2,12 +2,13 @@
 # may import the rest of the harness. /data is for its database.
 ARG BASE
 FROM ${BASE}
+# Its user may read all files, also if the umask of whoever cloned or installed them is 077.
 RUN --mount=type=bind,from=packages,target=/packages \
     to=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
- && mkdir -p "$to" && cp -a /packages/. "$to" && { python3 -m compileall -q "$to" || true; } \
+ && mkdir -p "$to" && cp -a --no-preserve=mode /packages/. "$to" && { python3 -m compileall -q "$to" || true; } \
  && install -d -o 65532 -g 65532 /data
-COPY harness/__init__.py /app/harness/
-COPY harness/tracker/ /app/harness/tracker/
+COPY --chmod=755 harness/__init__.py /app/harness/
+COPY --chmod=755 harness/tracker/ /app/harness/tracker/
 WORKDIR /app
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
 USER 65532:65532

@@ -133,7 +133,19 @@ def test_controller_image_has_what_it_imports() -> None:
     copied = build.CONTROLLER.dockerfile.read_text()
     for part in build.CONTROLLER.parts:
         path = part.relative_to(build.ROOT)
-        assert f"COPY {path}" in copied or f"COPY {path.with_suffix('.*')} " in copied
+        assert f"COPY --chmod=755 {path}" in copied or f"COPY --chmod=755 {path.with_suffix('.*')} " in copied
+
+
+@pytest.mark.parametrize("recipe", [build.TRACKER, build.CONTROLLER], ids=lambda recipe: recipe.repository)
+def test_an_image_is_readable_whatever_the_umask_of_its_builder_is(recipe: Recipe) -> None:
+    """Contract: an image with a user of its own keeps no mode of the checkout or of the package cache. With
+    umask 077, only root could read either.
+    """
+    lines = recipe.dockerfile.read_text().splitlines()
+    assert "USER 65532:65532" in lines
+    copies = [line for line in lines if "COPY " in line or "cp -a" in line]
+    assert copies
+    assert [line for line in copies if "--chmod=755" not in line and "--no-preserve=mode" not in line] == []
 
 
 def test_the_tracker_starts_with_what_its_image_holds(tmp_path: Path) -> None:

@@ -1,0 +1,95 @@
+"""The Makefile and the shell scripts on machines that differ from ours: parallel make, spaces, CDPATH."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from ci_scripts import ROOT
+
+SCRIPTS = [
+    ROOT / ".ci/plan",
+    ROOT / ".ci/run",
+    ROOT / ".ci/summary",
+    *ROOT.glob("*/*.sh"),
+    *ROOT.glob("*/*/*.sh"),
+]
+ALONE = """#!/usr/bin/env bash
+mkdir "$BUSY" || exit 1
+sleep 0.3
+rmdir "$BUSY"
+echo "${0##*/}" "$@" >>"$CALLS"
+"""
+"""A program that fails if another one runs at the same time."""
+
+
+@pytest.fixture
+def programs(tmp_path: Path) -> Path:
+    """A folder of programs that only note their calls, instead of those in .venv/bin."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    for name in ("harness", "python", "shellcheck"):
+        (folder / name).write_text(ALONE)
+        (folder / name).chmod(0o755)
+    return folder
+
+
+def make(programs: Path, *arguments: str, **environment: str) -> list[str]:
+    """Run targets with these programs instead of those in .venv/bin. Return the programs' calls in order."""
+    calls = programs.parent / "calls"
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    busy = {"BUSY": str(programs.parent / "busy"), "CALLS": str(calls)}
+    done = subprocess.run(
+        ["make", "-o", ".venv/.made", f"BIN={programs}", *arguments],
+        cwd=ROOT,
+        env={**inherited, **busy, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return calls.read_text().splitlines()
+
+
+def test_parallel_make_runs_one_target_after_the_other(programs: Path) -> None:
+    """Contract: `make -j`, also from MAKEFLAGS, does not install two things at the same time."""
+    expected = ["harness doctor --fix", "harness images build", "python -m tests.browser"]
+    assert sorted(make(programs, "-j4", "images", "browser")) == expected
+    (programs.parent / "calls").unlink()
+    assert sorted(make(programs, "images", "browser", MAKEFLAGS="-j4")) == expected
+
+
+def test_the_cache_may_be_in_a_folder_with_a_space(programs: Path, tmp_path: Path) -> None:
+    version = re.search(r"^ACTIONLINT_VERSION := (\S+)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert version
+    tools = tmp_path / "a user" / "tools"
+    tools.mkdir(parents=True)
+    (programs / "shellcheck").rename(tools / f"actionlint-{version[1]}")
+    (programs / "shellcheck").write_text(ALONE)
+    (programs / "shellcheck").chmod(0o755)
+    first, second = make(programs, "workflows", HARNESS_CACHE_DIR=str(tools.parent))
+    assert first == f"actionlint-{version[1]} -shellcheck {programs}/shellcheck -pyflakes="
+    assert second.startswith("shellcheck .ci/run .ci/plan ")
+
+
+def test_a_script_uses_its_own_checkout_whatever_cdpath_is(tmp_path: Path) -> None:
+    """Contract: with CDPATH, `cd .ci/..` would go to another folder that has a `.ci`."""
+    (tmp_path / "other/.ci").mkdir(parents=True)
+    done = subprocess.run(
+        [".ci/plan"],
+        cwd=ROOT,
+        env={**os.environ, "CDPATH": str(tmp_path / "other"), "GITHUB_OUTPUT": str(tmp_path / "output")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_script_that_enters_a_folder_ignores_cdpath(script: Path) -> None:
+    before, found, _ = script.read_text().partition('\ncd "$(dirname "$0")')
+    assert not found or before.endswith("\nunset CDPATH")
