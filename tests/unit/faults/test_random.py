@@ -17,7 +17,7 @@ from harness.core.errors import UsageError
 from harness.evidence.schema.bundle import Verdict
 from harness.faults import commands, step_variables
 from harness.faults.programs import journal
-from harness.faults.random import generator, oracle, oracle_table
+from harness.faults.random import oracle, oracle_table
 from harness.faults.random.generator import RANKS, by_name, combined, drawn, grammar
 from harness.faults.results import Row
 from harness.settings import load
