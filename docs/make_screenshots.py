@@ -18,7 +18,7 @@ from rich.console import CONSOLE_SVG_FORMAT, Console
 
 from harness.evidence import Bundle
 from harness.evidence.schema.bundle import Verdict
-from harness.faults.record import extract
+from harness.faults.recorded_bundles import extract
 from harness.judge import judge
 from harness.report.html import page
 from harness.report.terminal import verdict as terminal

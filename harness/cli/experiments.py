@@ -158,7 +158,7 @@ def programs(
     code is 0 if no PASS was wrong and no judge raised an error, and otherwise 1.
     Bundles whose verdict is not right are kept in RUNS_DIR/programs-….
     """
-    from harness.faults import program_run
+    from harness.faults.programs import session as program_run
 
     context = run_context(load(runs_dir=runs_dir), progress(quiet))
     outcomes = program_run.programs(seed, seconds, parallel, ledger, again, only or [], context)

@@ -8,19 +8,21 @@ from pathlib import Path
 
 from rich.console import Console
 
-from harness import run as running
+from harness import run
 from harness.context import RunContext
 from harness.core.clock import CLOCK
 from harness.core.errors import UsageError
 from harness.core.user_files import MAX_RECORD_BYTES, read_text
 from harness.evidence.io.reader import Bundle
-from harness.faults import program_ledger, table, tally
-from harness.faults.draw import PREFIX, by_name, drawn
+from harness.faults import results_table
+from harness.faults.catalogue_run import Matrix
 from harness.faults.fault import Fault, catalogue, load
 from harness.faults.inject import Injector, journals
-from harness.faults.matrix import Matrix
-from harness.faults.record import record
-from harness.faults.rows import Row, expected
+from harness.faults.programs import ledger as program_ledger
+from harness.faults.random import oracle_table
+from harness.faults.random.generator import PREFIX, by_name, drawn
+from harness.faults.recorded_bundles import record
+from harness.faults.results import Row, expected
 from harness.faults.shards import Shard, recorded_seconds
 from harness.faults.undo import replay
 from harness.launch.konduktor.job_file import JobFile
@@ -100,7 +102,7 @@ def inject(
     settings = context.settings
     undo_leftovers(context)
     healthy = JobFile.load(job)
-    with running.cluster(context) as ready:
+    with run.cluster(context) as ready:
         injector = Injector(ready, healthy, settings, folder(settings))
         drawn_alone = all(by_name(fault.name) for fault in faults)
         matrix = Matrix(
@@ -150,7 +152,8 @@ def report(
     """Print the results, and write the table and small copies of the bundles if requested.
 
     Returns the exit code: 0 if all results are the expected ones, and otherwise 1. If all faults are drawn,
-    tally.good decides instead. `programs` is the ledger for drawn faults whose ranks ran generated programs.
+    oracle_table.good decides instead. `programs` is the ledger for drawn faults whose ranks ran generated
+    programs.
     """
     random = bool(rows) and all(row.oracle for row in rows)
     if programs is not None:
@@ -158,8 +161,9 @@ def report(
         kept.add_draws(rows)
         kept.write(programs)
     if table_file is not None:
-        whole = tally.markdown(rows) if random else table.markdown(rows, list(catalogue().values()), versions)
-        table_file.write_text(whole)
+        faults = list(catalogue().values())
+        text = oracle_table.markdown(rows) if random else results_table.markdown(rows, faults, versions)
+        table_file.write_text(text)
     if records is not None:
         places = {
             str(settings.runs_dir.absolute()): "/runs",
@@ -177,6 +181,7 @@ def report(
     if as_json:
         print(json.dumps([row.model_dump() for row in rows], indent=2))
     else:
-        Console().print(table.terminal(rows, tally.summary(rows) if random else table.summary(rows)))
-    right = tally.good(rows) if random else all(row.right for row in rows)
+        summary = oracle_table.summary(rows) if random else results_table.summary(rows)
+        Console().print(results_table.terminal(rows, summary))
+    right = oracle_table.good(rows) if random else all(row.right for row in rows)
     return 0 if right else 1

@@ -10,7 +10,7 @@
     undo: []                          # idempotent; always run, even if the injector dies
     expect: {verdict: FAIL, cause: rank.pod_deleted, ranks: [1]}
 
-Steps are Jinja2 templates. Their variables are listed in harness.faults.places.
+Steps are Jinja2 templates. Their variables are listed in harness.faults.step_variables.
 """
 
 from __future__ import annotations
@@ -123,8 +123,8 @@ class Expect(Strict):
     """The expected result of the harness. Exactly one of `verdict`, `exit` and `named` is set.
 
     With `exit`, the harness must exit with this code before it judges anything. With `named`, an oracle
-    decides after the launch whether a PASS was right (harness/faults/oracle.py), and any other verdict must
-    name the disturbance.
+    decides after the launch whether a PASS was right (harness/faults/random/oracle.py), and any other verdict
+    must name the disturbance.
     """
 
     verdict: Literal["PASS", "FAIL", "UNKNOWN"] | None = None

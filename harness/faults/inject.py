@@ -16,10 +16,11 @@ from harness.core import processes
 from harness.core.errors import HarnessError, UsageError, WaitError
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Verdict
-from harness.faults import oracle, places, variant
+from harness.faults import fault_job, step_variables
 from harness.faults.command import Command
 from harness.faults.fault import Fault, Step, When
-from harness.faults.rows import Row, judge_row, visible_seconds
+from harness.faults.random import oracle
+from harness.faults.results import Row, judge_row, visible_seconds
 from harness.faults.undo import undone
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
@@ -68,7 +69,7 @@ class Injector:
             code, said, known = self._run(fault, folder)
             bundle, verdict = _recorded(folder / "runs")
             if named:
-                named = places.render(named, known, fault.name)
+                named = step_variables.render(named, known, fault.name)
                 decision = oracle.ask(self.ready, bundle, verdict, said, named)
                 changes |= {"oracle": decision.word, "lost": decision.missing}
                 problem = decision.wrong
@@ -90,14 +91,14 @@ class Injector:
 
         Returns its exit code, its stderr, and the variables of the steps.
         """
-        words = variant.training(fault.train) if fault.train else ["run", str(folder / "job.yaml")]
+        words = fault_job.training(fault.train) if fault.train else ["run", str(folder / "job.yaml")]
         if fault.train is None:
-            (folder / "job.yaml").write_text(variant.variant(self.job, fault.job))
+            (folder / "job.yaml").write_text(fault_job.variant(self.job, fault.job))
         env = self._environment(fault, folder)
-        known = places.of_cluster(self.ready, folder) | {"cluster": env["HARNESS_CLUSTER_NAME"]}
+        known = step_variables.of_cluster(self.ready, folder) | {"cluster": env["HARNESS_CLUSTER_NAME"]}
         known["runs"] = env["HARNESS_RUNS_DIR"]
-        env = {name: places.render(value, known, fault.name) for name, value in env.items()}
-        arguments = ["--json", *(places.render(text, known, fault.name) for text in fault.arguments)]
+        env = {name: step_variables.render(value, known, fault.name) for name, value in env.items()}
+        arguments = ["--json", *(step_variables.render(text, known, fault.name) for text in fault.arguments)]
         # The trainer's own options come last, after `--`.
         words[1:1] = arguments
         with ExitStack() as last:
@@ -135,7 +136,7 @@ class Injector:
 
     @contextmanager
     def _injected(self, fault: Fault, values: dict[str, Any], run: Command | None) -> Iterator[None]:
-        commands = [places.command(step, values, fault.name) for step in fault.undo]
+        commands = [step_variables.command(step, values, fault.name) for step in fault.undo]
         journal = journals(self.settings) / f"{fault.name}.json"
         with ExitStack() as last:
             if commands:
@@ -160,7 +161,7 @@ def journals(settings: Settings) -> Path:
 
 def _inject(step: Step, values: dict[str, Any], fault: str, run: Command | None) -> None:
     if step.is_command:
-        places.command(step, values, fault).run()
+        step_variables.command(step, values, fault).run()
     elif step.sleep is not None:
         time.sleep(step.sleep)  # the fault lasts during the sleep
     elif run is None:
@@ -210,7 +211,7 @@ def begun(bundle: Path, stage: str) -> bool:
 
 def _launched(runs: Path) -> dict[str, Any]:
     latest = runs / "latest"
-    return places.of_launch(Bundle.open(latest)) if latest.exists() else {}
+    return step_variables.of_launch(Bundle.open(latest)) if latest.exists() else {}
 
 
 def _recorded(runs: Path) -> tuple[Bundle | None, Verdict | None]:

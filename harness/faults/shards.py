@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.core.errors import UsageError
+from harness.faults.catalogue_run import CONTROL_EVERY
 from harness.faults.fault import Fault
-from harness.faults.matrix import CONTROL_EVERY
 
 TABLE = Path(__file__).parents[2] / "docs" / "faults.md"
 DEFAULT_SECONDS = 90.0

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from harness.faults.classification import moment, ways
 from harness.faults.fault import Fault, catalogue
-from harness.faults.rows import expected
-from harness.faults.ways import moment, ways
+from harness.faults.results import expected
 from harness.reference.note import WRITTEN
 
 TESTS = Path(__file__).parents[2] / "tests"

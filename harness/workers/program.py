@@ -1,10 +1,10 @@
 """Run a generated training program, and write a journal of its calls: python3 program.py PROGRAM.
 
-PROGRAM is base64 of the JSON that harness/faults/program.py generates. Each process writes a journal below
-FOLDER, on a disk that outlives the container. The journal has a line for the start of the process, for each
-call of `run.log` with all its values, and for the end with the exit code. Each line is synced to disk before
-its event. If the journal has no "end" line, the process was killed from outside. Only the oracle reads the
-journals (harness/faults/program_oracle.py).
+PROGRAM is base64 of the JSON that harness/faults/programs/generator.py generates. Each process writes a
+journal below FOLDER, on a disk that outlives the container. The journal has a line for the start of the
+process, for each call of `run.log` with all its values, and for the end with the exit code. Each line is
+synced to disk before its event. If the journal has no "end" line, the process was killed from outside.
+Only the oracle reads the journals (harness/faults/programs/oracle.py).
 """
 
 from __future__ import annotations

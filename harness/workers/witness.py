@@ -4,8 +4,8 @@
 
 BEHAVIOUR is `healthy`, `unaided` (the worker records no ground truth, like a worker that does not use the
 harness), or a fault of faulty.py or faulty_client.py on rank RANK. The files are in a folder that is mounted
-from the node. Only the harness's oracle reads them (harness/faults/oracle.py). Each row is written as JSON
-before the client receives it: rank, metric, step and value.
+from the node. Only the harness's oracle reads them (harness/faults/random/oracle.py). Each row is written as
+JSON before the client receives it: rank, metric, step and value.
 """
 
 from __future__ import annotations

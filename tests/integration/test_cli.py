@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.faults.record import extract
+from harness.faults.recorded_bundles import extract
 
 HARNESS = Path(sys.executable).with_name("harness")
 JOB = Path(__file__).parents[2] / "jobs" / "multinode.yaml"

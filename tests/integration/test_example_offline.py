@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.faults.record import extract
+from harness.faults.recorded_bundles import extract
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.images import scripts
 from harness.settings import Settings

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.faults.record import extract
+from harness.faults.recorded_bundles import extract
 from harness.provision.images.build import CONTROLLER, TRACKER, WORKER
 
 ROOT = Path(__file__).parents[2]

@@ -9,7 +9,7 @@ import sys
 
 from tracker_server import Server, create, log_metrics
 
-from harness.faults import oracle
+from harness.faults.random import oracle
 
 
 def test_the_oracle_reads_the_points_of_one_run(server: Server) -> None:

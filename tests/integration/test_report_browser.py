@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.evidence import Bundle
-from harness.faults.record import extract
+from harness.faults.recorded_bundles import extract
 from harness.judge import judge
 from harness.report.html.page import write
 from tests.browser import Page

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from harness.evidence import Bundle
-from harness.faults.record import extract
+from harness.faults.recorded_bundles import extract
 from harness.judge import judge
 from harness.report import beside
 from harness.report.ci.ctrf import Document

@@ -1,6 +1,7 @@
 """Inject faults of the catalogue on the session's cluster, and see that each got the verdict of its file.
 
-Faults run beside each other where they can (harness/faults/matrix.py), and each test waits for its own.
+Faults run beside each other where they can (harness/faults/catalogue_run.py).
+Each test waits for its own.
 """
 
 from __future__ import annotations
@@ -15,9 +16,9 @@ import pytest
 
 from harness.context import RunContext
 from harness.faults import commands
+from harness.faults.catalogue_run import Matrix
 from harness.faults.fault import Fault, catalogue
 from harness.faults.inject import Injector
-from harness.faults.matrix import Matrix
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.settings import Settings

@@ -1,6 +1,7 @@
 """Every fault of harness/faults/cases gets the verdict, cause and ranks that its file says, and is undone.
 
-Faults run beside each other where they can (harness/faults/matrix.py), and each test waits for its own.
+Faults run beside each other where they can (harness/faults/catalogue_run.py).
+Each test waits for its own.
 Faults that `make test` leaves out are marked nightly (docs/tests.md). The ledger and the bundles are in
 runs/faults-*/.
 """
@@ -14,8 +15,8 @@ from typing import get_args
 import pytest
 from fault_matrix import each, faults_of, is_right, started
 
+from harness.faults.catalogue_run import Matrix
 from harness.faults.fault import Target
-from harness.faults.matrix import Matrix
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 

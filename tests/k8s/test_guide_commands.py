@@ -23,7 +23,7 @@ from harness.provision.images.build import build_controller
 from harness.provision.images.stack import resolve
 from harness.settings import Settings
 
-pytestmark = pytest.mark.guides
+pytestmark = [pytest.mark.guides, pytest.mark.nightly]
 ROOT = Path(__file__).parents[2]
 STATE = """kubectl get pods -o wide; kubectl get events --sort-by=.lastTimestamp
 for pod in $(kubectl get pods -o name); do kubectl logs $pod --all-containers --prefix --tail=40; done"""
@@ -115,13 +115,7 @@ def controller(cluster: Ready, harness_settings: Settings) -> str:
     return image
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name == "training" else [pytest.mark.nightly])
-        for name in guide_table.typed()
-    ],
-)
+@pytest.mark.parametrize("name", guide_table.typed())
 def test_commands_of_a_guide(shell: Shell, name: str, request: pytest.FixtureRequest) -> None:
     """Contract: each command line of the guide does what docs/guides.md says, in the guide's order."""
     if name == "torchrun":

@@ -9,9 +9,9 @@ import pytest
 
 from harness.context import RunContext
 from harness.faults import commands
-from harness.faults.draw import combined, drawn
 from harness.faults.inject import Injector
-from harness.faults.program_ledger import Ledger
+from harness.faults.programs.ledger import Ledger
+from harness.faults.random.generator import combined, drawn
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.settings import Settings

@@ -176,6 +176,7 @@ def test_suspend_resume_and_delete(team: Team, here: Path) -> None:
     assert (code, "there is no TorchrunJob pausing" in said) == (64, True), said
 
 
+@pytest.mark.nightly
 def test_a_failed_job_s_code_is_passed_on(team: Team, here: Path) -> None:
     """Contract: a job that failed is no success here either, also when it started again in new pods; the
     rank's code stands beside torchrun's; what the cluster refuses is said."""

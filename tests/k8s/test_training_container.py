@@ -132,6 +132,7 @@ def undisturbed(run: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[Ran
     return ran, out / "a"
 
 
+@pytest.mark.nightly
 def test_the_loss_reaches_what_the_texts_allow(run: Run, data: Path, tmp_path: Path) -> None:
     """Contract: the loss comes near the entropy of its source and does not go below; `best` is the least."""
     floor = json.loads((data / "source.json").read_text())["val"]
@@ -262,6 +263,7 @@ def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[MlflowServer]:
     server.kill()
 
 
+@pytest.mark.nightly
 def test_kills_leave_one_curve_in_both_trackers(
     run: Run, pluto: Server, mlflow: MlflowServer, undisturbed: tuple[Ran, Path], tmp_path: Path
 ) -> None:

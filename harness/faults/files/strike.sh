@@ -1,4 +1,4 @@
-# What the steps of grammar.yaml share. `k` is kubectl for the cluster; see draw.py.
+# What the steps of grammar.yaml share. `k` is kubectl for the cluster; see random/generator.py.
 
 running() { # NODE LABEL VALUE: the ids of its running containers whose label is so, and not the pods' own
   local kind='labels."io.cri-containerd.kind"==container' each

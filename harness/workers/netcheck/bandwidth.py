@@ -14,7 +14,7 @@ import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from .finding import Finding, failed, ok, unknown
@@ -91,7 +91,8 @@ def all_pairs(ranks: Sequence[int], machines: Mapping[int, str], ask: Ask) -> di
     """Measure every pair, and return the measurements. `machines` maps each rank to the name of its node.
 
     A pair that is slow or failed is measured again while no other pair is, up to AGAIN times, because another
-    process may have used the CPU. The fastest measurement counts.
+    process may have used the CPU. The fastest measurement counts. If a pair with the usual rate is slower at
+    that time too, the rates of both are increased by the same factor, at most 1 / SLOW.
     """
     seconds, ends = seconds_each(len(ranks)), time.monotonic() + BUDGET
     found: dict[Pair, Measured] = {}
@@ -99,9 +100,17 @@ def all_pairs(ranks: Sequence[int], machines: Mapping[int, str], ask: Ask) -> di
         for pairs in rounds(ranks):
             found.update(zip(pairs, pool.map(lambda pair: ask(pair, seconds), pairs)))  # noqa: B905
     for _ in range(AGAIN):
-        for pair in [*slow(found, machines), *(pair for pair, each in found.items() if each.error)]:
+        bad = slow(found, machines)
+        for pair in [*bad, *(pair for pair, each in found.items() if each.error)]:
             if time.monotonic() < ends:
-                found[pair] = max(found[pair], ask(pair, seconds), key=lambda each: each.rate)
+                again = ask(pair, seconds)
+                if pair in bad and not again.error:
+                    usual = bad[pair]
+                    others = sorted(found.keys() - bad)
+                    reference = min(others, key=lambda each: abs(found[each].rate - usual))
+                    load = max(SLOW, min(1.0, ask(reference, seconds).rate / usual))
+                    again = replace(again, rate=again.rate / load)
+                found[pair] = max(found[pair], again, key=lambda each: each.rate)
     return found
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from ci_scripts import ACTION, LOCK, ROOT, Done, parsed, shell, steps
 
-from harness.faults.record import extract
+from harness.faults.recorded_bundles import extract
 
 
 @dataclass

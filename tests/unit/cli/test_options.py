@@ -10,7 +10,7 @@ import pytest
 
 from harness.cli.main import main
 from harness.cli.options import progress
-from harness.faults.record import extract
+from harness.faults.recorded_bundles import extract
 from harness.reference.commands import commands
 
 ROOT = Path(__file__).parents[3]

@@ -20,7 +20,7 @@ import yaml
 from documents import DOCUMENTS, ROOT, Command, Said, anchors, blocks, code, commands, links
 
 from harness.cli.main import app
-from harness.faults.record import extract
+from harness.faults.recorded_bundles import extract
 from harness.reference.settings import variables
 from harness.settings import Settings
 from harness.tracker.__main__ import parser

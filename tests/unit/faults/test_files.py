@@ -12,11 +12,11 @@ from harness.core.errors import UsageError
 from harness.evidence.io.redaction import Redactor
 from harness.evidence.io.writer import BundleWriter
 from harness.evidence.schema.bundle import Verdict
-from harness.faults import places, table
+from harness.faults import results_table, step_variables
 from harness.faults.fault import Fault, Job, Step, When, catalogue, load
+from harness.faults.fault_job import variant
 from harness.faults.inject import begun
-from harness.faults.rows import judge_row
-from harness.faults.variant import variant
+from harness.faults.results import judge_row
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.workloads.loader import of_manifest
 
@@ -140,11 +140,11 @@ def test_every_manifest_of_a_fault_can_be_launched():
 def test_steps_are_templates_and_an_unknown_place_is_an_error():
     """Contract: arguments are split after rendering; what is not known is named."""
     known = {"kubeconfig": "/k", "context": "c", "pod1": "w-1", "namespace": "n"}
-    made = places.command(Step(kubectl="delete pod -n {{ namespace }} {{ pod1 }}"), known, "f")
+    made = step_variables.command(Step(kubectl="delete pod -n {{ namespace }} {{ pod1 }}"), known, "f")
     assert made.argv == ["kubectl", "--kubeconfig", "/k", "--context", "c", "delete", "pod", "-n", "n", "w-1"]
-    assert places.command(Step(sh="a | b", stdin="x {{ pod1 }}"), known, "f").stdin == "x w-1"
+    assert step_variables.command(Step(sh="a | b", stdin="x {{ pod1 }}"), known, "f").stdin == "x w-1"
     with pytest.raises(UsageError, match="pod7"):
-        places.command(Step(docker="pause {{ pod7 }}"), known, "f")
+        step_variables.command(Step(docker="pause {{ pod7 }}"), known, "f")
 
 
 def verdict(**changes: object) -> Verdict:
@@ -184,7 +184,7 @@ def test_the_table_lists_wrong_and_impossible_faults():
         judge_row(fault(name="b|c"), verdict(ranks=[]), 1, ""),
     ]
     cannot = fault(name="no-disk", expect=None, cannot="There is no disk.")
-    text = table.markdown(rows, [cannot, fault(name="later")], {"kueue": "1"})
+    text = results_table.markdown(rows, [cannot, fault(name="later")], {"kueue": "1"})
     assert "1 of 2 rows are right" in text
     assert "median 2.5 s" in text
     assert "✗ ranks []" in text

@@ -17,12 +17,13 @@ from hypothesis import strategies as st
 
 from harness.core.errors import HarnessError
 from harness.evidence.schema.bundle import Check, Verdict
-from harness.faults import program_pods, program_run
-from harness.faults.program import grammar, program
-from harness.faults.program_ledger import Ledger, Outcome
-from harness.faults.program_oracle import Account, Journal
-from harness.faults.program_pods import Container
-from harness.faults.rows import Row
+from harness.faults.programs import containers
+from harness.faults.programs import session as program_run
+from harness.faults.programs.containers import Container
+from harness.faults.programs.generator import grammar, program
+from harness.faults.programs.ledger import Ledger, Outcome
+from harness.faults.programs.oracle import Account, Journal
+from harness.faults.results import Row
 from harness.workers import program as worker
 
 SEEDS = st.integers(min_value=0, max_value=1 << 30)
@@ -60,7 +61,7 @@ def test_the_programs_of_a_seed_cover_the_grammar() -> None:
 @settings(max_examples=25)
 def test_the_job_has_the_ranks_that_the_program_starts(seed: int) -> None:
     drawn = program(seed, 1)
-    work = program_pods.workload(drawn.script, drawn.launched.nodes, "image")
+    work = containers.workload(drawn.script, drawn.launched.nodes, "image")
     assert work.per_node * drawn.launched.nodes == drawn.ranks
 
 

@@ -10,8 +10,8 @@ from harness import run
 from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.faults.fault import Fault, catalogue
-from harness.faults.rows import judge_row
-from harness.faults.variant import variant
+from harness.faults.fault_job import variant
+from harness.faults.results import judge_row
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.workload_file import load as load_workload
 from harness.settings import load

@@ -22,7 +22,7 @@ from harness.evidence import Bundle
 from harness.evidence.schema.bundle import SentCode, Verdict
 from harness.evidence.schema.ground_truth import TruthCode
 from harness.faults.fault import catalogue
-from harness.faults.record import extract
+from harness.faults.recorded_bundles import extract
 from harness.judge import judge
 
 A, B, C = ("a" * 64, "b" * 64, "c" * 64)

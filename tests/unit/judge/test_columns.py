@@ -13,7 +13,7 @@ from harness.evidence.io.column_files import PointWriter, in_columns
 from harness.evidence.io.files import Appender
 from harness.evidence.schema.columns import Columns
 from harness.evidence.schema.record import Record
-from harness.faults.record import extract
+from harness.faults.recorded_bundles import extract
 from harness.judge import judge
 from harness.judge.case import Case
 from harness.judge.points.ground_truth import read

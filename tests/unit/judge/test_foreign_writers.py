@@ -21,7 +21,7 @@ from harness.evidence import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.evidence.schema.tracker import Attachment, RunWriter
 from harness.faults.fault import catalogue
-from harness.faults.record import extract
+from harness.faults.recorded_bundles import extract
 from harness.judge import judge
 
 NONCE = bundles.NONCE

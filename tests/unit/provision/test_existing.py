@@ -12,7 +12,7 @@ from harness.cli.main import main
 from harness.context import RunContext
 from harness.core.errors import UsageError
 from harness.core.locks import take
-from harness.faults.places import of_cluster
+from harness.faults.step_variables import of_cluster
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.provision.existing import ExistingCluster

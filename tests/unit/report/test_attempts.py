@@ -13,7 +13,7 @@ from rich.console import Console
 from harness.evidence import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.evidence.schema.ground_truth import TruthRow, TruthStart
-from harness.faults.record import extract
+from harness.faults.recorded_bundles import extract
 from harness.judge import judge
 from harness.report.ci.facts import launched, properties
 from harness.report.html.attempts import HEADINGS, attempts

@@ -19,7 +19,7 @@ from rich.console import Console
 from harness.evidence import Bundle
 from harness.evidence.schema.bundle import SentCode, Verdict
 from harness.evidence.schema.ground_truth import TruthBlock, TruthCode, TruthRow
-from harness.faults.record import extract
+from harness.faults.recorded_bundles import extract
 from harness.report.diff.compare import NOISE_RATIO, NOISE_SECONDS, SHOWN, TICK, Diff, compare
 from harness.report.diff.facts import WHOLE, Facts, Series, facts
 from harness.report.diff.text import MOST, render

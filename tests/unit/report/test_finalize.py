@@ -12,7 +12,7 @@ from harness.core.errors import HarnessError
 from harness.evidence import Bundle, BundleWriter, Redactor
 from harness.evidence.io.files import DISK_FULL
 from harness.evidence.schema.bundle import Check, Expected, Manifest, Verdict
-from harness.faults.record import extract, record
+from harness.faults.recorded_bundles import extract, record
 from harness.judge import judge
 from harness.report.beside import FILES
 from harness.report.finalize import finish

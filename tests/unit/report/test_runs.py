@@ -12,7 +12,7 @@ from rich.console import Console
 
 from harness.evidence import BundleWriter, Redactor
 from harness.evidence.io import folder
-from harness.faults.record import extract
+from harness.faults.recorded_bundles import extract
 from harness.judge import judge
 from harness.report.amounts import amount, ranges
 from harness.report.terminal.runs import WIDE, Row, row, show

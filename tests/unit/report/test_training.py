@@ -10,7 +10,7 @@ import pytest
 
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.training import AUDIT
-from harness.faults.record import extract
+from harness.faults.recorded_bundles import extract
 from harness.judge import judge
 from harness.report.html.curves import metrics
 from harness.report.html.page import render

@@ -95,6 +95,18 @@ def test_a_pair_that_was_slow_once_is_measured_again() -> None:
     assert (asked.count((1, 2)), asked.count((0, 3)), asked.count((2, 1))) == (4, 2, 1)
 
 
+def test_a_machine_that_becomes_busy_accuses_no_pair() -> None:
+    """Contract: a slow pair is compared with another pair under the same load."""
+    asked: list[tuple[int, int]] = []
+
+    def ask(pair: tuple[int, int], _: float) -> Measured:
+        asked.append(pair)
+        return Measured((FAST if len(asked) <= 9 else FAST / 10) / (100 if pair == (3, 1) else 1))
+
+    rates = all_pairs(range(4), {}, ask)
+    assert list(bandwidth.slow(rates, {})) == [(3, 1)]
+
+
 def hello() -> Hello:
     return Hello("run", 0, 2, "job-0", "one")
 

@@ -1,4 +1,4 @@
-"""Draw training programs from programs.yaml: logged data × processes × end × shell × world.
+"""Draw training programs from grammar.yaml: logged data × processes × end × shell × world.
 
 A seed and a number always determine the same program, so that a wrong verdict can be reproduced from them.
 """
@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from harness.core.errors import UsageError
 from harness.faults.fault import Strict
 
-GRAMMAR = Path(__file__).with_name("programs.yaml")
+GRAMMAR = Path(__file__).with_name("grammar.yaml")
 SCRIPT = "/workspace/program.py"
 STEPS = (2, 3, 4, 6, 12)
 _USUAL = 0.5
@@ -45,7 +45,7 @@ class Wrap(Strict):
 
 
 class Grammar(Strict):
-    """The content of programs.yaml."""
+    """The content of grammar.yaml."""
 
     launches: dict[str, Launch]
     wraps: dict[str, Wrap]

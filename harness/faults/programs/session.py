@@ -19,10 +19,10 @@ from pathlib import Path
 from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import HarnessError
-from harness.faults import program_oracle
-from harness.faults.program import Program, program
-from harness.faults.program_bundle import PROJECT, Place
-from harness.faults.program_ledger import Ledger, Outcome, Seed
+from harness.faults.programs import oracle
+from harness.faults.programs.bundle import PROJECT, Place
+from harness.faults.programs.generator import Program, program
+from harness.faults.programs.ledger import Ledger, Outcome, Seed
 from harness.provision.images.build import build_worker
 from harness.provision.images.stack import resolve
 
@@ -103,8 +103,8 @@ def run(where: Place, drawn: Program) -> Outcome:
     """
     began = time.monotonic()
     launched = where.launch(drawn, secrets.token_hex(4))
-    tracked = program_oracle.tracked(where.database, PROJECT, launched.run_id)
-    account = program_oracle.account(drawn, launched.bundle, launched.journals, launched.containers, tracked)
+    tracked = oracle.tracked(where.database, PROJECT, launched.run_id)
+    account = oracle.account(drawn, launched.bundle, launched.journals, launched.containers, tracked)
     verdict = launched.verdict
     decision = account.judge(verdict)
     if decision.word == "right":

@@ -19,7 +19,7 @@ from harness.core.progress import Progress
 from harness.faults.command import Command
 from harness.faults.fault import Expect, Fault
 from harness.faults.inject import Injector
-from harness.faults.rows import Row
+from harness.faults.results import Row
 
 CONTROL = Fault(
     name="control",

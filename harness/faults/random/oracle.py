@@ -21,7 +21,7 @@ from harness.core import processes
 from harness.core.errors import HarnessError, ToolError
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Manifest, Verdict
-from harness.faults import program_journal
+from harness.faults.programs import journal as program_journal
 from harness.provision.cluster import Ready
 
 FILES = "/var/harness-witness"

@@ -9,7 +9,7 @@ import bundles
 from bundles import at
 
 from harness.evidence import Bundle
-from harness.faults.record import extract, record
+from harness.faults.recorded_bundles import extract, record
 from harness.judge import judge
 
 BOOTS = ("2f9e1c5a-7a56-4a3a-9d53-0f6f3c1f7a11", "c7a1d5f0-1b52-4c3e-8a44-93a1f0b2d6e7")

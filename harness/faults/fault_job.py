@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from harness.core.errors import UsageError
-from harness.faults import places
+from harness.faults import step_variables
 from harness.faults.fault import Job, Train
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.workloads import acceptance
@@ -57,11 +57,11 @@ def _manifest(name: str) -> tuple[str, str]:
     """
     on_cpus = acceptance.AcceptanceSpec(device="cpu")
     if name not in ("accept-nodes", "accept-ddp"):
-        source = places.FILES / name
+        source = step_variables.FILES / name
         return str(source), source.read_text()
     made = acceptance.nodes(on_cpus) if name == "accept-nodes" else acceptance.ddp(on_cpus, ACCEPT_REPLICAS)
     documents = list(yaml.safe_load_all(acceptance.manifests(made)))
-    documents[0]["data"]["fault"] = (places.FILES / "wrong_torch.py").read_text()
+    documents[0]["data"]["fault"] = (step_variables.FILES / "wrong_torch.py").read_text()
     volumes = documents[-1]["spec"]["template"]["spec"]["volumes"]
     parts = next(each["projected"]["sources"] for each in volumes if "projected" in each)
     files = next(part["configMap"] for part in parts if part["configMap"]["name"] == _name(documents[0]))

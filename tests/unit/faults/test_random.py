@@ -15,9 +15,11 @@ from hypothesis import strategies as st
 
 from harness.core.errors import UsageError
 from harness.evidence.schema.bundle import Verdict
-from harness.faults import commands, draw, oracle, places, program_journal, tally
-from harness.faults.draw import RANKS, by_name, combined, drawn, grammar
-from harness.faults.rows import Row
+from harness.faults import commands, step_variables
+from harness.faults.programs import journal
+from harness.faults.random import generator, oracle, oracle_table
+from harness.faults.random.generator import RANKS, by_name, combined, drawn, grammar
+from harness.faults.results import Row
 from harness.settings import load
 
 KNOWN = {
@@ -38,7 +40,9 @@ def test_every_combination_is_a_fault_whose_steps_are_shell(what, verb, moment):
     """Contract: no combination of the grammar has an unknown variable, and bash reads all of them."""
     fault = combined("f", what, verb, moment, "steady", 1, 0)
     for step in (*fault.inject, *fault.undo):
-        subprocess.run(["bash", "-n"], input=places.render(step.sh or "", KNOWN, "f"), text=True, check=True)
+        subprocess.run(
+            ["bash", "-n"], input=step_variables.render(step.sh or "", KNOWN, "f"), text=True, check=True
+        )
     assert fault.expect is not None
     assert "RANK" not in fault.model_dump_json().replace("node_rank=$RANK", "").replace("$((RANK", "")
 
@@ -54,7 +58,9 @@ def test_a_draw_can_be_repeated(seed, number):
 
 def test_the_worker_writes_where_the_oracle_reads():
     """Contract: the konduktor config mounts the oracle's folder of the node where the worker writes."""
-    spec = yaml.safe_load((places.FILES / "witness.yaml").read_text())["kubernetes"]["pod_config"]["spec"]
+    spec = yaml.safe_load((step_variables.FILES / "witness.yaml").read_text())["kubernetes"]["pod_config"][
+        "spec"
+    ]
     (mount,), (volume,) = spec["containers"][0]["volumeMounts"], spec["volumes"]
     assert (mount["name"], mount["mountPath"]) == (volume["name"], witness.FOLDER)
     assert volume["hostPath"]["path"] == oracle.FILES
@@ -150,10 +156,10 @@ def _row(name: str, said: str) -> Row:
 def test_one_wrong_pass_is_too_many():
     """Contract: 95 % of the other verdicts must name the disturbance, and no PASS may be wrong."""
     named = [_row(f"n{number}", "named") for number in range(19)]
-    assert tally.good([*named, _row("m", "not named"), _row("b", "borne"), _row("x", "not struck")])
-    assert not tally.good([*named[1:], _row("m", "not named")])
-    assert not tally.good([*named, _row("w", "wrong PASS")])
-    assert not tally.good([*named, _row("u", "unseen")])
+    assert oracle_table.good([*named, _row("m", "not named"), _row("b", "borne"), _row("x", "not struck")])
+    assert not oracle_table.good([*named[1:], _row("m", "not named")])
+    assert not oracle_table.good([*named, _row("w", "wrong PASS")])
+    assert not oracle_table.good([*named, _row("u", "unseen")])
 
 
 def test_the_page_lists_every_miss():
@@ -163,7 +169,7 @@ def test_the_page_lists_every_miss():
         _row("random-1-001", "wrong PASS"),
         _row("random-1-002", "not struck"),
     ]
-    page = tally.markdown(rows)
+    page = oracle_table.markdown(rows)
     assert "2 faults struck" in page
     assert "- **random-1-001**" in page
     assert "1 more did not strike" in page
@@ -182,7 +188,7 @@ def test_json_is_one_document(capsys):
 
 def test_every_drawn_rank_exists_in_the_job():
     """Contract: every rank that can be drawn is in the job that is launched."""
-    job = (Path(draw.__file__).parents[2] / "jobs" / "multinode.yaml").read_text()
+    job = (Path(generator.__file__).parents[2] / "jobs" / "multinode.yaml").read_text()
     assert f"num_nodes: {len(RANKS)}" in job
 
 
@@ -206,9 +212,9 @@ def test_the_oracle_reads_the_journal_of_a_program() -> None:
     leaves = [["m", "float", 1.5], ["n", "none", None], ["k", "nan", "nan"]]
     call = {"kind": "call", "leaves": leaves, "step": 3}
     lines = [json.dumps(line) for line in (start, call, {**call, "step": None}, ["0", "x", 1, 2.0])]
-    (killed,) = program_journal.read([*lines, '{"kind": "call", "lea'])
+    (killed,) = journal.read([*lines, '{"kind": "call", "lea'])
     assert [str(one) for one in killed.points] == ["('m', 3, 1.5)", "('k', 3, nan)"]
     assert (killed.rank, killed.wrong_end) == (1, "did not end by itself")
     ends = [{"kind": "end", "how": "sys.exit 3", "code": 3}, {"kind": "end", "how": "return", "code": 0}]
-    said = [program_journal.read([*lines, json.dumps(end)])[0].wrong_end for end in ends]
+    said = [journal.read([*lines, json.dumps(end)])[0].wrong_end for end in ends]
     assert said == ["ended with 3 (sys.exit 3)", ""]

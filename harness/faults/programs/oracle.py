@@ -19,10 +19,10 @@ from typing import Literal
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.evidence.schema.ground_truth import TruthRow
-from harness.faults.oracle import POINTS, Point, point
-from harness.faults.program import Program
-from harness.faults.program_journal import Journal, read
-from harness.faults.program_pods import Container
+from harness.faults.programs.containers import Container
+from harness.faults.programs.generator import Program
+from harness.faults.programs.journal import Journal, read
+from harness.faults.random.oracle import POINTS, Point, point
 
 Word = Literal["right", "wrong PASS", "wrong FAIL", "wrong cause", "vague", "judge error"]
 LEFT_OUT = ("bool", "decimal", "fraction", "complex", "array", "tensor", "list", "tuple", "set", "in ")

@@ -16,8 +16,8 @@ from pydantic import BaseModel
 
 from harness.core.errors import UsageError
 from harness.core.user_files import MAX_RECORD_BYTES, read_text
-from harness.faults.draw import PROGRAM
-from harness.faults.rows import Row
+from harness.faults.random.generator import PROGRAM
+from harness.faults.results import Row
 
 
 class Outcome(BaseModel):
@@ -53,7 +53,7 @@ class Ledger(BaseModel):
 
     seeds: dict[int, Seed] = {}
     draws: dict[str, str] = {}
-    """Maps a drawn fault whose ranks ran a program to the oracle's decision (harness/faults/tally.py)."""
+    """Maps a drawn fault whose ranks ran a program to the oracle's decision (random/oracle_table.py)."""
 
     @classmethod
     def read(cls, path: Path) -> Ledger:

@@ -10,7 +10,7 @@ from harness.core.clock import seconds
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.faults.fault import Fault
-from harness.faults.oracle import Word
+from harness.faults.random.oracle import Word
 
 
 class Row(BaseModel):

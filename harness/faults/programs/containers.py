@@ -26,7 +26,7 @@ from harness.core.kubernetes import Object
 from harness.launch.workloads.indexed_job import IndexedJobWorkload
 
 NAME = "trainer"
-"""Name of the Job and its headless Service. programs.yaml contains the DNS name of the first pod,
+"""Name of the Job and its headless Service. grammar.yaml contains the DNS name of the first pod,
 trainer-0.trainer."""
 JOURNALS = "/witness"
 GRACE_SECONDS = 30

@@ -2,7 +2,7 @@
 
 A way is a kind of command at a moment, a signal, a change of the job, a scope or a target. `make test`
 injects at least one fault for each way, family of causes and kind of verdict
-(tests/unit/faults/test_ways.py).
+(tests/unit/faults/test_classification.py).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from statistics import median
 from rich.table import Table
 
 from harness.faults.fault import Fault
-from harness.faults.rows import Row
+from harness.faults.results import Row
 from harness.report.markdown import table
 
 HEAD = """# Faults

@@ -26,8 +26,8 @@ from harness.evidence.io.redaction import Redactor
 from harness.evidence.io.writer import BundleWriter
 from harness.evidence.schema.bundle import Expected, Observation, Verdict
 from harness.evidence.schema.processes import decode
-from harness.faults.program import Program
-from harness.faults.program_pods import NAME, Container, Pods, workload
+from harness.faults.programs.containers import NAME, Container, Pods, workload
+from harness.faults.programs.generator import Program
 from harness.judge.engine import judge
 from harness.launch.described import launch_of
 from harness.launch.mounts import recorder

@@ -1,0 +1,1 @@
+"""Randomly generated faults, and an oracle that checks their verdicts without the judges."""
