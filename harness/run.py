@@ -19,7 +19,7 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.progress import Progress
 from harness.evidence.io.redaction import Redactor
 from harness.evidence.io.writer import BundleWriter, ProgressListener
-from harness.launch.described import check_ranks_that_log, expected_of, given_run_id, launch_of, versions_of
+from harness.launch.described import check_ranks_that_log, expected_of, launch_of, user_run_id, versions_of
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.workload import as_workload
 from harness.launch.namespaces import namespace_of
@@ -175,8 +175,8 @@ def _check(workload: Workload, settings: Settings) -> None:
     workload.check(settings)
     scripts.users(settings)
     check_ranks_that_log(workload, settings)
-    if (given := given_run_id(workload, settings)) is not None:
-        check_run_id(given)
+    if (run_id := user_run_id(workload, settings)) is not None:
+        check_run_id(run_id)
     if settings.tracker == "hosted" and settings.pluto_api_key is None:
         raise UsageError("--tracker hosted needs a key", hint="set PLUTO_API_KEY or PLUTO_API_TOKEN")
 
@@ -206,7 +206,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
             for image in workload.provide(context):
                 ready.cluster.provide_image(image, context)
             workload.install(ready.kube, context)
-        if not workload.takes_ours or workload.purpose == "nodes":
+        if not workload.uses_worker_image or workload.purpose == "nodes":
             with writer.stage("own image"):
                 image = preflight.image(workload, ready.worker.tag)
                 ready.cluster.provide_image(image, context, everywhere=workload.purpose == "nodes")
@@ -229,7 +229,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
                 budget=budget,
                 undo=undo,
                 begun=begun,
-                namespace_made=watch,
+                on_namespace=watch,
             )
             undo.callback(launching.clean)
             writer.update(launch=launch)
@@ -252,7 +252,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
         finally:
             # Ranks that never ran have no checkpoint, and ranks of an interrupted launch are still writing.
             if launch.training and not interrupted and observer.completion.ran() and observer.answered():
-                _look_at_run(launching, ended)
+                _audit_training(launching, ended)
             with writer.stage("collect"), observer.blamed():
                 _collect(launching, observer, progress)
 
@@ -271,7 +271,7 @@ def _submit(launching: Launching, writer: BundleWriter) -> str:
     return handle.name
 
 
-def _look_at_run(launching: Launching, ended: bool) -> None:
+def _audit_training(launching: Launching, ended: bool) -> None:
     """Audit the files of a training. If --upload is set, upload them.
 
     `ended` means that all ranks have ended.

@@ -276,7 +276,7 @@ class _Pyproject(PyprojectTomlConfigSettingsSource):
         return document
 
 
-def _seen(error: Any) -> str:
+def _input_text(error: Any) -> str:
     secret = {"pluto_api_key", "PLUTO_API_KEY", "PLUTO_API_TOKEN"}
     return (
         ""
@@ -301,7 +301,7 @@ def load(**flags: Any) -> Settings:
             """HARNESS_EXPECT='{"ranks": [0]}'""",
         ) from None
     except ValidationError as error:
-        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}{_seen(e)}" for e in error.errors()]
+        lines = [f"{'.'.join(map(str, e['loc']))}: {e['msg']}{_input_text(e)}" for e in error.errors()]
         raise UsageError(
             "settings do not fit: " + "; ".join(lines),
             hint="check the options, HARNESS_… variables and [tool.harness] in pyproject.toml",

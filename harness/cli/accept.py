@@ -116,7 +116,7 @@ def accept(
         raise UsageError("--limits applies only to --nodes and --ddp. With --screen, use --busbw-limit.")
     if force and not taint:
         raise UsageError("--force applies only to --taint. Labels show each node's verdict in any case.")
-    asked = acceptance.Asked(
+    spec = acceptance.AcceptanceSpec(
         device=_device(device),
         full=full,
         image=image or LOCAL_IMAGE,
@@ -132,7 +132,7 @@ def accept(
             hint="--image IMAGE, or HARNESS_WORKER_IMAGE; --device cpu tests nodes without their GPUs",
         )
     of_many = acceptance.ddp if ddp else acceptance.screen
-    plain = acceptance.nodes(asked) if nodes else of_many(asked, replicas or REPLICAS)
+    plain = acceptance.nodes(spec) if nodes else of_many(spec, replicas or REPLICAS)
     workload = pod_options(settings, env).applied(plain)
     if print_manifests:
         print(acceptance.manifests(workload, settings), end="")

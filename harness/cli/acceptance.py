@@ -124,7 +124,7 @@ def fleet_of(bundle: "Bundle") -> "Fleet":
     return fleet
 
 
-def write_limits(found: "Fleet", bundle: "Bundle", file: Path, share: float | None = None) -> None:
+def write_limits(fleet: "Fleet", bundle: "Bundle", file: Path, share: float | None = None) -> None:
     """Write limits computed from the measurements of a fleet.
 
     Raises HarnessError, and writes nothing, if the verdict of the fleet is FAIL or UNKNOWN.
@@ -132,16 +132,16 @@ def write_limits(found: "Fleet", bundle: "Bundle", file: Path, share: float | No
     from harness.evidence.io.files import replace_file
     from harness.judge.acceptance.calibrate import SHARE, baselines, toml
 
-    if found.verdict in ("FAIL", "UNKNOWN"):
+    if fleet.verdict in ("FAIL", "UNKNOWN"):
         raise HarnessError(
-            f"limits need a fleet that passed, and this one is {found.verdict}: {found.text}",
+            f"limits need a fleet that passed, and this one is {fleet.verdict}: {fleet.text}",
             hint="repair or exclude the nodes that did not pass, and test again",
         )
     share = SHARE if share is None else share
     manifest = bundle.manifest
     date = manifest.started_at[:10] if manifest else "an unknown date"
     try:
-        text = toml(baselines(found, share), bundle=bundle.path.name, date=date, share=share)
+        text = toml(baselines(fleet, share), bundle=bundle.path.name, date=date, share=share)
     except ValueError as error:
         raise HarnessError(f"no limits were written: {error}") from error
     replace_file(file, text)

@@ -13,7 +13,7 @@ from harness.core.errors import UsageError
 def runs(
     runs_dir: RunsDir = None,
     last: Annotated[int | None, typer.Option(min=1, help="list only this many of the newest bundles")] = None,
-    to_keep: Annotated[
+    keep_runs: Annotated[
         str | None,
         typer.Option(
             "--prune",
@@ -29,10 +29,10 @@ def runs(
     bundle that did not pass, or the newest bundle (runs/latest).
     """
     runs_dir = load(runs_dir=runs_dir).runs_dir
-    if to_keep is not None:
+    if keep_runs is not None:
         if last is not None:
             raise UsageError("--prune and --last cannot be combined", hint=f"--prune last:{last}")
-        return _prune(runs_dir, to_keep, as_json)
+        return _prune(runs_dir, keep_runs, as_json)
     from harness.evidence.io import folder
     from harness.report.terminal import runs as listing
     from harness.report.terminal.console import wide
@@ -82,18 +82,18 @@ def diff(
     return 1 if difference.matters else 0
 
 
-def _prune(runs_dir: Path, to_keep: str, as_json: bool) -> int:
+def _prune(runs_dir: Path, keep_runs: str, as_json: bool) -> int:
     from harness.evidence.io.folder import Keep, prune
     from harness.report.amounts import amount
 
-    keep = Keep.parse(to_keep)
+    keep = Keep.parse(keep_runs)
     if keep.last is None:
         raise UsageError("--prune all removes nothing", hint="--prune failed, or --prune last:N")
     removed = prune(runs_dir, keep)
     total = sum(each.bytes for each in removed)
     if as_json:
-        gone = [{"bundle": str(each.bundle), "bytes": each.bytes} for each in removed]
-        dump({"keep": to_keep, "removed": gone, "bytes": total})
+        bundles = [{"bundle": str(each.bundle), "bytes": each.bytes} for each in removed]
+        dump({"keep": keep_runs, "removed": bundles, "bytes": total})
     else:
         for each in removed:
             print(f"removed {each.bundle}  {amount(each.bytes)}")

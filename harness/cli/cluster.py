@@ -8,7 +8,7 @@ import typer
 
 from harness.cli import options
 from harness.cli.options import dump, progress
-from harness.cli.stdout import left
+from harness.cli.stdout import reader_closed
 from harness.cli.view.lazy import load, opened, run_context
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def logs(
         print(f"following {evidence.path}", file=sys.stderr)
     for line in reading.follow(evidence.path, rank) if follow else reading.lines(evidence, rank):
         print(line, flush=follow)
-        if left():
+        if reader_closed():
             break
     return 0
 
@@ -194,14 +194,14 @@ def preflight(
     cluster = ExistingCluster(settings)
     if install:
         cluster.install(run_context(settings, progress(quiet)))
-    version, needs = cluster.look(load_workload(job) if job else None)
+    version, needs = cluster.inspect(load_workload(job) if job else None)
     if as_json:
-        rows = [{"what": n.what, "ok": n.problem is None, "seen": n.seen, "fix": n.fix} for n in needs]
+        rows = [{"what": n.what, "ok": n.problem is None, "seen": n.state, "fix": n.fix} for n in needs]
         dump({"kubernetes": version, "needs": rows})
     else:
         print(f"Kubernetes {version}")
         for requirement in needs:
-            print(f"{'✗' if requirement.problem else '✓'} {requirement.what:12} {requirement.seen}")
+            print(f"{'✗' if requirement.problem else '✓'} {requirement.what:12} {requirement.state}")
             if requirement.fix:
                 print(f"  {'→':>12} {requirement.fix}")
     return 2 if any(requirement.problem for requirement in needs) else 0

@@ -70,7 +70,7 @@ def faults(
         injecting.show(injecting.faults(names or [], random, seed, skip, shard, generated))
         return 0
     if undo:
-        if not injecting.undo_left(context):
+        if not injecting.undo_leftovers(context):
             return 2
         print("no fault is left injected")
         return 0

@@ -28,7 +28,7 @@ NOWHERE = "192.0.2.1"
 
 
 @dataclass(frozen=True)
-class Seen:
+class NetcheckResults:
     """The result of a check: `pods` has the state of each rank's pod, and `results` the diagnoses."""
 
     nodes: int
@@ -95,7 +95,7 @@ class Seen:
         }
 
 
-def look(bundle: Bundle, context: RunContext, deadline: float = DEADLINE) -> Seen:
+def run_netcheck(bundle: Bundle, context: RunContext, deadline: float = DEADLINE) -> NetcheckResults:
     """Run netcheck in all running pods of a launch.
 
     Raises UsageError if nothing has been launched yet, no pod runs, or the cluster no longer exists.
@@ -107,12 +107,15 @@ def look(bundle: Bundle, context: RunContext, deadline: float = DEADLINE) -> See
         raise UsageError(
             f"{bundle.path} has launched nothing yet", hint="`harness status` shows why the launch waits"
         )
-    namespace, known = launch.namespace, bundle.pods()
+    namespace, pods_of_ranks = launch.namespace, bundle.pods()
     objects = {
-        rank: kube.get("v1", "Pod", known[rank].name, namespace) if rank in known else None
+        rank: kube.get("v1", "Pod", pods_of_ranks[rank].name, namespace) if rank in pods_of_ranks else None
         for rank in range(expected.num_nodes)
     }
-    pods = {rank: state(pod, known[rank].name if rank in known else None) for rank, pod in objects.items()}
+    pods = {
+        rank: state(pod, pods_of_ranks[rank].name if rank in pods_of_ranks else None)
+        for rank, pod in objects.items()
+    }
     running = {rank: pod for rank, pod in objects.items() if pod is not None and runs(pod)}
     if not running:
         states = "; ".join(f"rank {rank}: {each}" for rank, each in pods.items())
@@ -132,7 +135,7 @@ def look(bundle: Bundle, context: RunContext, deadline: float = DEADLINE) -> See
     assert manifest is not None
     case = Case(Bundle.open(bundle.path), manifest, expected, launch, running=True)
     service = services.problem(case) or services.healthy(case)
-    return Seen(expected.num_nodes, pods, frozenset(running), results, errors, service)
+    return NetcheckResults(expected.num_nodes, pods, frozenset(running), results, errors, service)
 
 
 def runs(pod: Object) -> bool:

@@ -18,7 +18,7 @@ from harness.cli.accept import accept
 from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.cli.netcheck import netcheck
 from harness.cli.options import dump, progress
-from harness.cli.stdout import in_utf8, may_be_left
+from harness.cli.stdout import ignore_broken_pipes, in_utf8
 from harness.cli.torchrun.commands import torchrun_app
 from harness.cli.tracker import tracker_app
 from harness.cli.train import train
@@ -43,8 +43,8 @@ app.add_typer(torchrun_app, name="torchrun")
 app.add_typer(tracker_app, name="tracker")
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(value: bool) -> None:
+    if value:
         from importlib.metadata import version
 
         print(f"harness {version('pluto-e2e-harness')}")
@@ -185,7 +185,7 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> None
     `program` is the program name in help texts. None means the name that the user typed.
     """
     in_utf8()
-    may_be_left()
+    ignore_broken_pipes()
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         code = app(arguments or ["--help"], prog_name=program, standalone_mode=False)

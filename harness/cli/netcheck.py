@@ -64,7 +64,7 @@ def netcheck(
         print(single_file(), end="")
         return 0
     if bundle is not None:
-        if any(given is not None for given in (nodes, image, pod)) or env or bandwidth:
+        if any(option is not None for option in (nodes, image, pod)) or env or bandwidth:
             raise UsageError(
                 "--nodes, --image, --bandwidth, --pod and --env apply only to a new launch, not to RUN"
             )
@@ -85,8 +85,8 @@ def _inside(bundle: Path, rank: int | None, launch: Launch) -> int:
 
     settings = load(runs_dir=launch.runs_dir)
     context = run_context(settings, progress(launch.quiet))
-    seen = inside.look(opened(bundle, settings.runs_dir), context)
-    rank = min(seen.results, default=0) if rank is None else rank
-    diagnosis = seen.diagnosis(rank)
-    dump(seen.as_dict(rank)) if launch.as_json else print(table.text(diagnosis, sys.stdout.isatty()))
+    outcome = inside.run_netcheck(opened(bundle, settings.runs_dir), context)
+    rank = min(outcome.results, default=0) if rank is None else rank
+    diagnosis = outcome.diagnosis(rank)
+    dump(outcome.as_dict(rank)) if launch.as_json else print(table.text(diagnosis, sys.stdout.isatty()))
     return {"ok": 0, "failed": 1, "unknown": 2}[diagnosis.verdict]

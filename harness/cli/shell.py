@@ -110,12 +110,12 @@ def cluster_of(bundle: Bundle, settings: Settings) -> tuple[Kube, list[str]]:
     """
     cluster = bundle.manifest.cluster if bundle.manifest else {}
     kubeconfig, context = cluster.get("kubeconfig"), cluster.get("context")
-    gone = UsageError(
+    no_cluster = UsageError(
         f"the cluster of {bundle.path} is gone",
         hint="run with KEEP_CLUSTER=true, which keeps the cluster, and use `harness shell` then",
     )
     if not kubeconfig or not Path(kubeconfig).is_file():
-        raise gone
+        raise no_cluster
     kube = Kube(Path(kubeconfig), context, settings.state_dir / "shell" / f"{context}.json")
     if kube.silence() is not None:
         raise HarnessError("the cluster does not respond", hint="`harness resume`, if it is paused")

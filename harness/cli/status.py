@@ -62,8 +62,8 @@ class Status(BaseModel, frozen=True):
         lines += [f"queue        {name}  {pending} pending" for name, pending in self.queues.items()]
         lines += [line for launch in self.launches for line in launch.lines()]
         disk = {name: amount(size) for name, size in self.disk.items()}
-        taken = ", ".join(f"{name} {size}" for name, size in disk.items() if name != "free")
-        lines.append(f"disk         {disk['free']} free; {taken}")
+        used = ", ".join(f"{name} {size}" for name, size in disk.items() if name != "free")
+        lines.append(f"disk         {disk['free']} free; {used}")
         others = [name for name in self.others if name != self.cluster]
         lines += [f"others       {', '.join(others)} (--cluster-name)"] if others else []
         return "\n".join(lines)
@@ -128,7 +128,7 @@ def status(settings: Settings) -> Status:
 def _disk(settings: Settings) -> dict[str, int]:
     """Return the free bytes on Docker's disk, and the bytes used by each folder of the harness."""
     folders = {"cache": settings.cache_dir, "runs": settings.runs_dir, "state": settings.state_dir}
-    used = {name: disk_use.taken(path) for name, path in folders.items()}
+    used = {name: disk_use.bytes_used(path) for name, path in folders.items()}
     docker = Path("/var/lib/docker")
     return {"free": shutil.disk_usage(docker if docker.is_dir() else Path.cwd()).free, **used}
 

@@ -24,7 +24,7 @@ class _Leavable(io.FileIO):
             return memoryview(data).nbytes
 
 
-def may_be_left() -> None:
+def ignore_broken_pipes() -> None:
     """Ignore broken pipes on stdout and stderr. Streams that were replaced, as by pytest, are not changed."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
@@ -42,7 +42,7 @@ def in_utf8() -> None:
         os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])  # noqa: S606 - the same program again
 
 
-def left() -> bool:
+def reader_closed() -> bool:
     """Return whether the reader of stdout has closed the pipe. A command that only prints can then stop."""
     poll = select.poll()
     poll.register(STDOUT, 0)

@@ -130,12 +130,12 @@ def train(
     from harness.launch.names import LOCAL_IMAGE
     from harness.launch.user_secrets import wanted
     from harness.launch.workloads import training
-    from harness.launch.workloads.asked_training import Asked
     from harness.launch.workloads.pod_options import pod_options
+    from harness.launch.workloads.training_spec import TrainingSpec
 
     if same_as is not None and smoke:
         raise UsageError("--same-as compares checkpoints, and the smoke test writes none")
-    asked = Asked(
+    spec = TrainingSpec(
         kind=_one_of("--kind", kind, "statefulset", "job"),
         replicas=replicas,
         max_replicas=max_replicas,
@@ -164,11 +164,11 @@ def train(
     settings = launch.settings(pod=pod)
     options_of_pods = pod_options(settings, env)
     if print_manifests:
-        named = replace(asked, image=printed_image(settings, image))
+        named = replace(spec, image=printed_image(settings, image))
         pull_secret = (settings.image_pull_secret or "").rpartition("/")[2] or None
         print(training.manifests(named, options_of_pods, pull_secret), end="")
         return 0
-    workload = options_of_pods.applied(training.workload(asked))
+    workload = options_of_pods.applied(training.workload(spec))
     return launch.show(launch.run(workload, settings))
 
 

@@ -71,5 +71,5 @@ def within(seconds: float, what: Callable[[K], T], things: Collection[K]) -> dic
         thread.start()
     deadline = Deadline.after(seconds)
     for thread in threads:
-        thread.join(deadline.left)
+        thread.join(deadline.remaining)
     return dict(found)

@@ -80,9 +80,9 @@ class Deadline:
         return cls(time.monotonic() + seconds)
 
     @property
-    def left(self) -> float:
+    def remaining(self) -> float:
         return max(0.0, self.at - time.monotonic())
 
     @property
     def passed(self) -> bool:
-        return self.left == 0.0
+        return self.remaining == 0.0

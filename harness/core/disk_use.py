@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 
-def taken(path: Path) -> int:
+def bytes_used(path: Path) -> int:
     """Return the bytes that a folder uses on disk, as counted by `du`. Symbolic links are not followed."""
     total, folders = 0, [path]
     with suppress(OSError):

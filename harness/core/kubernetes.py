@@ -101,8 +101,8 @@ class Kube:
         return self._requests.retried
 
     @retried.setter
-    def retried(self, told: Retried) -> None:
-        self._requests.retried = told
+    def retried(self, callback: Retried) -> None:
+        self._requests.retried = callback
 
     @property
     def answered(self) -> Answered:
@@ -110,8 +110,8 @@ class Kube:
         return self._requests.answered
 
     @answered.setter
-    def answered(self, told: Answered) -> None:
-        self._requests.answered = told
+    def answered(self, callback: Answered) -> None:
+        self._requests.answered = callback
 
     def silence(self, seconds: float = 5) -> str | None:
         """Return why the API server is not ready, or None if it is ready within `seconds`.
@@ -215,42 +215,42 @@ class Kube:
         awaited: str,
         api_version: str,
         kind: str,
-        done: Callable[[dict[str, Object]], str | None],
+        unmet: Callable[[dict[str, Object]], str | None],
         *,
         seconds: float,
         namespace: str | None = None,
         selector: str = "",
         cause: CauseId | None = None,
     ) -> dict[str, Object]:
-        """Watch objects until `done` returns None.
+        """Watch objects until `unmet` returns None.
 
-        `done` gets the objects by name, and returns a text that states what is missing. Raises WaitError with
-        the last such text after `seconds`.
+        `unmet` gets the objects by name, and returns a text that states what is missing. After `seconds`,
+        raises WaitError with the last such text.
         """
         deadline = Deadline.after(seconds)
         resource = self.resource(api_version, kind)
         missing: str | None = "nothing yet"
         while not deadline.passed:
             try:
-                found = listed(resource, namespace=namespace, label_selector=selector)
-                objects = {item["metadata"]["name"]: item for item in found["items"]}
-                missing = done(objects)
+                listing = listed(resource, namespace=namespace, label_selector=selector)
+                objects = {item["metadata"]["name"]: item for item in listing["items"]}
+                missing = unmet(objects)
                 if missing is None:
                     return objects
-                for event in self._watch(resource, namespace, selector, found, deadline):
+                for event in self._watch(resource, namespace, selector, listing, deadline):
                     item = event["object"]
                     if event["type"] == "DELETED":
                         objects.pop(item["metadata"]["name"], None)
                     else:
                         objects[item["metadata"]["name"]] = item
-                    missing = done(objects)
+                    missing = unmet(objects)
                     if missing is None:
                         return objects
             except (ApiException, HTTPError) as error:
-                seen = f"the API server: {error.__class__.__name__}: {str(error)[:200]}"
-                if seen != missing:
-                    self.retried(f"waiting for {awaited}", seen)
-                missing = seen
+                problem = f"the API server: {error.__class__.__name__}: {str(error)[:200]}"
+                if problem != missing:
+                    self.retried(f"waiting for {awaited}", problem)
+                missing = problem
                 pause(deadline)
         raise WaitError(awaited, str(missing), seconds, cause=cause)
 
@@ -262,7 +262,7 @@ class Kube:
             namespace=namespace,
             label_selector=selector,
             resource_version=listed["metadata"]["resourceVersion"],
-            timeout=max(1, int(deadline.left)),
+            timeout=max(1, int(deadline.remaining)),
         ):
             yield {"type": event["type"], "object": event["raw_object"]}
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 changing = threading.Lock()
 """Held while a program is started, so that no descriptor that it inherits is closed at the same time."""
-_held: set[int] = set()
+_descriptors: set[int] = set()
 
 
 class Hold:
@@ -23,13 +23,13 @@ class Hold:
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
-        _held.add(descriptor)
+        _descriptors.add(descriptor)
 
     def release(self) -> None:
         """Release the lock, also for child processes that inherited it. A second call does nothing."""
         with changing:
-            if self._descriptor in _held:
-                _held.remove(self._descriptor)
+            if self._descriptor in _descriptors:
+                _descriptors.remove(self._descriptor)
                 fcntl.flock(self._descriptor, fcntl.LOCK_UN)
                 os.close(self._descriptor)
                 self._descriptor = -1
@@ -94,4 +94,4 @@ def in_use(path: Path) -> bool:
 
 def inherited() -> tuple[int, ...]:
     """Return the descriptors of all locks that this process holds."""
-    return tuple(_held)
+    return tuple(_descriptors)

@@ -105,16 +105,16 @@ def communicated(
 
 
 def checked(
-    done: subprocess.CompletedProcess[str], *, hint: str = "", cause: CauseId | None = None
+    result: subprocess.CompletedProcess[str], *, hint: str = "", cause: CauseId | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Return `done` unchanged. Raises ToolError for a non-zero exit code.
+    """Return `result` unchanged. Raises ToolError for a non-zero exit code.
 
     Call it after the block of `started`, which raises KeyboardInterrupt if an interruption killed the
     program.
     """
-    if done.returncode != 0:
-        raise ToolError(done.args, done.returncode, done.stdout + done.stderr, hint=hint, cause=cause)
-    return done
+    if result.returncode != 0:
+        raise ToolError(result.args, result.returncode, result.stdout + result.stderr, hint=hint, cause=cause)
+    return result
 
 
 @contextmanager

@@ -111,4 +111,4 @@ def pause(deadline: Deadline) -> None:
 
     Polling is necessary, because a server that does not respond cannot be watched.
     """
-    time.sleep(min(PAUSE_SECONDS, deadline.left))
+    time.sleep(min(PAUSE_SECONDS, deadline.remaining))

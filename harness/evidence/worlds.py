@@ -175,13 +175,13 @@ class PodProcesses:
             and process.began >= agent.rounds[-1].time_ms
         ][:1]
 
-    def _without_torchrun(self, taken: set[str]) -> list[RankLife]:
+    def _without_torchrun(self, in_rounds: set[str]) -> list[RankLife]:
         """Return the ranks that were started without torchrun.
 
         If some of the pod's processes belong to a process group, the other processes are their helpers.
         """
-        grouped = [p for p in self._outside_torchrun if p.group is not None and p.id not in taken]
-        others = grouped if taken or self.agents or grouped else self.commands
+        grouped = [p for p in self._outside_torchrun if p.group is not None and p.id not in in_rounds]
+        others = grouped if in_rounds or self.agents or grouped else self.commands
         return [
             RankLife(
                 self.pod,
@@ -285,7 +285,7 @@ class World:
     """Rank → node index."""
 
 
-def told_by_workers(
+def lives_from_ground_truth(
     starts: Mapping[int, list[TruthStart]], nodes: Mapping[str, int]
 ) -> dict[int, list[RankLife]]:
     """Map each node index to the last life of each rank, for workers that write their own ground truth.

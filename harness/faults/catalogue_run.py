@@ -115,7 +115,7 @@ class Matrix:
                 while True:
                     fault = todo.get_nowait()
                     if fault is None:
-                        self._settle(_taken(over))
+                        self._settle(_drain(over))
                     else:
                         over.put((fault, self._inject(fault)))
 
@@ -123,7 +123,7 @@ class Matrix:
             for worker in [pool.submit(work) for _ in range(self._parallel)]:
                 worker.result()
         if not over.empty():
-            self._settle(_taken(over))
+            self._settle(_drain(over))
 
     def _inject(self, fault: Fault) -> Row | Exception:
         if self._stopped.is_set():
@@ -165,7 +165,7 @@ def batched(faults: Sequence[Fault], size: int) -> Iterator[Sequence[Fault]]:
     return (faults[start : start + size] for start in range(0, len(faults), size))
 
 
-def _taken(queue: SimpleQueue[tuple[Fault, Row | Exception]]) -> list[tuple[Fault, Row | Exception]]:
+def _drain(queue: SimpleQueue[tuple[Fault, Row | Exception]]) -> list[tuple[Fault, Row | Exception]]:
     taken = []
     with suppress(Empty):
         while True:

@@ -74,7 +74,7 @@ def show(faults: list[Fault]) -> None:
         print(f"{fault.name:36} {expected(fault):52} {fault.about}")
 
 
-def undo_left(context: RunContext) -> bool:
+def undo_leftovers(context: RunContext) -> bool:
     """Undo the faults of killed runs. Return False if a fault could not be undone."""
     problems = []
     for journal in sorted(journals(context.settings).glob("*.json")):
@@ -100,7 +100,7 @@ def inject(
     and undoes their faults.
     """
     settings = context.settings
-    undo_left(context)
+    undo_leftovers(context)
     healthy = JobFile.load(job)
     with run.cluster(context) as ready:
         injector = Injector(ready, healthy, settings, folder(settings))

@@ -137,7 +137,7 @@ class Expect(Strict):
     )
 
     @model_validator(mode="after")
-    def _known(self) -> Expect:
+    def _validated(self) -> Expect:
         if [self.verdict, self.exit, self.named].count(None) != 2:
             raise ValueError("one of verdict, exit and named was expected")
         if self.cause is not None and self.cause not in CAUSES:

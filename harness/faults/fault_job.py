@@ -55,7 +55,7 @@ def _manifest(name: str) -> tuple[str, str]:
     The pods of acceptance tests also get files/wrong_torch.py, in a folder that Python uses only if a fault
     adds this folder to the path.
     """
-    on_cpus = acceptance.Asked(device="cpu")
+    on_cpus = acceptance.AcceptanceSpec(device="cpu")
     if name not in ("accept-nodes", "accept-ddp"):
         source = step_variables.FILES / name
         return str(source), source.read_text()

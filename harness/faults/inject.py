@@ -70,9 +70,9 @@ class Injector:
             bundle, verdict = _recorded(folder / "runs")
             if named:
                 named = step_variables.render(named, known, fault.name)
-                saying = oracle.ask(self.ready, bundle, verdict, said, named)
-                changes |= {"oracle": saying.word, "lost": saying.lost}
-                problem = saying.wrong
+                decision = oracle.ask(self.ready, bundle, verdict, said, named)
+                changes |= {"oracle": decision.word, "lost": decision.missing}
+                problem = decision.wrong
         except UsageError:
             raise
         except HarnessError as error:
@@ -135,8 +135,8 @@ class Injector:
         return processes.environment(changes, without=processes.CHOOSING)
 
     @contextmanager
-    def _injected(self, fault: Fault, known: dict[str, Any], run: Command | None) -> Iterator[None]:
-        commands = [step_variables.command(step, known, fault.name) for step in fault.undo]
+    def _injected(self, fault: Fault, values: dict[str, Any], run: Command | None) -> Iterator[None]:
+        commands = [step_variables.command(step, values, fault.name) for step in fault.undo]
         journal = journals(self.settings) / f"{fault.name}.json"
         with ExitStack() as last:
             if commands:
@@ -145,7 +145,7 @@ class Injector:
                 os.killpg(run.process.pid, signal.SIGSTOP)
                 last.callback(_signal, run, signal.SIGCONT)
             for step in fault.inject:
-                _inject(step, known, fault.name, run)
+                _inject(step, values, fault.name, run)
             if fault.freeze and run is not None:
                 _signal(run, signal.SIGCONT)
             yield
@@ -159,9 +159,9 @@ def journals(settings: Settings) -> Path:
     return settings.state_dir.absolute() / "faults" / settings.cluster_name
 
 
-def _inject(step: Step, known: dict[str, Any], fault: str, run: Command | None) -> None:
+def _inject(step: Step, values: dict[str, Any], fault: str, run: Command | None) -> None:
     if step.is_command:
-        step_variables.command(step, known, fault).run()
+        step_variables.command(step, values, fault).run()
     elif step.sleep is not None:
         time.sleep(step.sleep)  # the fault lasts during the sleep
     elif run is None:
@@ -181,20 +181,20 @@ def _await(when: When, run: Command, runs: Path) -> None:
     Raises WaitError if the harness exits before that moment, or after a timeout.
     """
     if (stage := when.stage) is not None:
-        _look(f"the stage {stage}", run, lambda: begun(runs / "latest", stage))
+        _await_effect(f"the stage {stage}", run, lambda: begun(runs / "latest", stage))
     if when.log is not None:
         pattern = re.compile(when.log.encode(), re.MULTILINE)
         logs = "latest/logs/*.log"
-        _look(
+        _await_effect(
             f"a log line like {when.log!r} of {when.pods} pods",
             run,
             lambda: sum(bool(pattern.search(log.read_bytes())) for log in runs.glob(logs)) >= when.pods,
         )
 
 
-def _look(awaited: str, run: Command, seen: Callable[[], bool]) -> None:
+def _await_effect(awaited: str, run: Command, condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + AT_SECONDS
-    while not seen():
+    while not condition():
         code = run.process.poll()
         if code is not None or time.monotonic() > deadline:
             raise WaitError(awaited, f"exit code {code}:\n{run.stderr}", AT_SECONDS)

@@ -59,8 +59,8 @@ def _words(verdict: str, cause: str | None, ranks: list[int]) -> str:
     return f"{verdict}{' ' + cause if cause else ''}{where}"
 
 
-def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, said: str) -> Row:
-    """Compare the actual result with the expected one. `said` is the harness's stderr.
+def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, output: str) -> Row:
+    """Compare the actual result with the expected one. `output` is the harness's stderr.
 
     If an oracle decides about the fault, the actual result is recorded but not compared.
     """
@@ -68,7 +68,7 @@ def judge_row(fault: Fault, verdict: Verdict | None, exit_code: int | None, said
     assert expect is not None
     if verdict is None:
         got = f"refused, exit code {exit_code}"
-        explanation = "\n".join(line for line in said.splitlines() if not line.startswith("["))
+        explanation = "\n".join(line for line in output.splitlines() if not line.startswith("["))
     else:
         got, explanation = _words(verdict.verdict, verdict.cause, verdict.ranks), verdict.explanation
     wrong = []

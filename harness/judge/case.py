@@ -57,11 +57,13 @@ def as_it_ended(bundle: Bundle, launch: Launch, pod: Pod, until: float | None) -
     """
     end = _exit(bundle, pod, until)
     if end is None:
-        seen = [one for one in pod.history if until is None or (seconds(one.received_at) or 0.0) <= until]
-        return replace(pod, history=tuple(seen or pod.history[:1]))
+        states = [one for one in pod.history if until is None or (seconds(one.received_at) or 0.0) <= until]
+        return replace(pod, history=tuple(states or pod.history[:1]))
     line, exit_ = end
     ended = seconds(exit_.at) or 0.0
-    before = [seen for seen in pod.history if (seconds(seen.received_at) or 0.0) <= ended] or [pod.history[0]]
+    before = [states for states in pod.history if (seconds(states.received_at) or 0.0) <= ended] or [
+        pod.history[0]
+    ]
     real = pod.container(launch.container, "terminated")
     terminated = {
         "exitCode": exit_.exit_code,
@@ -90,22 +92,22 @@ def _exit(bundle: Bundle, pod: Pod, until: float | None) -> tuple[int, Container
     return next(((line, one) for line, one in own if created <= (seconds(one.at) or 0.0) <= last), None)
 
 
-def _with_state(seen: ObjectState, container: str, state: dict[str, Any], ref: str, at: str) -> ObjectState:
-    changed = copy.deepcopy(seen.object)
+def _with_state(before: ObjectState, container: str, state: dict[str, Any], ref: str, at: str) -> ObjectState:
+    changed = copy.deepcopy(before.object)
     statuses = items(changed, "status", "containerStatuses")
     for status in statuses:
         if status.get("name") == container:
             status["state"] = state
-    return replace(seen, ref=ref, type="MODIFIED", received_at=at, object=changed)
+    return replace(before, ref=ref, type="MODIFIED", received_at=at, object=changed)
 
 
 OBSERVE_STAGE = "observe"
 """The stage in which the harness waits. When it ends, the harness stops whatever is still running."""
 
 
-def condition(seen: ObjectState | None, kind: str) -> dict[str, Any]:
+def condition(item: ObjectState | None, kind: str) -> dict[str, Any]:
     """Return the condition of the type `kind` from an object's status, or {}."""
-    states = items(seen.object, "status", "conditions") if seen else []
+    states = items(item.object, "status", "conditions") if item else []
     return next((state for state in states if state.get("type") == kind), {})
 
 
@@ -200,7 +202,7 @@ class Case:
         limit = self.stopped_at
         if limit is None:
             return states
-        return [seen for seen in states if (seconds(seen.received_at) or 0.0) <= limit] or states[:1]
+        return [state for state in states if (seconds(state.received_at) or 0.0) <= limit] or states[:1]
 
     @cached_property
     def processes(self) -> dict[int, worlds.PodProcesses]:
@@ -306,11 +308,11 @@ class Case:
         if self.launch.held:
             pods = self._not_scaled_away.values()
             return terminal(self.bundle, pods, self.expected.num_nodes, self.interrupted_at)
-        for seen in reversed(self.jobsets):
+        for state in reversed(self.jobsets):
             for kind, word in (("Completed", "Completed"), ("Complete", "Completed"), ("Failed", "Failed")):
-                if mapping(seen.object, "status").get("terminalState") == kind:
+                if mapping(state.object, "status").get("terminalState") == kind:
                     return word
-                if condition(seen, kind).get("status") == "True":
+                if condition(state, kind).get("status") == "True":
                     return word
         return None
 
@@ -354,7 +356,7 @@ class Case:
         failed = any(not stage.ok and stage.cause != "run.timed_out" for stage in self.manifest.stages)
         return (self.by_signal or failed or self.manifest.ended_at is None) and self.terminal is None
 
-    def told_all(self, rank: int) -> bool:
+    def record_ended(self, rank: int) -> bool:
         """Return whether the ground truth of a rank contains its end record, which follows its last point."""
         of_child = False
         for _, line in self.bundle.truth_parts(rank):

@@ -36,13 +36,13 @@ class Change:
     """Removed labels and owners, as "label NAME" or "owner KIND NAME"."""
 
     @property
-    def told(self) -> str:
+    def line(self) -> str:
         return f"{timestamp(self.at)} {self.text}"
 
 
-def when(seen: ObjectState) -> float:
-    return seconds(seen.received_at) or 0.0
+def when(state: ObjectState) -> float:
+    return seconds(state.received_at) or 0.0
 
 
-def title(seen: ObjectState) -> str:
-    return f"{seen.object.get('kind') or 'object'} {seen.name}"
+def title(state: ObjectState) -> str:
+    return f"{state.object.get('kind') or 'object'} {state.name}"

@@ -26,7 +26,7 @@ class Facts:
 
     bundle: Bundle
     findings: list[Finding] = field(default_factory=list)
-    made: dict[Callable[[Facts], object], list[Finding]] = field(default_factory=dict)
+    results: dict[Callable[[Facts], object], list[Finding]] = field(default_factory=dict)
     """Check function → its findings. A function that implements two checks is called only once."""
 
     @property
@@ -60,7 +60,7 @@ class Facts:
     @cached_property
     def restarts(self) -> list[Restart]:
         """Return all restarts of ranks in chronological order."""
-        return restarts.seen(self.case, self.truths)
+        return restarts.all_restarts(self.case, self.truths)
 
     @cached_property
     def agreement(self) -> agreement.Agreement:
@@ -69,9 +69,9 @@ class Facts:
 
     @cached_property
     def attached(self) -> Attached:
-        seen, summary = self.bundle.attachments(), self.bundle.summary
-        keeps = summary is None or summary.attachments is not None or bool(seen)
-        return Attached(self.case, self.bundle.runs(), seen if keeps else None)
+        attachments, summary = self.bundle.attachments(), self.bundle.summary
+        records_attachments = summary is None or summary.attachments is not None or bool(attachments)
+        return Attached(self.case, self.bundle.runs(), attachments if records_attachments else None)
 
     @cached_property
     def recorded(self) -> compare.Recorded:
@@ -91,8 +91,8 @@ class Facts:
     @cached_property
     def _comparison(self) -> tuple[compare.Comparison, client_rewrites.Rewritten]:
         compared = compare.compare(self.truths, self.recorded)
-        left = keys.left_out(self.agreement)
-        return compared, client_rewrites.explain(self.truths, self.recorded, compared, left)
+        omissions = keys.omissions(self.agreement)
+        return compared, client_rewrites.explain(self.truths, self.recorded, compared, omissions)
 
     @property
     def label(self) -> str:

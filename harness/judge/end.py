@@ -28,7 +28,7 @@ class End:
     at: float = LATE
     cause: CauseId | None = None
     text: str = ""
-    said: str = ""
+    log_quote: str = ""
     """A sentence that quotes the last log line of the pod."""
     exit_code: int | None = None
     follows: bool = False

@@ -24,7 +24,7 @@ from harness.judge.cluster import (
 )
 from harness.judge.context import Facts
 from harness.judge.disturbance import check as disturbances
-from harness.judge.finding import Finding, counted, decisive, explanation, found, unknown
+from harness.judge.finding import Finding, counted, decisive, explanation, not_passed, unknown
 from harness.judge.points import client_rewrites, foreign_writers, keys, run_attachment, tracker_faults
 from harness.judge.ranks import code, completion, exits, job_status, pods, processes, restarts, worlds
 from harness.judge.training import checkpoints, data_order, upload
@@ -88,7 +88,7 @@ CHECKS: dict[CheckId, Judge] = {
     "attached": lambda facts: run_attachment.every_rank(facts.attached, facts.truths, facts.compared),
     "processes": lambda facts: processes.check(facts.attached),
     "client-kept": lambda facts: client_rewrites.check(facts.rewritten, facts.label),
-    "no-lost-points": unification.points_kept,
+    "no-lost-points": unification.no_lost_points,
     "values": unification.values,
     "collisions": unification.collisions,
     "no-unexpected-points": unification.foreign,
@@ -99,7 +99,7 @@ CHECKS: dict[CheckId, Judge] = {
     "training-data": data_order.data,
     "training-resume": data_order.resume,
     "training-upload": upload.check,
-    "tracker-kept": lambda facts: tracker_faults.kept(facts.case, facts.truths, facts.findings),
+    "tracker-kept": lambda facts: tracker_faults.tracker_kept(facts.case, facts.truths, facts.findings),
     "evidence": lambda facts: harness_stages.evidence(facts.case),
     "disturbances": lambda facts: disturbances.judged(facts.case, _in_time(facts)),
 }
@@ -166,23 +166,23 @@ def _finding(facts: Facts, entry: Entry) -> Finding | None:
     """Return the finding of one check. If the check raises, the finding is UNKNOWN. None omits the check."""
     try:
         if (lack := facts.lacks(entry.needs)) is not None:
-            return _not_made(entry.id, *lack)
-        finding = _made(facts, entry.id)
+            return _unmet(entry.id, *lack)
+        finding = _run_check(facts, entry.id)
         if finding.result == "PASS" and entry.passes_with and (lack := facts.lacks(entry.passes_with)):
-            return _not_made(entry.id, *lack)
+            return _unmet(entry.id, *lack)
         return finding
     except Exception as error:
         text = f"the check {entry.id} failed with {type(error).__name__}: {error}"
-        return found(entry.id, "run.judge_error", text)
+        return not_passed(entry.id, "run.judge_error", text)
 
 
-def _made(facts: Facts, id_: CheckId) -> Finding:
+def _run_check(facts: Facts, id_: CheckId) -> Finding:
     """Return the check's finding. Raises ValueError if its function returns findings for the wrong checks."""
     judge = CHECKS[id_]
-    if judge not in facts.made:
+    if judge not in facts.results:
         result = judge(facts)
-        facts.made[judge] = result if isinstance(result, list) else [result]
-    findings = facts.made[judge]
+        facts.results[judge] = result if isinstance(result, list) else [result]
+    findings = facts.results[judge]
     wanted = {other for other, function in CHECKS.items() if function is judge}
     if sorted(finding.name for finding in findings) != sorted(wanted):
         raise ValueError(f"expected {sorted(wanted)}, got {[finding.name for finding in findings]}")
@@ -190,7 +190,7 @@ def _made(facts: Facts, id_: CheckId) -> Finding:
     return next(finding for finding in findings if finding.check.name == id_)
 
 
-def _not_made(id_: CheckId, need: Requirement, ranks: list[int]) -> Finding | None:
+def _unmet(id_: CheckId, need: Requirement, ranks: list[int]) -> Finding | None:
     """Return the finding for a check with an unmet need, or None if the verdict should omit the check."""
     return unknown(id_, need.missing.format(ranks=names(ranks)), ranks=ranks) if need.missing else None
 

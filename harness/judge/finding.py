@@ -95,7 +95,7 @@ def passed(
     return Finding(name, "PASS", head, evidence=evidence, details=details, why=why)
 
 
-def found(
+def not_passed(
     name: CheckId,
     cause: CauseId,
     head: str,

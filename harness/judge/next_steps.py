@@ -47,7 +47,9 @@ def _kubectl(bundle: Bundle, manifest: Manifest, launch: Launch, family: str, ch
     if check.cause == "launch.pods_refused":
         refs = [event for event in bundle.history("event") if event.ref in check.evidence]
         last = refusals.last([event.object for event in refs], 0.0)
-        rule = last.look(launch.namespace) if last else f"-n {launch.namespace} describe limitrange"
+        rule = (
+            last.kubectl_arguments(launch.namespace) if last else f"-n {launch.namespace} describe limitrange"
+        )
         return [f"{kubectl.removesuffix(f' -n {launch.namespace}')} {rule}"] if rule else []
     if family in {"queue", "admission"}:
         return [f"{kubectl} describe workloads.kueue.x-k8s.io", f"{kubectl} get localqueue"]

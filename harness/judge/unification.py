@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.judge.case import Case, names
 from harness.judge.context import Facts
-from harness.judge.finding import LIMIT, Finding, counted, found, listed, passed, unknown
+from harness.judge.finding import LIMIT, Finding, counted, listed, not_passed, passed, unknown
 from harness.judge.points import keys, losses, overwritten
 from harness.judge.points.compare import compact
 from harness.judge.points.ground_truth import Truth
@@ -25,10 +25,12 @@ def tracker_evidence(facts: Facts) -> Finding:
     }
     if summary is None or summary.error:
         why = summary.error if summary else "the bundle has no summary of its rows"
-        return found("tracker", "tracker.unreachable", f"the tracker could not be read: {why}", evidence=refs)
+        return not_passed(
+            "tracker", "tracker.unreachable", f"the tracker could not be read: {why}", evidence=refs
+        )
     if summary.truncated:
         text = "the tracker returned only some of its rows"
-        return found("tracker", "tracker.incomplete", text, evidence=refs)
+        return not_passed("tracker", "tracker.incomplete", text, evidence=refs)
     stored = {"runs": summary.runs, "attachments": summary.attachments or 0, "points": summary.points}
     if summary.writers is not None:
         stored["writers"], read["writers"] = summary.writers, len(facts.bundle.writers())
@@ -36,7 +38,7 @@ def tracker_evidence(facts: Facts) -> Finding:
     damaged = [line for line in facts.bundle.damaged if line.startswith("tracker/")]
     if differ or damaged:
         text = "the bundle does not hold exactly the rows that the tracker reports"
-        return found("tracker", "tracker.incomplete", text, details=[*differ, *damaged], evidence=refs)
+        return not_passed("tracker", "tracker.incomplete", text, details=[*differ, *damaged], evidence=refs)
     rows = f"{counted(read['runs'], 'run')} and {counted(read['points'], 'raw row')}"
     text = f"the bundle holds everything that the {summary.source} tracker stored: {rows}"
     return passed("tracker", text, refs)
@@ -53,7 +55,7 @@ def truth_complete(facts: Facts) -> Finding:
         return unknown("ground-truth-complete", "see world", ranks=[truth.rank for truth in bad])
     how = {"failed": " (it failed)", "deleted": " (its pod was deleted)"}
     ends = {rank: end.state for end in facts.ends.values() for rank in facts.case.ranks_of(end.index)}
-    return found(
+    return not_passed(
         "ground-truth-complete",
         "unification.truth_incomplete",
         f"the ground truth of {names(truth.rank for truth in bad)} is incomplete",
@@ -74,12 +76,12 @@ def ranks_logged(facts: Facts) -> Finding:
     absent = [rank for rank in case.expected.ranks_that_log or [] if rank not in case.ranks]
     if absent:
         text = f"{names(absent)} should log, but the job has no such ranks"
-        return found("ranks-logged", "unification.rank_silent", text, evidence=["manifest.json"])
+        return not_passed("ranks-logged", "unification.rank_silent", text, evidence=["manifest.json"])
     silent = [truth for truth in facts.truths if not truth.count]
     due = [truth for truth in silent if truth.rank in case.logging]
-    if sure := [t for t in due if t.known_silent or (not t.incomplete and t.end is not None)]:
+    if sure := [t for t in due if t.logs_nothing or (not t.incomplete and t.end is not None)]:
         return _silent(facts, sure)
-    if open_ := [t.rank for t in silent if t.rank in case.logging or (t.incomplete and not t.known_silent)]:
+    if open_ := [t.rank for t in silent if t.rank in case.logging or (t.incomplete and not t.logs_nothing)]:
         return unknown("ranks-logged", f"it is not known what {names(open_)} logged", ranks=open_)
     rows = [f"{counted(truth.count, 'row')} by rank {truth.rank}" for truth in facts.truths if truth.count]
     if len(case.logging) == len(case.ranks):
@@ -100,7 +102,7 @@ def _silent(facts: Facts, sure: list[Truth]) -> Finding:
     if line and not why:
         why = [f"if only {names(_logged(facts))} should log in this job, declare it: {line}"]
     refs = [truth.path for truth in sure]
-    return found("ranks-logged", "unification.rank_silent", text, why=why, ranks=ranks, evidence=refs)
+    return not_passed("ranks-logged", "unification.rank_silent", text, why=why, ranks=ranks, evidence=refs)
 
 
 def _logged(facts: Facts) -> list[int]:
@@ -134,30 +136,34 @@ def _line_of(case: Case, rank: int, metric: str, step: int) -> str:
     return f"truth/{rank}.jsonl"
 
 
-def points_kept(facts: Facts) -> Finding:
+def no_lost_points(facts: Facts) -> Finding:
     """Check `no-lost-points`: every point of the ground truth is in the run."""
     compared, recorded = facts.compared, facts.recorded
-    blocks = [(rank, block, have) for rank, block, have in compared.lost_in_blocks if have < block.count]
-    if compared.lost or blocks:
-        lost = [f"rank {rank}: {metric} {compact(steps)}" for (rank, metric), steps in compared.lost.items()]
-        lost += [
+    blocks = [(rank, block, have) for rank, block, have in compared.missing_in_blocks if have < block.count]
+    if compared.missing or blocks:
+        missing = [
+            f"rank {rank}: {metric} {compact(steps)}" for (rank, metric), steps in compared.missing.items()
+        ]
+        missing += [
             f"rank {rank}: {block.metric} {block.count - have} of the {block.count} points of "
             f"steps {block.first}–{block.last}"
             for rank, block, have in blocks
         ]
         refs = [
             _line_of(facts.case, rank, metric, min(steps))
-            for (rank, metric), steps in list(compared.lost.items())[:LIMIT]
+            for (rank, metric), steps in list(compared.missing.items())[:LIMIT]
         ]
         refs += [f"truth/{rank}.jsonl" for rank, _, _ in blocks[: LIMIT - len(refs)]]
-        ranks = {rank for rank, _ in compared.lost} | {rank for rank, _, _ in blocks}
+        ranks = {rank for rank, _ in compared.missing} | {rank for rank, _, _ in blocks}
         why = losses.explain(facts.case, facts.truths, recorded, compared)
-        total = sum(map(len, compared.lost.values())) + sum(block.count - have for _, block, have in blocks)
-        return found(
+        total = sum(map(len, compared.missing.values())) + sum(
+            block.count - have for _, block, have in blocks
+        )
+        return not_passed(
             "no-lost-points",
             "unification.lost_points",
             f"{facts.label} lacks {counted(total, 'point')} that {names(ranks)} logged",
-            details=lost,
+            details=missing,
             why=why,
             ranks=ranks,
             evidence=[*refs, "tracker/points.jsonl"],
@@ -179,7 +185,7 @@ def values(facts: Facts) -> Finding:
         return passed("values", f"the values of {counted(arrived, 'row')} are exactly the logged ones")
     ranks = [one.rank for one in wrong] + [rank for rank, _ in blocks]
     differ = [
-        f"rank {w.rank} logged {w.metric} = {w.logged!r} at step {w.step}, the run has {w.seen!r}"
+        f"rank {w.rank} logged {w.metric} = {w.logged!r} at step {w.step}, the run has {w.recorded!r}"
         for w in wrong
     ]
     differ += [
@@ -190,7 +196,7 @@ def values(facts: Facts) -> Finding:
     first = [_line_of(facts.case, one.rank, one.metric, one.step) for one in wrong[:1]]
     refs = [*(first or [f"truth/{ranks[0]}.jsonl"]), "tracker/points.jsonl"]
     text = f"{facts.label} has values other than those that {names(ranks)} logged"
-    return found("values", "unification.wrong_value", text, details=differ, ranks=ranks, evidence=refs)
+    return not_passed("values", "unification.wrong_value", text, details=differ, ranks=ranks, evidence=refs)
 
 
 def collisions(facts: Facts) -> Finding:
@@ -202,7 +208,7 @@ def collisions(facts: Facts) -> Finding:
         f"{metric} at step {step}: " + ", ".join(f"rank {r} logged {v!r}" for r, v in sorted(logged.items()))
         for (metric, step), logged in collided
     ]
-    return found(
+    return not_passed(
         "collisions",
         "unification.metric_collision",
         f"ranks logged different values for one metric and step, and {facts.label} can keep only one",
@@ -237,7 +243,7 @@ def _own_collisions(facts: Facts) -> Finding:
     ):
         bad = [one for one in again if one.how in hows]
         if bad:
-            return found(
+            return not_passed(
                 "collisions",
                 cause,  # type: ignore[arg-type]
                 head,
@@ -252,7 +258,7 @@ def _own_collisions(facts: Facts) -> Finding:
 def foreign(facts: Facts) -> Finding:
     """Check `no-unexpected-points`: a rank logged every point, apart from system metrics (sys/)."""
     compared = facts.compared
-    extra = [(block, have) for _, block, have in compared.lost_in_blocks if have > block.count]
+    extra = [(block, have) for _, block, have in compared.missing_in_blocks if have > block.count]
     if not compared.foreign and not extra:
         return passed("no-unexpected-points", "every point in the run was logged by a rank")
     origin = losses.origin(facts.attached, compared.foreign)
@@ -260,7 +266,7 @@ def foreign(facts: Facts) -> Finding:
     ours = bool(origin.nodes) and not origin.unknown and not extra
     details = [f"{metric} {compact(steps)}" for metric, steps in sorted(compared.foreign.items())]
     details += [f"{b.metric} {have - b.count} more in steps {b.first}–{b.last}" for b, have in extra]
-    return found(
+    return not_passed(
         "no-unexpected-points",
         "unification.foreign_points",
         f"{facts.label} holds points that no rank logged",

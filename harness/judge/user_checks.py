@@ -29,7 +29,7 @@ _SHAPE = re.compile(rf"{FAMILY}\.[a-z0-9]+([-_][a-z0-9]+)*")
 
 def passed(name: str, explanation: str, *, evidence: Iterable[str] = ()) -> Check:
     """Return a passed check with a name like loss-falls. `evidence` is a list of file:line in the bundle."""
-    return _made("PASS", name, None, explanation, (), evidence)
+    return _check("PASS", name, None, explanation, (), evidence)
 
 
 def failed(
@@ -41,7 +41,7 @@ def failed(
     evidence: Iterable[str] = (),
 ) -> Check:
     """Return a failed check with the cause `user.<cause>`. Without `cause`, the cause is `user.<name>`."""
-    return _made("FAIL", name, cause or name, explanation, ranks, evidence)
+    return _check("FAIL", name, cause or name, explanation, ranks, evidence)
 
 
 def unknown(
@@ -53,10 +53,10 @@ def unknown(
     evidence: Iterable[str] = (),
 ) -> Check:
     """Return a check that the evidence cannot decide. Such a check turns a PASS into UNKNOWN."""
-    return _made("UNKNOWN", name, cause or name, explanation, ranks, evidence)
+    return _check("UNKNOWN", name, cause or name, explanation, ranks, evidence)
 
 
-def _made(
+def _check(
     result: VerdictWord,
     name: str,
     cause: str | None,
@@ -81,10 +81,10 @@ def findings(path: Path, judges: Iterable[Named]) -> list[Finding]:
 
     For a judge that raises, the findings include one that is UNKNOWN and names the judge.
     """
-    return [finding for name, judge in judges for finding in _asked(name, judge, Bundle(path))]
+    return [finding for name, judge in judges for finding in _run_judge(name, judge, Bundle(path))]
 
 
-def _asked(name: str, judge: Judge, bundle: Bundle) -> list[Finding]:
+def _run_judge(name: str, judge: Judge, bundle: Bundle) -> list[Finding]:
     """Run one judge and return its checks, including those that it yielded before it raised.
 
     BaseException is caught, because pytest.fail() and sys.exit() raise exceptions that are not subclasses of

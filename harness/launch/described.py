@@ -20,7 +20,7 @@ from harness.settings import Settings
 from harness.tracker.shared.run_id import make_run_id
 
 
-def given_run_id(workload: Workload, settings: Settings) -> str | None:
+def user_run_id(workload: Workload, settings: Settings) -> str | None:
     """Return the user's run id from PLUTO_RUN_ID in the environment or the workload's file, or None."""
     return settings.pluto_run_id or workload.envs.get("PLUTO_RUN_ID") or None
 
@@ -40,8 +40,8 @@ def expected_of(workload: Workload, ready: Ready, context: RecordedContext) -> E
     return Expected(
         num_nodes=nodes,
         ranks=nodes * workload.per_node,
-        ranks_given=workload.ranks_given,
-        run_id=given_run_id(workload, settings) or make_run_id(context.nonce),
+        ranks_given=workload.has_rank_count,
+        run_id=user_run_id(workload, settings) or make_run_id(context.nonce),
         project=workload.envs.get("PLUTO_PROJECT", settings.pluto_project),
         min_nodes_used=max(1, min(nodes, eligible)) if workload.spreads else 1,
         ranks_that_log=ranks_that_log(workload, settings),
@@ -88,7 +88,7 @@ def _device(workload: Workload) -> Literal["cpu", "cuda"] | None:
 
 def versions_of(ready: Ready, workload: Workload) -> dict[str, str]:
     """Return the versions of the stack, and those in the worker image if the workload uses this image."""
-    return {**ready.versions, **(ready.worker.made_of if workload.takes_ours else {})}
+    return {**ready.versions, **(ready.worker.components if workload.uses_worker_image else {})}
 
 
 def launch_of(workload: Workload, namespace: str, context: RecordedContext) -> Launch:
@@ -101,7 +101,7 @@ def launch_of(workload: Workload, namespace: str, context: RecordedContext) -> L
         namespace=namespace,
         kind=workload.kind,
         container=workload.container,
-        held=workload.held,
+        held=workload.keep_alive,
         job_name=workload.job_name(context.nonce),
         recorder=context.settings.recorder,
         accounts=["keys"] if context.settings.recorder else [],
@@ -120,10 +120,10 @@ def _netcheck(workload: Workload, settings: Settings) -> Literal["before", "alon
 
 def _of_training(workload: Workload) -> dict[str, Any]:
     """Return the fields that describe a training with audited checkpoints, or {} for any other workload."""
-    if not isinstance(workload, Training) or workload.asked.smoke:
+    if not isinstance(workload, Training) or workload.spec.smoke:
         return {}
-    asked = workload.asked
-    same, weights = asked.same_as or (None, None)
-    audited = {"training": True, "reach": asked.reach, "same_as": same, "same_as_weights": weights}
-    transfers = {"upload": asked.upload, "resume_from": asked.resume_from}
-    return audited | transfers | {"max_nodes": asked.max_replicas}
+    spec = workload.spec
+    same, weights = spec.same_as or (None, None)
+    audited = {"training": True, "reach": spec.reach, "same_as": same, "same_as_weights": weights}
+    transfers = {"upload": spec.upload, "resume_from": spec.resume_from}
+    return audited | transfers | {"max_nodes": spec.max_replicas}

@@ -92,12 +92,12 @@ def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
     try:
         free = set(leases.free(of_launches(kube)))
         by_kind = zip(LAUNCHED, together(partial(_open, kube, kind, free) for kind in LAUNCHED), strict=True)
-        left = [(kind, item["metadata"]) for kind, items in by_kind for item in items]
-        for (api_version, kind), metadata in left:
+        leftovers = [(kind, item["metadata"]) for kind, items in by_kind for item in items]
+        for (api_version, kind), metadata in leftovers:
             name, namespace = metadata["name"], metadata["namespace"]
             progress(f"ending {namespace}/{name}, left by a harness that was killed")
             kube.delete(api_version, kind, name, namespace)
-        for namespace in {metadata["namespace"] for _, metadata in left}:
+        for namespace in {metadata["namespace"] for _, metadata in leftovers}:
             kube.wait(
                 "pods of a job that was left to end",
                 "v1",

@@ -43,11 +43,11 @@ def prepare(
     budget: Budget,
     undo: ExitStack,
     begun: object,
-    namespace_made: Callable[[], None],
+    on_namespace: Callable[[], None],
 ) -> Launching:
     """Create the launch's namespace, its LocalQueue, Secrets and ConfigMaps. Return the prepared launch.
 
-    Running jobs of killed harnesses are deleted first. `namespace_made` is called when the namespace exists.
+    Running jobs of killed harnesses are deleted first. `on_namespace` is called when the namespace exists.
     Callbacks for the clean-up are added to `undo`.
     """
     kube, settings, nonce = ready.kube, context.settings, context.nonce
@@ -56,13 +56,14 @@ def prepare(
     for value in (own_key, key, *workload.secrets):
         context.writer.redactor.add(value)
     namespace = _namespace(ready, context, undo, workload.per_node)
-    namespace_made()
-    held = {**workload.secret_envs, "PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}  # workers read either name
-    ours = ready.worker if workload.takes_ours else None
+    on_namespace()
+    # Workers read the key from either name.
+    secret_values = {**workload.secret_envs, "PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}
+    ours = ready.worker if workload.uses_worker_image else None
     files = {**(ours.changed if ours else {}), **scripts.users(settings)}
     image = preflight.image(workload, ready.worker.tag)
-    given = [
-        _secret(namespace, held),
+    documents = [
+        _secret(namespace, secret_values),
         *([scripts.config_map(namespace, files)] if files else []),
         *([recorder.MOUNTED.config_map(namespace)] if settings.recorder else []),
         netcheck.MOUNTED.config_map(namespace),
@@ -71,7 +72,7 @@ def prepare(
         steps: list[Future[Any]] = [
             pool.submit(limit, kube, ready.cluster, settings, namespace),
             pool.submit(_queue, kube, workload, settings, namespace),
-            *(pool.submit(kube.apply, each) for each in given),
+            *(pool.submit(kube.apply, each) for each in documents),
         ]
         code = pool.submit(sent.code, image, ours, files)
         pulled = pool.submit(_pull_secret, kube, settings, namespace)
@@ -89,7 +90,7 @@ def prepare(
             **environment(expected, nonce, budget, url),
             **({"HARNESS_NETCHECK": "before"} if netcheck_first(workload, settings) else {}),
         },
-        secret_env={name: (SECRET, name) for name in held},
+        secret_env={name: (SECRET, name) for name in secret_values},
         max_seconds=budget.job,
         begun=begun,
         nodes=expected.num_nodes,
@@ -128,7 +129,7 @@ def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, per_node
     undo.callback(namespaces.prune, kube, leases)
     leases.acquire(nonce)
     undo.callback(leases.release, nonce)
-    if not cluster.keeps_namespaces:
+    if not cluster.retains_namespaces:
         undo.callback(kube.delete, "v1", "Namespace", namespace)
     labels = {**queues.MANAGED, NONCE_LABEL: nonce}
     metadata = {"name": namespace, "labels": labels, "annotations": {RANKS_PER_POD: str(per_node)}}
@@ -136,10 +137,10 @@ def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, per_node
     return namespace
 
 
-def _secret(namespace: str, held: dict[str, str]) -> Object:
+def _secret(namespace: str, values: dict[str, str]) -> Object:
     """Return a Secret with the variables whose values must not be in a pod's spec."""
     metadata = {"name": SECRET, "namespace": namespace}
-    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": held}
+    return {"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "stringData": values}
 
 
 def _queue(kube: Kube, workload: Workload, settings: Settings, namespace: str) -> None:
@@ -183,8 +184,8 @@ def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], Aud
         key = settings.pluto_api_key.get_secret_value()
         return key, settings.tracker_url, lambda: HostedAudit(settings.tracker_url, key)
     tracker = embedded.find(kube)
-    gone = partial(embedded.gone, kube)
-    return tracker.key, tracker.url, lambda: EmbeddedAudit(tracker.client(kube), gone=gone)
+    fault = partial(embedded.permanent_fault, kube)
+    return tracker.key, tracker.url, lambda: EmbeddedAudit(tracker.client(kube), gone=fault)
 
 
 def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str, undo: ExitStack) -> str:
@@ -196,20 +197,20 @@ def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str,
     client = undo.enter_context(embedded.EmbeddedTracker(embedded.URL, key).client(kube))
     undo.callback(release, client, context.nonce)
     try:
-        keeps = claim(
+        keeps_claim = claim(
             client,
             project=expected.project,
             external_id=expected.run_id,
             launch=context.nonce,
             shared=context.settings.share_run_id,
-            gone=partial(embedded.gone, kube),
+            gone=partial(embedded.permanent_fault, kube),
         )
     except HarnessError as error:
         if error.cause == "launch.run_id_taken":
             raise
         context.progress(f"the run id is not claimed: {error.message}")
-        keeps = True
-    return launch_key(key, context.nonce) if keeps else key
+        keeps_claim = True
+    return launch_key(key, context.nonce) if keeps_claim else key
 
 
 def environment(expected: Expected, nonce: str, budget: Budget, url: str) -> dict[str, str]:

@@ -27,5 +27,5 @@ def code(image: str, ours: ImageRef | None, mounted: Mapping[str, bytes]) -> Sen
         image=image,
         ours=built,
         image_id=docker.status_id(ours.image_id) if ours and ours.image_id else None,
-        versions={"pluto": ours.made_of["pluto"]} if ours and "pluto" in ours.made_of else {},
+        versions={"pluto": ours.components["pluto"]} if ours and "pluto" in ours.components else {},
     )

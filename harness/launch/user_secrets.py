@@ -59,16 +59,16 @@ class UserSecret:
 
 def wanted(text: str) -> Wanted:
     """Return the Secret that a `--secret` option requests. Raises UsageError."""
-    asked = _ASKED.fullmatch(text)
-    if asked is None or (asked["namespace"] and asked["variable"]):
+    match = _ASKED.fullmatch(text)
+    if match is None or (match["namespace"] and match["variable"]):
         # The text can be a secret value, so the message does not repeat it.
         raise UsageError(f"--secret: {_EXPECTED}", hint="the value itself never belongs on a command line")
-    return Wanted(asked["name"], asked["namespace"], asked["variable"])
+    return Wanted(match["name"], match["namespace"], match["variable"])
 
 
 def read(
     kube: Kube,
-    asked: Iterable[Wanted],
+    wanted: Iterable[Wanted],
     environment: Mapping[str, str] = os.environ,
     option: str = "--secret",
 ) -> list[UserSecret]:
@@ -76,46 +76,46 @@ def read(
 
     `option` is the command-line option that names the Secrets, for the error message.
     """
-    return [_read(kube, one, environment, option) for one in asked]
+    return [_read(kube, one, environment, option) for one in wanted]
 
 
-def _read(kube: Kube, asked: Wanted, environment: Mapping[str, str], option: str) -> UserSecret:
-    if asked.variable is not None:
-        return _of_variable(asked, asked.variable, environment)
-    namespace = asked.namespace or namespace_of(kube.kubeconfig, kube.context)
-    secret = kube.get("v1", "Secret", asked.name, namespace)
+def _read(kube: Kube, wanted: Wanted, environment: Mapping[str, str], option: str) -> UserSecret:
+    if wanted.variable is not None:
+        return _of_variable(wanted, wanted.variable, environment)
+    namespace = wanted.namespace or namespace_of(kube.kubeconfig, kube.context)
+    secret = kube.get("v1", "Secret", wanted.name, namespace)
     if secret is None:
         variable = next((name for name in _HF_VARIABLES if environment.get(name)), None)
-        if asked.name == HF_TOKEN and asked.namespace is None and variable is not None:
-            return _of_variable(asked, variable, environment)
+        if wanted.name == HF_TOKEN and wanted.namespace is None and variable is not None:
+            return _of_variable(wanted, variable, environment)
         raise UsageError(
-            f"{option} {asked.name}: namespace {namespace} has no Secret of this name",
-            hint=f"--secret NAMESPACE/{asked.name}, or --secret {asked.name}=VARIABLE"
+            f"{option} {wanted.name}: namespace {namespace} has no Secret of this name",
+            hint=f"--secret NAMESPACE/{wanted.name}, or --secret {wanted.name}=VARIABLE"
             if option == "--secret"
             else "it is read from the kubeconfig's namespace; HARNESS_IMAGE_PULL_SECRET can name another one",
         )
     data = {str(key): str(value) for key, value in (secret.get("data") or {}).items()}
-    missing = [HF_KEY] if asked.name == HF_TOKEN and HF_KEY not in data else []
+    missing = [HF_KEY] if wanted.name == HF_TOKEN and HF_KEY not in data else []
     if missing or not data:
         raise UsageError(
-            f"--secret {asked.name}: expected {f'the key {HF_KEY}' if missing else 'a key'}, but the Secret "
+            f"--secret {wanted.name}: expected {f'the key {HF_KEY}' if missing else 'a key'}, but the Secret "
             f"in namespace {namespace} has {', '.join(sorted(data)) or 'no key'}",
-            hint=f"`kubectl create secret generic {asked.name} --from-literal` adds a key",
+            hint=f"`kubectl create secret generic {wanted.name} --from-literal` adds a key",
         )
-    if asked.name == HF_TOKEN and not UserSecret(HF_TOKEN, {HF_KEY: data[HF_KEY]}).values[0]:
+    if wanted.name == HF_TOKEN and not UserSecret(HF_TOKEN, {HF_KEY: data[HF_KEY]}).values[0]:
         raise UsageError(
             f"--secret {HF_TOKEN}: expected a token, but the key {HF_KEY} of the Secret in namespace "
             f"{namespace} is empty"
         )
-    return UserSecret(asked.name, data, str(secret.get("type") or "Opaque"))
+    return UserSecret(wanted.name, data, str(secret.get("type") or "Opaque"))
 
 
-def _of_variable(asked: Wanted, variable: str, environment: Mapping[str, str]) -> UserSecret:
+def _of_variable(wanted: Wanted, variable: str, environment: Mapping[str, str]) -> UserSecret:
     value = environment.get(variable, "")
     if not value.strip():
         raise UsageError(
-            f"--secret {asked.name}: expected the variable {variable} in the environment, but it is "
+            f"--secret {wanted.name}: expected the variable {variable} in the environment, but it is "
             f"{'empty' if variable in environment else 'not set'}"
         )
-    key = HF_KEY if asked.name == HF_TOKEN else variable
-    return UserSecret(asked.name, {key: base64.b64encode(value.encode()).decode()})
+    key = HF_KEY if wanted.name == HF_TOKEN else variable
+    return UserSecret(wanted.name, {key: base64.b64encode(value.encode()).decode()})

@@ -25,7 +25,15 @@ from harness.evidence.schema.processes import (
     ProcessStart,
 )
 from harness.observe.dry_run import Awaited
-from harness.observe.seen import Seen, container_statuses, decided, ended_as, gated, is_down, true
+from harness.observe.launch_state import (
+    LaunchState,
+    container_statuses,
+    decided,
+    ended_as,
+    gated,
+    is_down,
+    true,
+)
 
 GRACE = {
     "image": 4.0,
@@ -68,11 +76,11 @@ _ACCOUNTS = {"StatefulSet": "statefulset-controller", "DaemonSet": "daemon-set-c
 
 
 @dataclass
-class CompletionDetector(Seen):
+class CompletionDetector(LaunchState):
     """Processes every watch event, and determines whether the launch is over."""
 
     kind: str = "JobSet"
-    held: bool = False
+    keep_alive: bool = False
     """Whether containers are kept alive after their command. `exited` is then called when a command ends."""
     scalable: bool = False
     """Whether the number of pods can change while they run."""
@@ -171,21 +179,21 @@ class CompletionDetector(Seen):
         return str(pod["status"].get("phase", "?")) if code is None else f"ended with {code}"
 
     def _lasts(
-        self, item: Object, rule: str, holds: bool, seconds: float | None = None, part: str = ""
+        self, item: Object, rule: str, is_true: bool, seconds: float | None = None, part: str = ""
     ) -> bool:
         """Return whether a condition has lasted for `seconds`, or for GRACE[rule] if `seconds` is None."""
-        return self.lasts(item, rule, holds, GRACE[rule] if seconds is None else seconds, part)
+        return self.lasts(item, rule, is_true, GRACE[rule] if seconds is None else seconds, part)
 
     def _finished(self) -> str | None:
         if self.deleted and not self.all(self.launched):
             return f"the {self.kind} was deleted"
-        if self.held:
+        if self.keep_alive:
             return self._every_command_ended()
         for item in self.all(self.launched):
             state = ended_as(item)
             if state:
-                lost = self.out_of_reach()
-                running = [p for p in self.running() if p["metadata"]["name"] not in lost]
+                unreachable = self.out_of_reach()
+                running = [p for p in self.running() if p["metadata"]["name"] not in unreachable]
                 if self._lasts(item, "pods", True) or not (running or self._untold(item)):
                     return f"the {self.kind} is {state}"
         return None
@@ -226,8 +234,8 @@ class CompletionDetector(Seen):
                 part = status.get("name", "")
                 # Evaluate every timer, even if an earlier one has expired, so that each keeps its state.
                 over = {
-                    rule: self._lasts(pod, rule, holds, part=part)
-                    for rule, holds in (("image, surely", sure), ("image", bad), ("others", bad))
+                    rule: self._lasts(pod, rule, is_true, part=part)
+                    for rule, is_true in (("image, surely", sure), ("image", bad), ("others", bad))
                 }
                 if (over["image, surely"] or over["image"]) and (self._all_decided() or over["others"]):
                     which = f"container {part}: " if part and part != self.container else ""
@@ -300,10 +308,10 @@ class CompletionDetector(Seen):
         return None
 
     def _nodes(self) -> str | None:
-        lost = self.out_of_reach()
+        unreachable = self.out_of_reach()
         for pod in self.running():
             name = pod["metadata"]["name"]
-            if self._lasts(pod, "node", name in lost):
+            if self._lasts(pod, "node", name in unreachable):
                 return f"{name}: its node {pod['spec']['nodeName']} is not Ready"
         return None
 
@@ -326,7 +334,7 @@ class CompletionDetector(Seen):
         """
         pods = self.all("pod")
         ended = [pod for pod in pods if self._rank_ended(pod)]
-        if self.held or not 0 < self.members <= len(pods) or len(ended) < len(pods):
+        if self.keep_alive or not 0 < self.members <= len(pods) or len(ended) < len(pods):
             return None
         on = {pod["metadata"]["name"]: others for pod in pods if (others := self._still_runs(pod))}
         if not all(self._lasts(pod, "helper", bool(on)) for pod in pods) or not on:
@@ -348,7 +356,7 @@ class CompletionDetector(Seen):
 
     def _ended_well(self, pod: Object) -> bool:
         """Return whether the command of a pod's rank has ended with exit code 0."""
-        if self.held:
+        if self.keep_alive:
             return self.exits.get(pod["metadata"]["uid"]) == 0
         statuses = pod["status"].get("containerStatuses") or []
         states = [each.get("state") or {} for each in statuses if each.get("name") == self.container]

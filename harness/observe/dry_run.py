@@ -49,14 +49,14 @@ def dry_runs(kube: Kube, awaited: Awaited, launched: Object) -> Iterator[DryRun]
     """
     request = _created(awaited) if awaited.creates else _marked(awaited.of)
     if request is not None:
-        yield from _asked(kube, request, awaited.user, update=awaited.creates is None)
+        yield from _dry_run(kube, request, awaited.user, update=awaited.creates is None)
     another = _document(
         launched["apiVersion"], launched["kind"], launched, launched["metadata"], launched["spec"]
     )
-    yield from _asked(kube, another, None, awaited=False)
+    yield from _dry_run(kube, another, None, awaited=False)
 
 
-def _asked(
+def _dry_run(
     kube: Kube, document: Object, user: str | None, *, update: bool = False, awaited: bool = True
 ) -> Iterator[DryRun]:
     message: str | None = None
@@ -65,7 +65,7 @@ def _asked(
     except ApiException as error:
         message = reason_of(error)
         if user is not None and "cannot impersonate" in message:
-            yield from _asked(kube, document, None, update=update, awaited=awaited)
+            yield from _dry_run(kube, document, None, update=update, awaited=awaited)
             return
     except (HTTPError, OSError, NOT_SERVED):
         return
@@ -91,12 +91,12 @@ def _created(awaited: Awaited) -> Object | None:
 
 def _document(version: str, kind: str, item: Object, metadata: object, spec: Object) -> Object:
     """Return an object in the namespace of `item`, whose name is that of `item` with SUFFIX."""
-    given = {key: dict(mapping(metadata, key)) for key in ("labels", "annotations")}
+    copied = {key: dict(mapping(metadata, key)) for key in ("labels", "annotations")}
     name, namespace = f"{item['metadata']['name']}{SUFFIX}", item["metadata"]["namespace"]
     return {
         "apiVersion": version,
         "kind": kind,
-        "metadata": {"name": name, "namespace": namespace, **given},
+        "metadata": {"name": name, "namespace": namespace, **copied},
         "spec": copy.deepcopy(spec),
     }
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from harness.core.kubernetes import Object, condition
 from harness.evidence.kubernetes import messages
 from harness.observe.completion import CompletionDetector
-from harness.observe.seen import container_statuses
+from harness.observe.launch_state import container_statuses
 
 
 @dataclass
@@ -21,9 +21,9 @@ class IndependentPods(CompletionDetector):
         """Return one sentence on why the launch is over, or None if it is not over."""
         if self.deleted and not self.all(self.launched):
             return f"the {self.kind} was deleted"
-        lost = self.out_of_reach()
+        unreachable = self.out_of_reach()
         waiting = [pod for pod in self.all("pod") if pod["metadata"]["uid"] not in self.exits]
-        stuck = {pod["metadata"]["name"]: why for pod in waiting if (why := self._stuck(pod, lost))}
+        stuck = {pod["metadata"]["name"]: why for pod in waiting if (why := self._stuck(pod, unreachable))}
         refused = self._refused()
         absent = self.members - len(self.all("pod")) if refused else 0
         if 0 < self.members <= len(self.exits) + len(stuck) + absent:
@@ -32,7 +32,7 @@ class IndependentPods(CompletionDetector):
             return f"{len(self.exits)} of {self.members} pods have ended their command{rest and f'; {rest}'}"
         return self._idle()
 
-    def _stuck(self, pod: Object, lost: set[str]) -> str | None:
+    def _stuck(self, pod: Object, unreachable: set[str]) -> str | None:
         """Return why the pod's command will never end, or None if it can still end."""
         name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
         unscheduled = scheduled.get("reason") == "Unschedulable"
@@ -49,7 +49,7 @@ class IndependentPods(CompletionDetector):
                 pod, "unschedulable", unscheduled
             ),
             why: self._lasts(pod, "image", bool(why)),
-            "its node is not Ready": self._lasts(pod, "node", name in lost),
+            "its node is not Ready": self._lasts(pod, "node", name in unreachable),
             f"it is {pod['status'].get('phase')}": self._lasts(pod, "pods", ended),
         }
         return next((text for text, expired in over.items() if expired), None)

@@ -20,7 +20,7 @@ from harness.core.clock import now
 from harness.core.kubernetes import Kube, Object
 from harness.core.own_processes import OWN_PROCESSES
 from harness.evidence.kubernetes import torchrun_processes
-from harness.evidence.schema.bundle import Asked, Process, RendezvousSnapshot
+from harness.evidence.schema.bundle import ProbeResult, Process, RendezvousSnapshot
 
 NETCHECK = "/opt/harness/netcheck"
 """The folder in which harness/launch/mounts/netcheck.py mounts netcheck."""
@@ -54,7 +54,7 @@ timeout {ASK_SECONDS} "$python" -B -m netcheck.ask "$1" "$2" """
 _ESTABLISHED, _LISTEN = "01", "0A"
 
 
-def look(kube: Kube, pods: list[Object], *, network: bool = True) -> list[RendezvousSnapshot]:
+def inspect_pods(kube: Kube, pods: list[Object], *, network: bool = True) -> list[RendezvousSnapshot]:
     """Inspect the first container of every pod, all pods in parallel.
 
     With `network`, also resolve and probe the address of the rendezvous, which takes a few more seconds.
@@ -76,12 +76,12 @@ def _inspect(kube: Kube, pod: Object, network: bool) -> RendezvousSnapshot:
         hosts = {agent.host for agent in agents}
         resolved = {host: _addresses(_exec(kube, pod, _RESOLVE, host)) for host in hosts}
         places = {(agent.host, agent.port) for agent in agents if agent.port.isdecimal()}
-        asked = {
+        probes = {
             f"{host}:{port}": answer
             for host, port in places
-            if (answer := _asked(_exec(kube, pod, _ASK, host, port))) is not None
+            if (answer := _probe_result(_exec(kube, pod, _ASK, host, port))) is not None
         }
-        return snapshot.model_copy(update={"resolved": resolved, "asked": asked})
+        return snapshot.model_copy(update={"resolved": resolved, "asked": probes})
     except (ApiException, HTTPError, OSError, ValueError) as error:
         return RendezvousSnapshot(at=now(), pod=name, error=_why(error))
 
@@ -151,10 +151,10 @@ def _endpoint(text: str) -> str:
     return f"{getattr(ip, 'ipv4_mapped', None) or ip}:{int(port, 16)}"
 
 
-def _asked(output: str) -> Asked | None:
+def _probe_result(output: str) -> ProbeResult | None:
     """Return the result of the netcheck probe, or None if the container cannot run netcheck."""
     try:
-        return Asked.model_validate_json(output.strip())
+        return ProbeResult.model_validate_json(output.strip())
     except ValidationError:
         return None
 

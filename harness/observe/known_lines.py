@@ -32,8 +32,8 @@ class KnownLines:
         """
         end = len(lines) - 1
         if self._skipping or not _STAMPED.match(lines) or _NEXT_UNSTAMPED.search(lines, 0, end):
-            kept = [line for line in lines[:end].split(b"\n") if self.new(line)]
-            return b"\n".join((*kept, b"")) if kept else b""
+            fresh_lines = [line for line in lines[:end].split(b"\n") if self.new(line)]
+            return b"\n".join((*fresh_lines, b"")) if fresh_lines else b""
         stamp, same = b"", 0
         while end > 0:
             begin = lines.rfind(b"\n", 0, end) + 1

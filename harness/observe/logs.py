@@ -112,24 +112,24 @@ class LogFollower:
         """
         self._whole.add(life)
 
-    def finish(self, seconds: float, lost: Collection[str] = ()) -> None:
+    def finish(self, seconds: float, unreachable: Collection[str] = ()) -> None:
         """Wait until all logs are read to their end. Report a log that takes longer than `seconds` as a gap.
 
-        Do not wait for the logs of the pods in `lost`.
+        Do not wait for the logs of the pods in `unreachable`.
         """
         deadline, late = Deadline.after(seconds), Deadline.after(min(seconds, LATE_SECONDS))
         threads = list(self._threads.items())
         for life, thread in threads:
-            thread.join(0 if life.pod in lost else late.left)
+            thread.join(0 if life.pod in unreachable else late.remaining)
         for life, thread in threads:  # A stream cut off by a firewall looks like a stream without new lines.
-            if thread.is_alive() and life.pod not in lost and not deadline.passed:
+            if thread.is_alive() and life.pod not in unreachable and not deadline.passed:
                 threading.Thread(target=self.probe, args=(life,), daemon=True).start()
         for life, thread in threads:
-            gone = life.pod in lost
-            thread.join(0 if gone else deadline.left)
+            no_node = life.pod in unreachable
+            thread.join(0 if no_node else deadline.remaining)
             if thread.is_alive():
                 still = f"still being read after {seconds:.0f} s{self._whys.get(life, '')}"
-                why = "its node is lost" if gone else still
+                why = "its node is lost" if no_node else still
                 self._gap(life, why)
         self._stop.set()
 
@@ -152,11 +152,11 @@ class LogFollower:
             self._on_gap(f"{life.pod}-{life.container}: reading it failed: {type(error).__name__}: {error}")
 
     def _follow(self, namespace: str, life: Life) -> None:
-        known, follow, whole, failures, why = KnownLines(), True, False, 0, ""
+        known_lines, follow, whole, failures, why = KnownLines(), True, False, 0, ""
         while failures < MAX_RETRIES:
             failures += 1
             try:
-                behind = self._read(namespace, life, known, follow)
+                behind = self._read(namespace, life, known_lines, follow)
                 failures = 0
                 if behind:
                     follow = False
@@ -179,8 +179,8 @@ class LogFollower:
             except (HTTPError, OSError) as error:
                 whole, why = False, f": {type(error).__name__}"
             if whole and (life in self._ended or self._stop.is_set()):
-                if known.tail:
-                    self._write(life, known.tail.decode(errors="replace") + "\n")
+                if known_lines.tail:
+                    self._write(life, known_lines.tail.decode(errors="replace") + "\n")
                 return
             if self._stop.wait(_pause(failures)):
                 return
@@ -198,7 +198,7 @@ class LogFollower:
         ended = self._ended.get(life)
         return ended is not None and time.monotonic() - ended > BEHIND_SECONDS and life not in self._leaving
 
-    def _read(self, namespace: str, life: Life, known: KnownLines, follow: bool) -> bool:
+    def _read(self, namespace: str, life: Life, known_lines: KnownLines, follow: bool) -> bool:
         """Read the log once from its first line, and write the lines that were not read before.
 
         Return whether reading was stopped because lines still arrived long after the end of the container.
@@ -208,12 +208,12 @@ class LogFollower:
         response = self.kube.fetch(path, query)
         pending: list[bytes] = []
         """The beginning of an unfinished line."""
-        known.again()
+        known_lines.again()
         try:
             for chunk in response.stream(READ_BYTES):
                 end = chunk.rfind(b"\n") + 1
                 if end:
-                    fresh = known.fresh(b"".join((*pending, chunk[:end])))
+                    fresh = known_lines.fresh(b"".join((*pending, chunk[:end])))
                     pending.clear()
                     if fresh:
                         self._write(life, fresh.decode(errors="replace"))
@@ -222,12 +222,12 @@ class LogFollower:
                 if follow and self._behind(life):
                     return True
             rest = b"".join(pending)
-            tail = rest if rest and known.new(rest, whole=False) else b""
+            tail = rest if rest and known_lines.new(rest, whole=False) else b""
         finally:
             response.release_conn()
-        if known.strange:
+        if known_lines.strange:
             raise _Unread
-        known.tail = tail
+        known_lines.tail = tail
         return False
 
 

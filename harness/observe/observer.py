@@ -81,7 +81,7 @@ class LaunchObserver:
         self.completion = detector(
             launched=FILES[launch.kind],
             kind=launch.kind,
-            held=launch.held,
+            keep_alive=launch.held,
             scalable=launch.max_nodes is not None,
             members=expected.num_nodes if expected else 0,
             admission_seconds=budget.admission,
@@ -100,7 +100,7 @@ class LaunchObserver:
         """The step of a controller for which the last dry runs were made."""
         self._late = budget.rank
         self._collectors: dict[tuple[str, str], frames.Collector] = {}
-        self._told: Deadline | None = None
+        self._end_deadline: Deadline | None = None
         """The deadline for the other pods to end. It is set when one pod has reported the result of all
         pods."""
         self._events: set[str] = set()
@@ -115,7 +115,7 @@ class LaunchObserver:
             launch.namespace,
             (*ALWAYS, *kinds, *SURROUNDINGS),
             self._state,
-            self._seen,
+            self._dispatch,
             self._watched_again.append,
         )
 
@@ -136,7 +136,7 @@ class LaunchObserver:
         run.evidence_disk_full.
         """
         deadline, late = Deadline.after(self._wait), Deadline.after(self._late)
-        seen, again = "", Deadline.after(0)
+        summary, again = "", Deadline.after(0)
         while (reason := self._over()) is None:
             self._take_size(progress)
             if self._writer.full is not None:
@@ -148,25 +148,25 @@ class LaunchObserver:
                 raise self._unreachable()
             if deadline.passed:
                 last = self.completion.summary()
-                self._look_inside()
+                self._inspect_late()
                 self._ask_why(at_end=True)
                 self._writer.update(interrupted=f"deadline of {self._wait:.0f} s; last seen: {last}")
                 raise WaitError("the launch to end", last, self._wait, cause="run.timed_out")
             if late.passed and not self._looked_late:  # Inspect the pods before Kueue ends the job soon.
                 self._looked_late = True
-                self._look(at_end=False)
+                self._inspect(at_end=False)
             if self.completion.lingers():
-                self._look_inside()
+                self._inspect_late()
             self._ask_why(at_end=False)
-            if (again.passed or not self.completion.many()) and self.completion.summary() != seen:
-                seen, again = self.completion.summary(), Deadline.after(MANY_SECONDS)
-                progress(seen)
-            self.completion.wait(min(1.0, deadline.left))
+            if (again.passed or not self.completion.many()) and self.completion.summary() != summary:
+                summary, again = self.completion.summary(), Deadline.after(MANY_SECONDS)
+                progress(summary)
+            self.completion.wait(min(1.0, deadline.remaining))
             if self.completion.many():  # Each change of a pod triggers a check, and a check visits all pods.
                 time.sleep(PAUSE_SECONDS)
         self._take_size(progress)
         if not self._rendezvous.reason():  # The rendezvous monitor has already inspected the containers.
-            self._look_inside()
+            self._inspect_late()
         self._ask_why(at_end=True)
         progress(f"over: {reason}")
 
@@ -197,27 +197,27 @@ class LaunchObserver:
             if record.user and refusals.by_rule(record.message or ""):
                 self.completion.hopeless.add(self._doubted)
 
-    def _look_inside(self) -> None:
+    def _inspect_late(self) -> None:
         """Inspect the containers that have not ended, because a process in them might hang. Do this once."""
         if not self._looked:
             self._looked = True
-            self._look(at_end=True)
+            self._inspect(at_end=True)
 
-    def _look(self, at_end: bool) -> None:
-        gone = self.completion.out_of_reach()
+    def _inspect(self, at_end: bool) -> None:
+        unreachable = self.completion.out_of_reach()
         pods = [
             pod
             for pod in self.completion.running()
             if pod["status"].get("phase") == "Running"
-            and pod["metadata"]["name"] not in gone
+            and pod["metadata"]["name"] not in unreachable
             and pod["metadata"]["uid"] not in self.completion.exits
         ]
-        for snapshot in inside.look(self._kube, pods, network=False):
+        for snapshot in inside.inspect_pods(self._kube, pods, network=False):
             self._writer.inspection(snapshot.model_copy(update={"at_end": at_end}))
 
     def _over(self) -> str | None:
         """Return one sentence on why the launch is over, or None if it is not over."""
-        if self._told is not None and self._told.passed:
+        if self._end_deadline is not None and self._end_deadline.passed:
             return f"one pod reported the result of all, and {TELL_SECONDS:.0f} s later others still run"
         return self.completion.reason() or self._rendezvous.reason()
 
@@ -255,8 +255,8 @@ class LaunchObserver:
 
     def finish(self) -> None:
         """Read the logs to their end if possible, and write the ground truth that they contain."""
-        lost = self.completion.out_of_reach()
-        self._logs.finish(0 if self._heartbeat.silent else LOG_SECONDS, lost)
+        unreachable = self.completion.out_of_reach()
+        self._logs.finish(0 if self._heartbeat.silent else LOG_SECONDS, unreachable)
         self.stop()
         for suffix, by_rank in (("", self._truth.result()), (".outside", self._truth.outside())):
             for rank, lines in by_rank.items():
@@ -285,7 +285,7 @@ class LaunchObserver:
         with suppress(HarnessError):
             self._writer.observe(kind, observation)
 
-    def _seen(self, kind: str, observation: Observation) -> None:
+    def _dispatch(self, kind: str, observation: Observation) -> None:
         self.completion.observe(kind, observation)
         self._rendezvous.observe(kind, observation)
         self._logs.observe(kind, observation)
@@ -310,9 +310,9 @@ class LaunchObserver:
         if PROCESS_MARK in text:
             for line in text.splitlines():
                 self._process(life, line)
-        for mark, taken in ((frames.MARK, self._checked), (emit.MARK, self._accepted)):
+        for mark, record in ((frames.MARK, self._checked), (emit.MARK, self._accepted)):
             for line in text.splitlines() if mark in text else ():
-                self._framed(life.pod, line, mark, taken)
+                self._framed(life.pod, line, mark, record)
 
     def _process(self, life: Life, line: str) -> None:
         """Record the events of processes in a line. Skip events that were already recorded."""
@@ -324,27 +324,27 @@ class LaunchObserver:
                     self.completion.recorded(event)
                     self._writer.process(event)
 
-    def _framed(self, pod: str, line: str, mark: str, taken: Callable[[str, str, Any], None]) -> None:
+    def _framed(self, pod: str, line: str, mark: str, record: Callable[[str, str, Any], None]) -> None:
         """Collect a line of a document in frames. Record the document when it is complete and valid."""
         new = frames.Collector(self._writer.current.nonce, mark)
         document = self._collectors.setdefault((pod, mark), new).feed(line)
         if document is not None:
             with suppress(HarnessError, ValidationError):
-                taken(line.partition(" ")[0], pod, document)
+                record(line.partition(" ")[0], pod, document)
 
     def _checked(self, at: str, pod: str, document: Any) -> None:
         """Record a diagnosis that netcheck printed."""
         diagnosis = NetcheckDiagnosis.model_validate(document)
         self._writer.netcheck(NetcheckRecord(at=at, pod=pod, diagnosis=diagnosis))
-        if diagnosis.whole and self._launch.netcheck == "alone" and self._told is None:
-            self._told = Deadline.after(TELL_SECONDS)
+        if diagnosis.whole and self._launch.netcheck == "alone" and self._end_deadline is None:
+            self._end_deadline = Deadline.after(TELL_SECONDS)
 
     def _accepted(self, at: str, pod: str, document: Any) -> None:
         """Record a result of an acceptance test, or a pod's final report."""
         record = AcceptanceRecord.model_validate({**document, "at": at, "pod": pod})
         self._writer.acceptance(record)
         if record.report and record.report.kind == "ddp" and self._launch.acceptance == "ddp":
-            self._told = self._told or Deadline.after(TELL_SECONDS)
+            self._end_deadline = self._end_deadline or Deadline.after(TELL_SECONDS)
 
     def _exited(self, life: Life, line: str) -> None:
         """Record the exit code of a command whose container is kept alive."""

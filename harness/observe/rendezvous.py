@@ -67,17 +67,17 @@ class RendezvousMonitor:
         If the deadline has just passed, this call inspects the containers, which takes some seconds.
         """
         if self._next is not None and self._clock.monotonic() >= self._next and (pods := self._due()):
-            self._judge(inside.look(self._kube, pods))
+            self._judge(inside.inspect_pods(self._kube, pods))
         return self._reason
 
-    def _judge(self, seen: list[RendezvousSnapshot]) -> None:
+    def _judge(self, snapshots: list[RendezvousSnapshot]) -> None:
         """Evaluate the snapshots. If a torchrun agent is busy, it is still starting, so inspect it later."""
-        waiting = torchrun_processes.without_ranks(seen)
+        waiting = torchrun_processes.without_ranks(snapshots)
         if any(waiting.values()) and not self._past(PATIENCE * self._seconds):
             self._next = self._clock.monotonic() + AGAIN_SECONDS
             return
         self._next = None
-        for inspection in seen:
+        for inspection in snapshots:
             self._record(inspection)
         if waiting:
             where = ", ".join(waiting)

@@ -67,7 +67,7 @@ class Watcher:
         """Wait until the objects of every kind were listed once. From then on, all changes are recorded."""
         deadline = Deadline.after(seconds)
         for name, once in self._listed.items():
-            if not once.wait(deadline.left):
+            if not once.wait(deadline.remaining):
                 self._on_gap(f"objects/{name}: not listed within {seconds:.0f} s")
 
     def kinds(self) -> list[str]:
@@ -87,14 +87,14 @@ class Watcher:
         self.resume()
 
     def _follow(self, kind: WatchedKind) -> None:
-        known: dict[str, str] = {}
+        versions: dict[str, str] = {}
         version: str | None = None
         while not self._stop.is_set():
             try:
                 if version is None:
-                    version = self._list(kind, known)
+                    version = self._list(kind, versions)
                     self._listed[kind.name].set()
-                version = self._watch(kind, known, version)
+                version = self._watch(kind, versions, version)
             except NOT_SERVED:
                 if not kind.optional:
                     raise
@@ -121,15 +121,15 @@ class Watcher:
         self._on_gap(f"objects/{kind.name}: not watched, {why}")
         self._listed[kind.name].set()
 
-    def _list(self, kind: WatchedKind, known: dict[str, str]) -> str:
+    def _list(self, kind: WatchedKind, versions: dict[str, str]) -> str:
         query = self._query(kind, "List")
         response = listed(self._resource(kind), **query, _request_timeout=20)
         for item in response["items"]:
-            change = "MODIFIED" if item["metadata"]["uid"] in known else "ADDED"
-            self._deliver(kind, change, _whole(kind, item), known)
+            change = "MODIFIED" if item["metadata"]["uid"] in versions else "ADDED"
+            self._deliver(kind, change, _whole(kind, item), versions)
         return str(response["metadata"]["resourceVersion"])
 
-    def _watch(self, kind: WatchedKind, known: dict[str, str], version: str) -> str:
+    def _watch(self, kind: WatchedKind, versions: dict[str, str], version: str) -> str:
         stream = watch.Watch()
         self._watches.append(stream)
         try:
@@ -143,7 +143,7 @@ class Watcher:
                 item = event["raw_object"]
                 version = item["metadata"]["resourceVersion"]
                 if event["type"] in ("ADDED", "MODIFIED", "DELETED"):
-                    self._deliver(kind, event["type"], _whole(kind, item), known)
+                    self._deliver(kind, event["type"], _whole(kind, item), versions)
         finally:
             self._watches.remove(stream)
         return version
@@ -161,11 +161,11 @@ class Watcher:
     def _resource(self, kind: WatchedKind) -> Any:
         return self.kube.resource(kind.api_version, kind.kind)
 
-    def _deliver(self, kind: WatchedKind, change: Any, item: Object, known: dict[str, str]) -> None:
+    def _deliver(self, kind: WatchedKind, change: Any, item: Object, versions: dict[str, str]) -> None:
         uid, version = item["metadata"]["uid"], item["metadata"]["resourceVersion"]
-        if change != "DELETED" and known.get(uid) == version:
+        if change != "DELETED" and versions.get(uid) == version:
             return
-        known[uid] = version
+        versions[uid] = version
         item["metadata"]["managedFields"] = _managers(item)
         observation = Observation(received_at=now(), type=change, object=item)
         self._write(kind.name, observation)

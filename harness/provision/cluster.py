@@ -38,7 +38,7 @@ class Cluster(Protocol):
         """Return whether only this machine launches on the cluster, and so owns its namespaces."""
 
     @property
-    def keeps_namespaces(self) -> bool:
+    def retains_namespaces(self) -> bool:
         """Return whether the namespace of a launch is kept after the launch."""
 
     @property

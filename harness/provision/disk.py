@@ -22,14 +22,14 @@ def largest(settings: Settings) -> list[DiskUse]:
 
     Queries that fail are omitted, because many fail on a full disk.
     """
-    found: list[DiskUse] = []
+    uses: list[DiskUse] = []
     sources: list[Callable[[Settings], Iterator[DiskUse]]] = [_pods, _folders, _docker]
     for source in sources:
         try:
-            found += source(settings)
+            uses += source(settings)
         except Exception:  # noqa: S112 - a failed query must not prevent the verdict
             continue
-    return sorted((use for use in found if use.bytes), key=lambda use: -use.bytes)[:LARGEST]
+    return sorted((use for use in uses if use.bytes), key=lambda use: -use.bytes)[:LARGEST]
 
 
 def _pods(settings: Settings) -> Iterator[DiskUse]:
@@ -49,9 +49,9 @@ def _pods(settings: Settings) -> Iterator[DiskUse]:
 def _folders(settings: Settings) -> Iterator[DiskUse]:
     cache, runs = settings.cache_dir.absolute(), settings.runs_dir.absolute()
     what = f"{cache}, which is built or fetched again when it is needed"
-    yield DiskUse(what=what, bytes=disk_use.taken(cache), command=f"rm -r {shlex.quote(str(cache))}")
+    yield DiskUse(what=what, bytes=disk_use.bytes_used(cache), command=f"rm -r {shlex.quote(str(cache))}")
     prune = f"harness runs --prune last:5 --runs-dir {shlex.quote(str(runs))}"
-    yield DiskUse(what=f"bundles in {runs}", bytes=disk_use.taken(runs), command=prune)
+    yield DiskUse(what=f"bundles in {runs}", bytes=disk_use.bytes_used(runs), command=prune)
 
 
 def _docker(_settings: Settings) -> Iterator[DiskUse]:

@@ -27,7 +27,7 @@ from harness.provision.controllers.readiness import CONTROLLERS
 from harness.provision.images.build import ImageRef
 from harness.provision.images.stack import resolve
 from harness.provision.konduktor import konduktor_version
-from harness.provision.preflight import Asking, Requirement, missing, requirements
+from harness.provision.preflight import JobProperties, Requirement, missing, requirements
 from harness.settings import Settings
 
 HINT = "`harness preflight` shows all requirements, and with --install it installs what is missing"
@@ -55,7 +55,7 @@ class ExistingCluster:
         self.dir = settings.state_dir / "existing" / which
 
     @property
-    def keeps_namespaces(self) -> bool:
+    def retains_namespaces(self) -> bool:
         """Return whether the user wants to keep the namespaces of launches on the cluster."""
         return self.settings.keep_cluster
 
@@ -106,13 +106,13 @@ class ExistingCluster:
             version = _version(kube)
             progress(f"cluster {self.name}: Kubernetes {version}, used as it is")
         with writer.stage("preflight"), reached():
-            found = requirements(kube, self.settings)
-            for requirement in found:
-                progress(f"{requirement.what}: {requirement.seen}")
-            self._refuse_lacks(found)
+            needs = requirements(kube, self.settings)
+            for requirement in needs:
+                progress(f"{requirement.what}: {requirement.state}")
+            self._refuse_lacks(needs)
             prove(kube)
             nodes = queues.schedulable_nodes(kube)
-        controller_versions = {each.what: each.seen for each in found if each.what in ("jobset", "kueue")}
+        controller_versions = {each.what: each.state for each in needs if each.what in ("jobset", "kueue")}
         return Ready(
             cluster=self,
             kube=kube,
@@ -127,16 +127,16 @@ class ExistingCluster:
             use=self.use(),
         )
 
-    def _refuse_lacks(self, found: list[Requirement]) -> None:
+    def _refuse_lacks(self, needs: list[Requirement]) -> None:
         """Raise HarnessError for missing requirements, except for the image, which the job file sets."""
-        lacks = [requirement for requirement in missing(found) if requirement.what != "image"]
+        lacks = [requirement for requirement in missing(needs) if requirement.what != "image"]
         if lacks:
-            told = "; ".join(f"{requirement.what}: {requirement.seen}" for requirement in lacks)
+            text = "; ".join(f"{requirement.what}: {requirement.state}" for requirement in lacks)
             problem = lacks[0].problem
             assert problem is not None
-            raise HarnessError(f"cluster {self.name} lacks: {told}", hint=HINT, cause=problem.cause)
+            raise HarnessError(f"cluster {self.name} lacks: {text}", hint=HINT, cause=problem.cause)
 
-    def look(self, job: Asking | None = None) -> tuple[str, list[Requirement]]:
+    def inspect(self, job: JobProperties | None = None) -> tuple[str, list[Requirement]]:
         """Return the Kubernetes version and the requirements of a launch.
 
         Changes nothing, except for a temporary namespace for the dry run of a pod.

@@ -34,8 +34,8 @@ def environment_dir(settings: Settings, lock: Path = LOCK) -> Path:
     """Return <cache>/konduktor-<hash>, where the hash depends on the lock file and the Python version."""
     if not lock.is_file():
         raise HarnessError(f"{lock} is missing", hint="install the harness again", cause=MISSING)
-    made_of = lock.read_bytes() + sys.implementation.cache_tag.encode()
-    return settings.cache_dir.absolute() / f"konduktor-{hashlib.sha256(made_of).hexdigest()[:12]}"
+    inputs = lock.read_bytes() + sys.implementation.cache_tag.encode()
+    return settings.cache_dir.absolute() / f"konduktor-{hashlib.sha256(inputs).hexdigest()[:12]}"
 
 
 def konduktor_version(lock: Path = LOCK) -> str:
@@ -113,9 +113,9 @@ def _run(*command: str) -> None:
     try:
         run(command, timeout=INSTALL_SECONDS, env=env, cause=MISSING)
     except ToolError as error:
-        said = "\n".join(error.output.strip().splitlines()[-4:])
+        output = "\n".join(error.output.strip().splitlines()[-4:])
         raise HarnessError(
-            f"{_pinned(LOCK)} is not there and could not be installed: {said}",
+            f"{_pinned(LOCK)} is not there and could not be installed: {output}",
             hint="konduktor comes from PyPI: check the package index of pip, then run again",
             cause=MISSING,
         ) from None

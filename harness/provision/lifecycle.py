@@ -53,15 +53,15 @@ class ClusterUse:
             self._leave()
             return
         name, writer = self._cluster.name, self._context.writer
-        left = f"cluster {name} is left: `harness down --cluster-name {name}`"
+        text = f"cluster {name} is left: `harness down --cluster-name {name}`"
         try:
             with writer.stage("delete cluster"):
                 self.leave()
         except KeyboardInterrupt as error:
             writer.update(interrupted=writer.current.interrupted or str(error) or "SIGINT")
-            self._context.progress(left)
+            self._context.progress(text)
         except Exception as error:
-            self._context.progress(f"{left} ({error})")
+            self._context.progress(f"{text} ({error})")
 
     def _leave(self) -> None:
         self._cluster.leave(self._context, self._ready, self._context.nonce)

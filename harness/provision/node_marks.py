@@ -57,20 +57,20 @@ def mark(
     failure. A node that was marked before gets the new verdict, and its annotation still has the state before
     the first mark. Raises HarnessError if a node cannot be changed.
     """
-    done = Marked()
+    marked = Marked()
     for name, verdict in verdicts.items():
         wanted = None if name in doubtful else taint
-        _change(kube, name, partial(marking, verdict=verdict, taint=wanted), done)
-    return done
+        _change(kube, name, partial(marking, verdict=verdict, taint=wanted), marked)
+    return marked
 
 
 def undo(kube: Kube) -> Marked:
     """Restore all marked nodes. Raises HarnessError if a node cannot be changed."""
-    done = Marked()
+    marked = Marked()
     for node in kube.objects("v1", "Node"):
         if BEFORE in mapping(node, "metadata", "annotations"):
-            _change(kube, str(node["metadata"]["name"]), restoring, done)
-    return done
+            _change(kube, str(node["metadata"]["name"]), restoring, marked)
+    return marked
 
 
 def marking(node: Object, verdict: Verdict, *, taint: bool | None) -> Object | None:
@@ -137,34 +137,34 @@ def _patch(node: Object, label: str | None, before: str | None, taints: list[dic
     }
 
 
-def _change(kube: Kube, name: str, wanted: Wanted, done: Marked) -> None:
+def _change(kube: Kube, name: str, wanted: Wanted, marked: Marked) -> None:
     tries = Retrying(
         retry=retry_if_exception_type(ConflictError),
         wait=wait_random_exponential(multiplier=0.05, max=2),
         stop=stop_after_delay(PATIENCE_SECONDS),
     )
     try:
-        tries(_change_once, kube, name, wanted, done)
+        tries(_change_once, kube, name, wanted, marked)
     except RetryError as error:
         raise HarnessError(
             f"node {name} could not be marked: other clients changed it continuously for {PATIENCE_SECONDS} s"
         ) from error
 
 
-def _change_once(kube: Kube, name: str, wanted: Wanted, done: Marked) -> None:
+def _change_once(kube: Kube, name: str, wanted: Wanted, marked: Marked) -> None:
     """Read the node and change it. Raises ConflictError after a concurrent write."""
     node = kube.get("v1", "Node", name)
     if node is None:
-        done.absent.append(name)
+        marked.absent.append(name)
         return
     patch = wanted(node)
     if patch is None:
-        done.unchanged.append(name)
+        marked.unchanged.append(name)
         return
     try:
         merge = "application/merge-patch+json"
         kube.resource("v1", "Node").patch(body=patch, name=name, content_type=merge)
     except NotFoundError:
-        done.absent.append(name)
+        marked.absent.append(name)
     else:
-        done.changed.append(name)
+        marked.changed.append(name)

@@ -11,7 +11,7 @@ from typing import Protocol
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes.objects import items, mapping
-from harness.evidence.kubernetes.unschedulable import by_reason, kept_away
+from harness.evidence.kubernetes.unschedulable import by_reason, exclusions
 from harness.settings import Settings
 
 HINT = (
@@ -50,25 +50,25 @@ def require_node(kube: Kube, workload: Placed, settings: Settings) -> list[str]:
 
     Raises no error for a workload with a queue, because Kueue's ResourceFlavors can add tolerations.
     """
-    found = _obstacles(kube, workload, settings)
-    if workload.queue is None and found and all(found.values()):
+    obstacles = _obstacles(kube, workload, settings)
+    if workload.queue is None and obstacles and all(obstacles.values()):
         raise HarnessError(
-            f"no node takes a pod of {workload.kind} {workload.name}: {by_reason(found.items())}",
+            f"no node takes a pod of {workload.kind} {workload.name}: {by_reason(obstacles.items())}",
             hint=HINT,
             cause="scheduling.unschedulable",
         )
-    return _without_obstacles(found)
+    return _without_obstacles(obstacles)
 
 
-def _without_obstacles(found: dict[str, list[str]]) -> list[str]:
-    return [name for name, reasons in found.items() if not reasons]
+def _without_obstacles(obstacles: dict[str, list[str]]) -> list[str]:
+    return [name for name, reasons in obstacles.items() if not reasons]
 
 
 def _obstacles(kube: Kube, workload: Placed, settings: Settings) -> dict[str, list[str]]:
     pod = workload.placed(settings)
     daemon = workload.kind == "DaemonSet"
     return {
-        str(node["metadata"]["name"]): [*kept_away(pod, node), *([] if daemon else _closed(node))]
+        str(node["metadata"]["name"]): [*exclusions(pod, node), *([] if daemon else _closed(node))]
         for node in kube.objects("v1", "Node")
     }
 

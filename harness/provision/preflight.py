@@ -14,7 +14,7 @@ from harness.core.causes import Controller
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.evidence.kubernetes.node_images import other_tags
-from harness.evidence.kubernetes.unschedulable import by_reason, kept_away
+from harness.evidence.kubernetes.unschedulable import by_reason, exclusions
 from harness.provision import pod_rules
 from harness.provision.controllers import queues
 from harness.provision.controllers import tracker as embedded
@@ -47,7 +47,7 @@ They are cluster-wide, because each launch has its own namespace.
 """
 
 
-class Asking(Placed, Protocol):
+class JobProperties(Placed, Protocol):
     """The properties of a job file that determine its requirements on a cluster."""
 
     @property
@@ -55,7 +55,7 @@ class Asking(Placed, Protocol):
         """Return the image of the ranks."""
 
     @property
-    def takes_ours(self) -> bool:
+    def uses_worker_image(self) -> bool:
         """Return whether `image` is a placeholder for the worker image that the harness builds."""
 
     @property
@@ -72,7 +72,7 @@ class Requirement:
     """A requirement of a launch, with the state found on the cluster."""
 
     what: str
-    seen: str
+    state: str
     problem: HarnessError | None = None
 
     @property
@@ -81,7 +81,7 @@ class Requirement:
 
 
 def requirements(
-    kube: Kube, settings: Settings, job: Asking | None = None, *, pods: bool = False
+    kube: Kube, settings: Settings, job: JobProperties | None = None, *, pods: bool = False
 ) -> list[Requirement]:
     """Check all requirements of a launch, and return them in the order in which a launch needs them.
 
@@ -89,7 +89,7 @@ def requirements(
     namespace checks the cluster's admission rules. A check without permission is reported as a problem and
     raises no error.
     """
-    looks: list[tuple[str, Callable[[], str]]] = [
+    tests: list[tuple[str, Callable[[], str]]] = [
         ("nodes", lambda: _nodes(kube, settings, job)),
         ("permissions", lambda: _rights(kube)),
         *((name, _controller(kube, name)) for name in CONTROLLERS),
@@ -100,12 +100,12 @@ def requirements(
         *([("pods", lambda: _pods(kube, settings, job))] if pods else []),
         ("storage", lambda: "no volume is needed: evidence is kept on this machine"),
     ]
-    return [_looked(what, look) for what, look in looks]
+    return [_tested(what, test) for what, test in tests]
 
 
-def _looked(what: str, look: Callable[[], str]) -> Requirement:
+def _tested(what: str, test: Callable[[], str]) -> Requirement:
     try:
-        return Requirement(what, look())
+        return Requirement(what, test())
     except HarnessError as error:
         return Requirement(what, error.message, error)
     except NOT_SERVED as error:
@@ -115,11 +115,11 @@ def _looked(what: str, look: Callable[[], str]) -> Requirement:
     except ApiException as error:
         if error.status not in (401, 403):
             raise
-        seen = f"may not be looked at: HTTP {error.status}"
-        return Requirement(what, seen, HarnessError(seen, hint="ask for the permission", cause=FORBIDDEN))
+        text = f"may not be looked at: HTTP {error.status}"
+        return Requirement(what, text, HarnessError(text, hint="ask for the permission", cause=FORBIDDEN))
 
 
-def _nodes(kube: Kube, settings: Settings, job: Asking | None) -> str:
+def _nodes(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     ready = kube.ready_nodes()
     open_ = [node for node in ready if not node["spec"].get("unschedulable")]
     if not open_:
@@ -130,7 +130,7 @@ def _nodes(kube: Kube, settings: Settings, job: Asking | None) -> str:
         )
     if job is not None:
         return f"{len(require_node(kube, job, settings))} take pods of this job"
-    tainted = {str(node["metadata"]["name"]): kept_away({}, node) for node in open_ if kept_away({}, node)}
+    tainted = {str(node["metadata"]["name"]): exclusions({}, node) for node in open_ if exclusions({}, node)}
     free = f"{len(open_) - len(tainted)} take pods"
     return f"{free}; with a toleration also others: {by_reason(tainted.items())}" if tainted else free
 
@@ -148,16 +148,16 @@ def _rights(kube: Kube) -> str:
 
 def _may(kube: Kube, group: str, resource: str, verb: str) -> bool:
     name, _, part = resource.partition("/")
-    asked = client.V1ResourceAttributes(group=group, resource=name, subresource=part or None, verb=verb)
+    attributes = client.V1ResourceAttributes(group=group, resource=name, subresource=part or None, verb=verb)
     review = client.V1SelfSubjectAccessReview(
-        spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=asked)
+        spec=client.V1SelfSubjectAccessReviewSpec(resource_attributes=attributes)
     )
     answer = client.AuthorizationV1Api(kube.api).create_self_subject_access_review(review)
     return bool(answer.status.allowed)
 
 
 def _controller(kube: Kube, name: Controller) -> Callable[[], str]:
-    def look() -> str:
+    def state() -> str:
         try:
             require_ready(kube, name)
         except HarnessError as problem:
@@ -170,10 +170,10 @@ def _controller(kube: Kube, name: Controller) -> Callable[[], str]:
         ]
         return ", ".join(sorted(set(images)))
 
-    return look
+    return state
 
 
-def _queue(kube: Kube, settings: Settings, job: Asking | None) -> str:
+def _queue(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     queues.admits(kube, settings.cluster_queue)
     if job and job.queue:
         queues.manages(kube, job.kind)
@@ -200,7 +200,7 @@ def _tracker(kube: Kube, settings: Settings) -> str:
     return f"embedded, serves in {embedded.NAMESPACE}"
 
 
-def _image(kube: Kube, settings: Settings, job: Asking | None) -> str:
+def _image(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     pull_secret(kube, settings)
     try:
         wanted = image(job, settings.worker_image)
@@ -220,22 +220,22 @@ def pull_secret(kube: Kube, settings: Settings) -> Object | None:
     if settings.image_pull_secret is None:
         return None
     namespace, _, name = settings.image_pull_secret.partition("/")
-    found = kube.get("v1", "Secret", name, namespace)
-    if found is None:
+    secret = kube.get("v1", "Secret", name, namespace)
+    if secret is None:
         raise HarnessError(
             f"there is no Secret {settings.image_pull_secret}",
             hint="HARNESS_IMAGE_PULL_SECRET=NAMESPACE/NAME",
             cause="image.pull_failed",
         )
-    return found
+    return secret
 
 
-def image(job: Asking | None, worker: str | None) -> str:
+def image(job: JobProperties | None, worker: str | None) -> str:
     """Return the job's own image, or `worker` if the job uses the harness's worker image.
 
     Raises HarnessError (cause image.not_found) if `worker` is needed but is not set.
     """
-    wanted = job.image if job and not job.takes_ours else worker
+    wanted = job.image if job and not job.uses_worker_image else worker
     if not wanted:
         raise HarnessError(
             "the worker image was built on this machine, and no node of this cluster has it",
@@ -245,7 +245,7 @@ def image(job: Asking | None, worker: str | None) -> str:
     return wanted
 
 
-def _devices(kube: Kube, job: Asking | None) -> str:
+def _devices(kube: Kube, job: JobProperties | None) -> str:
     wanted = [name for name in (job.resources if job else []) if "/" in name]
     nodes = kube.objects("v1", "Node")
     have = {name: sum(int(n["status"]["allocatable"].get(name, 0)) for n in nodes) for name in wanted}
@@ -259,7 +259,7 @@ def _devices(kube: Kube, job: Asking | None) -> str:
     return ", ".join(f"{name}: {count}" for name, count in have.items()) or "none asked for"
 
 
-def _pods(kube: Kube, settings: Settings, job: Asking | None) -> str:
+def _pods(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     spec: Object = copy.deepcopy(job.pod_spec) if job else {"containers": [{"name": "rank"}]}
     for container in spec["containers"][:1]:
         container["image"] = image(job, settings.worker_image) if _named(job, settings) else LOCAL_IMAGE
@@ -267,9 +267,9 @@ def _pods(kube: Kube, settings: Settings, job: Asking | None) -> str:
     return pod_rules.admitted(kube, spec)
 
 
-def _named(job: Asking | None, settings: Settings) -> bool:
-    return bool(settings.worker_image) or (job is not None and not job.takes_ours)
+def _named(job: JobProperties | None, settings: Settings) -> bool:
+    return bool(settings.worker_image) or (job is not None and not job.uses_worker_image)
 
 
-def missing(found: list[Requirement]) -> Iterator[Requirement]:
-    return (requirement for requirement in found if requirement.problem is not None)
+def missing(needs: list[Requirement]) -> Iterator[Requirement]:
+    return (requirement for requirement in needs if requirement.problem is not None)

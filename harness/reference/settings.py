@@ -40,7 +40,7 @@ def markdown() -> str:
             ", ".join(map(code, variables(name, field))),
             _type(field),
             _default(field),
-            _said(field),
+            _description(field),
         )
         for name, field in Settings.model_fields.items()
     ]
@@ -74,7 +74,7 @@ def _default(field: FieldInfo) -> str:
     return code(str(default).lower() if isinstance(default, bool) else str(default))
 
 
-def _said(field: FieldInfo) -> str:
+def _description(field: FieldInfo) -> str:
     said = field.description or ""
     if typing.get_origin(field.annotation) is not typing.Literal:
         return said

@@ -45,7 +45,7 @@ def finish(context: RecordedContext) -> Outcome:
     verdict = _redacted(judge(bundle), writer.redactor)
     writer.verdict(verdict)
     missing = _beside(context, bundle, verdict)
-    writer.done()
+    writer.release()
     return Outcome(verdict, writer.path, None if REPORT in missing else writer.path / REPORT)
 
 

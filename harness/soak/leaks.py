@@ -42,14 +42,14 @@ class Allowed(BaseModel):
     """
 
 
-def explained(launches: int, parallel: int, kept_namespaces: int) -> Allowed:
+def explained(launches: int, parallel: int, namespaces: int) -> Allowed:
     """Return the growth that the given number of launches explains."""
     disk = 256 * MIB + launches * 2 * MIB
     return Allowed(
         more={
             "launch namespaces": (
-                kept_namespaces + parallel,
-                f"the newest {kept_namespaces}, and those of the last launches",
+                namespaces + parallel,
+                f"the newest {namespaces}, and those of the last launches",
             )
         },
         bytes={

@@ -78,7 +78,7 @@ def supervised(command: Sequence[str], root: str, control: str, *, start_seconds
     return [*_carried(SUPERVISOR), root, control, f"{start_seconds:g}", *command]
 
 
-def kept(folder: str, holder: str, root: str, control: str, ready: str, seconds: float) -> list[str]:
+def init_command(folder: str, holder: str, root: str, control: str, ready: str, seconds: float) -> list[str]:
     """Return the command that waits for a pod's first tree.
 
     The tree comes from the mounted Secrets in `folder`, from the pod at `holder` (HOST:PORT, or an empty
@@ -88,7 +88,7 @@ def kept(folder: str, holder: str, root: str, control: str, ready: str, seconds:
     return [*_carried(KEPT), folder, holder, root, control, ready, f"{seconds:g}"]
 
 
-def held(folder: str, root: str, ready: str, port: int) -> list[str]:
+def holder_command(folder: str, root: str, ready: str, port: int) -> list[str]:
     """Return the command of the pod that stores a job's code and serves it on `port`."""
     return [*_carried(HOLDER), folder, root, ready, str(port)]
 

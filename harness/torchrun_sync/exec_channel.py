@@ -45,7 +45,7 @@ class ExecChannel:
 
     def send(self, data: bytes, deadline: Deadline) -> None:
         try:
-            self._socket.settimeout(max(deadline.left, 0.001))
+            self._socket.settimeout(max(deadline.remaining, 0.001))
             self._socket.send_binary(bytes([STDIN]) + data)
         except (WebSocketException, OSError) as error:
             raise self._cut(error) from None
@@ -53,7 +53,7 @@ class ExecChannel:
     def receive(self, deadline: Deadline) -> bytes:
         while True:
             try:
-                self._socket.settimeout(max(deadline.left, 0.001))
+                self._socket.settimeout(max(deadline.remaining, 0.001))
                 _, data = self._socket.recv_data()
             except (WebSocketException, OSError) as error:
                 raise self._cut(error) from None
@@ -118,7 +118,7 @@ def _socket(
     url = get_websocket_url(f"{kube.configuration.host}{path}", query)
     headers: dict[str, str] = {}
     kube.api.update_params_for_auth(headers, [], ["BearerToken"], path, "GET", None)
-    options: dict[str, Any] = {"header": headers, "subprotocols": PROTOCOLS, "timeout": deadline.left}
+    options: dict[str, Any] = {"header": headers, "subprotocols": PROTOCOLS, "timeout": deadline.remaining}
     if kube.configuration.proxy or kube.configuration.proxy_headers:
         options = websocket_proxycare(options, kube.configuration, url, headers)
     socket = WebSocket(sslopt=_tls(kube.configuration), skip_utf8_validation=True)

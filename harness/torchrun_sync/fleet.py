@@ -55,7 +55,7 @@ class Fleet:
         self,
         pods: Mapping[str, Open],
         limits: Limits | None = None,
-        tell: Progress = lambda _: None,
+        progress: Progress = lambda _: None,
         ready: str = "",
     ) -> None:
         """Create a sender for each pod.
@@ -63,7 +63,7 @@ class Fleet:
         The argument `ready` is the text that init containers wait for. The default is the tree's digest.
         """
         self._senders = {name: Sender(name, pods[name], limits or Limits()) for name in sorted(pods)}
-        self._tell, self._ready = tell, ready
+        self._progress, self._ready = progress, ready
 
     def __enter__(self) -> Fleet:
         return self
@@ -123,12 +123,12 @@ class Fleet:
         """Stage the same tree in each store. If a file changes during the scan, scan the folder again."""
         changed = ""
         for _ in range(LOOKS):
-            tree = walker.look()
+            tree = walker.scan()
             try:
                 staged = self._each(_writers(states, tree.digest), partial(Sender.send, tree=tree))
             except Changed as change:
                 changed = change.path
-                self._tell(f"{changed} was written to while it was read: scanning the folder again")
+                self._progress(f"{changed} was written to while it was read: scanning the folder again")
                 continue
             if wrong := {name: digest for name, digest in staged.items() if digest != tree.digest}:
                 raise PodRefused(f"expected the tree {tree.digest} in every pod, found {wrong}")

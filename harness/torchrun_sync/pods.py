@@ -68,13 +68,13 @@ def wait(
         if why := over():
             raise UsageError(f"no pod to sync into: {why}")
         ready = [each for each in map(target, pods.values()) if each]
-        return None if len(ready) == count else f"{len(ready)} of {count} pods run: {_seen(pods)}"
+        return None if len(ready) == count else f"{len(ready)} of {count} pods run: {_phases(pods)}"
 
     awaited = f"{count} pods that take code"
     pods = kube.wait(awaited, "v1", "Pod", done, seconds=seconds, namespace=namespace, selector=selector)
     return [each for each in map(target, pods.values()) if each]
 
 
-def _seen(pods: Mapping[str, Object]) -> str:
+def _phases(pods: Mapping[str, Object]) -> str:
     phases = {name: (pod.get("status") or {}).get("phase") for name, pod in pods.items()}
     return ", ".join(f"{name} {phase}" for name, phase in phases.items()) or "none"

@@ -150,9 +150,9 @@ class Sender:
             raise PodRefused(f"{self.name}: the receiver of another session responded: {response}")
         return State(**response)
 
-    def _ask(self, kind: str, awaited: str, seconds: float, asked: Any = None) -> dict[str, Any]:
+    def _ask(self, kind: str, awaited: str, seconds: float, message: Any = None) -> dict[str, Any]:
         deadline = Deadline.after(seconds)
-        self._connected().send(pack(kind, json.dumps(asked or {}).encode()), deadline)
+        self._connected().send(pack(kind, json.dumps(message or {}).encode()), deadline)
         while True:
             received, response = self._take(deadline, f"{awaited!r} after {kind!r}")
             if received == awaited:

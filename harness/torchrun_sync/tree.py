@@ -59,7 +59,7 @@ class Walker:
             problem = "is a file" if self.top.exists() else "does not exist"
             raise UsageError(f"expected a folder to sync, but {self.top} {problem}", hint="--dir FOLDER")
 
-    def look(self) -> Tree:
+    def scan(self) -> Tree:
         """Return the tree. Raises UsageError for a link that leads out of it, or for an unreadable file."""
         entries: list[Entry] = []
         skipped: list[str] = []

@@ -40,7 +40,7 @@ class PipeChannel:
 
     def _write(self, left: memoryview, deadline: Deadline) -> None:
         while left:
-            if not select.select([], [self._in], [], deadline.left)[1]:
+            if not select.select([], [self._in], [], deadline.remaining)[1]:
                 raise Cut("nothing moved before the deadline")
             try:
                 done = os.write(self._in, left[:65536])
@@ -50,7 +50,7 @@ class PipeChannel:
             left = left[done:]
 
     def receive(self, deadline: Deadline) -> bytes:
-        if not select.select([self._out], [], [], deadline.left)[0]:
+        if not select.select([self._out], [], [], deadline.remaining)[0]:
             raise Cut("nothing moved before the deadline")
         if not (piece := os.read(self._out, 65536)):
             raise Cut("the receiver has ended")

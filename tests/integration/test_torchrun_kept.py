@@ -32,7 +32,7 @@ LIMIT = 1 << 30
 
 def keep(folder: Path, top: Path, generation: int = 1, size: int = 100_000) -> None:
     """Put the parts of a folder's code where pods see them."""
-    whole = pack(Walker(top).look(), generation, LIMIT)
+    whole = pack(Walker(top).scan(), generation, LIMIT)
     assert whole is not None
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
@@ -42,7 +42,7 @@ def keep(folder: Path, top: Path, generation: int = 1, size: int = 100_000) -> N
 
 def waiting(folder: Path, to: Pod, seconds: float = 20, holder: str = "") -> subprocess.Popen[str]:
     """Start the program that waits for the code in a pod, as the controller's init container does."""
-    command = bundle.kept(str(folder), holder, str(to.root), str(to.control), READY, seconds)
+    command = bundle.init_command(str(folder), holder, str(to.root), str(to.control), READY, seconds)
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -63,7 +63,7 @@ def test_a_new_pod_has_the_code_without_a_client(here: Path, to: Pod, tmp_path: 
     code, said = ended(waiting(tmp_path / "kept", to))
     assert code == 0, said
     assert seen(to.mount) == seen(here)
-    assert Walker(here).look().digest[:12] in said
+    assert Walker(here).scan().digest[:12] in said
     with fleet([to]) as job:
         done = job.sync(Walker(here))
     assert (done.files, done.generation, done.restarted) == (0, 7, 0)
@@ -150,14 +150,14 @@ def test_pods_of_one_volume_bring_it_once(here: Path, to: Pod, tmp_path: Path) -
 
 
 def test_a_file_that_changes_is_noticed(here: Path) -> None:
-    tree = Walker(here).look()
+    tree = Walker(here).scan()
     (here / "train.py").write_text("print('now')\n")
     with pytest.raises(Changed, match=r"train\.py|twin\.py"):
         pack(tree, 1, LIMIT)
 
 
 def test_more_than_the_limit_is_no_whole(here: Path) -> None:
-    assert pack(Walker(here).look(), 1, 1 << 20) is None
+    assert pack(Walker(here).scan(), 1, 1 << 20) is None
 
 
 @settings(max_examples=30)
@@ -167,7 +167,7 @@ def test_any_tree_comes_as_it_is(inside: dict[str, tuple[object, ...]], size: in
     with tempfile.TemporaryDirectory() as folder:
         top, mount = Path(folder) / "here", Path(folder) / "there"
         _write(top, inside)
-        tree = Walker(top).look()
+        tree = Walker(top).scan()
         whole = pack(tree, 1, LIMIT)
         assert whole is not None
         parts = Path(folder) / "kept"
@@ -187,10 +187,10 @@ def test_a_pod_that_holds_it_serves_it(here: Path, to: Pod, tmp_path: Path, unus
     later. One that asks before it is there waits; who does not know the digest gets nothing.
     """
     holder = pod(tmp_path / "holder")
-    command = bundle.held(str(tmp_path / "none"), str(holder.root), READY, unused_tcp_port)
+    command = bundle.holder_command(str(tmp_path / "none"), str(holder.root), READY, unused_tcp_port)
     holding = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
     try:
-        words = bundle.kept(
+        words = bundle.init_command(
             str(tmp_path / "none"), f"127.0.0.1:{unused_tcp_port}", str(to.root), str(to.control), READY, 30
         )
         early = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

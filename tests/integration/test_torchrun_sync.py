@@ -209,7 +209,7 @@ class Silent:
     def receive(self, deadline: Deadline) -> bytes:
         left, right = socket.socketpair()
         with left, right:
-            left.settimeout(deadline.left)
+            left.settimeout(deadline.remaining)
             try:
                 return left.recv(1)
             except TimeoutError:
@@ -253,8 +253,8 @@ def test_a_file_changed_during_reading_is_scanned_again(here: Path, pods: list[P
     class Changing(Walker):
         looks = 0
 
-        def look(self):  # type: ignore[no-untyped-def]
-            tree = super().look()
+        def scan(self):  # type: ignore[no-untyped-def]
+            tree = super().scan()
             self.looks += 1
             if self.looks <= 2:
                 (here / "big.bin").write_bytes(os.urandom((3 << 20) - self.looks))
@@ -271,8 +271,8 @@ def test_a_file_that_always_changes_is_named(here: Path, pods: list[Pod]) -> Non
     """Contract: a log that is written all the time ends the sync with its name, and nothing is switched."""
 
     class Changing(Walker):
-        def look(self):  # type: ignore[no-untyped-def]
-            tree = super().look()
+        def scan(self):  # type: ignore[no-untyped-def]
+            tree = super().scan()
             (here / "big.bin").write_bytes(os.urandom(3 << 20))
             return tree
 
@@ -297,7 +297,7 @@ def test_two_syncs_do_not_write_at_once(here: Path, pods: list[Pod]) -> None:
     """Contract: of two people who sync into one job, the second one is told."""
     with fleet(pods[:1]) as other, fleet(pods[:1], replace(QUICK, lock=0.2)) as job:
         sender = other._senders["pod-0"]
-        sender.send(Walker(here).look())
+        sender.send(Walker(here).scan())
         with pytest.raises(PodRefused, match="another sync writes"):
             job.sync(Walker(here))
 
@@ -374,7 +374,7 @@ def test_links_out_of_the_tree_are_refused_with_advice(here: Path) -> None:
     """Contract: the user is told which link, and where it can be ignored."""
     (here / "data").symlink_to("/mnt/data")
     with pytest.raises(UsageError, match="data → /mnt/data") as refused:
-        Walker(here).look()
+        Walker(here).scan()
     assert ".torchrunignore" in refused.value.hint
 
 
@@ -416,7 +416,7 @@ def test_any_tree_comes_as_it_is_after_any_other(versions: list[dict[str, tuple[
                 shutil.rmtree(top, ignore_errors=True)
                 _write(top, version)
                 walker = Walker(top)
-                contents = set(walker.look().by_digest())
+                contents = set(walker.scan().by_digest())
                 done = job.sync(walker)
                 assert seen(to.mount) == seen(top)
                 assert done.files == len(contents - had)

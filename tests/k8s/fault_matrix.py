@@ -58,7 +58,7 @@ def started(
     **controls: Any,
 ) -> Iterator[Matrix]:
     """Start the faults of the module's selected tests, all at once. `controls` are those of Matrix."""
-    commands.undo_left(RunContext(settings=settings, progress=progress))
+    commands.undo_leftovers(RunContext(settings=settings, progress=progress))
     items = [item for item in request.session.items if item.path == request.path]
     names = [item.callspec.params["name"] for item in items if hasattr(item, "callspec")]
     known = catalogue()

@@ -12,14 +12,14 @@ from harness.faults.catalogue_run import CONTROL, Matrix
 from harness.faults.fault import Job
 from harness.fixtures.plugin import Launch
 from harness.launch.workloads import acceptance
-from harness.launch.workloads.acceptance import Asked
+from harness.launch.workloads.acceptance import AcceptanceSpec
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 
 pytestmark = pytest.mark.acceptance
 FAULTS = faults_of("acceptance")
 HEALTHY = CONTROL.model_copy(update={"job": Job(manifest="accept-ddp")})
-CPU = Asked(device="cpu")
+CPU = AcceptanceSpec(device="cpu")
 WAIT_SECONDS = 400.0
 
 

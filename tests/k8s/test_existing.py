@@ -53,7 +53,7 @@ def test_a_launch_leaves_nothing_there(cluster: Ready, theirs: Settings, job: Jo
 def test_what_is_missing_is_named_and_nothing_is_made(theirs: Settings, job: JobFile) -> None:
     """A queue that does not exist and an image that was built here are both named."""
     changed = theirs.model_copy(update={"cluster_queue": "nowhere", "worker_image": None})
-    _, found = ExistingCluster(changed).look(KonduktorWorkload(job))
+    _, found = ExistingCluster(changed).inspect(KonduktorWorkload(job))
     assert {need.what for need in found if need.problem} == {"queue", "image"}
     outcome = running.run(job, RunContext(settings=changed, progress=progress))
     assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "queue.cluster_queue_missing")

@@ -14,7 +14,7 @@ from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.io.reader import Bundle
 from harness.launch.workloads import acceptance
-from harness.launch.workloads.acceptance import GPU, Asked
+from harness.launch.workloads.acceptance import GPU, AcceptanceSpec
 from harness.launch.workloads.plain import PlainWorkload
 from harness.provision.cluster import Ready
 from harness.provision.node_marks import LABEL, TAINT, mark, undo
@@ -64,7 +64,7 @@ def test_an_image_without_cuda_takes_no_node_out(
     kind: str, cluster: Ready, gpus: list[str], harness_settings: Settings
 ) -> None:
     """Contract: the verdict is about the image, accuses no rank, and marks no node."""
-    asked = Asked(gpus=2, image=cluster.worker.tag)
+    asked = AcceptanceSpec(gpus=2, image=cluster.worker.tag)
     made = acceptance.nodes(asked) if kind == "nodes" else acceptance.ddp(asked, len(gpus))
     outcome = launched(made, cluster, harness_settings)
     verdict = outcome.verdict
@@ -87,7 +87,7 @@ def test_acceptance_runs_on_nodes_that_it_marked(cluster: Ready, harness_setting
             n for n in kube.objects("v1", "Node") if any(t["key"] == TAINT for t in n["spec"]["taints"])
         ]
         assert len(tainted) == len(names)
-        outcome = launched(acceptance.ddp(Asked(device="cpu"), 2), cluster, harness_settings)
+        outcome = launched(acceptance.ddp(AcceptanceSpec(device="cpu"), 2), cluster, harness_settings)
         assert outcome.verdict.verdict == "PASS", outcome.verdict.explanation
     finally:
         undo(kube)
@@ -102,14 +102,16 @@ def test_who_holds_the_gpus_is_named(cluster: Ready, gpus: list[str], harness_se
     metadata = {"name": "holder", "namespace": "default"}
     kube.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
     try:
-        workload = acceptance.nodes(Asked(device="cpu", image=image))  # it asks for GPUs, and tests CPUs
+        workload = acceptance.nodes(
+            AcceptanceSpec(device="cpu", image=image)
+        )  # it asks for GPUs, and tests CPUs
         workload.document["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] = {GPU: 2}
         outcome = launched(workload, cluster, harness_settings)
         assert outcome.verdict.cause == "scheduling.devices_held", outcome.verdict.explanation
         assert "efault/holder holds 2 of 2" in outcome.verdict.explanation
         holders = [one for _, one in Bundle.open(outcome.bundle).device_holders()]
         assert [(one.namespace, one.pod, one.node) for one in holders] == [("default", "holder", held)]
-        made = acceptance.ddp(Asked(gpus=2, image=image), len(gpus))
+        made = acceptance.ddp(AcceptanceSpec(gpus=2, image=image), len(gpus))
         verdict = launched(made, cluster, harness_settings).verdict
         assert verdict.cause == "scheduling.devices_held", verdict.explanation
         assert "efault/holder holds 2 of 2" in verdict.explanation

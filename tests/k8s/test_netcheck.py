@@ -21,7 +21,7 @@ from harness.core.kubernetes import Kube, Object
 from harness.evidence.io.reader import Bundle
 from harness.evidence.kubernetes.objects import COMPLETION_INDEX
 from harness.fixtures.plugin import Launch
-from harness.judge.cluster.netcheck import best, said
+from harness.judge.cluster.netcheck import best, diagnoses
 from harness.judge.context import Facts
 from harness.launch.names import NONCE_LABEL
 from harness.launch.workloads.loader import of_manifest
@@ -56,7 +56,7 @@ def in_rank(rank: int, words: str) -> NetcheckJob:
 
 def seconds_to_a_cause(bundle: Path) -> float:
     """Return how long netcheck took until it had its verdict, by its own clock."""
-    first = best(said(Facts(Bundle.open(bundle)).case).values())
+    first = best(diagnoses(Facts(Bundle.open(bundle)).case).values())
     assert first is not None
     return first.diagnosis.seconds
 

@@ -15,7 +15,7 @@ from harness.context import RunContext
 from harness.core.kubernetes import Object, condition
 from harness.launch.workload_file import load
 from harness.launch.workloads import acceptance
-from harness.launch.workloads.acceptance import GPU, Asked
+from harness.launch.workloads.acceptance import GPU, AcceptanceSpec
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 
@@ -68,7 +68,7 @@ def restarts(pods: dict[str, Object]) -> set[int]:
 
 def test_each_node_keeps_its_report(cluster: Ready, namespace: str, kubectl: Kubectl, tmp_path: Path) -> None:
     """Contract: Ready says that the tests passed, and each report can be copied from a pod that stays."""
-    made = acceptance.nodes(Asked(device="cpu", image=cluster.worker.tag))
+    made = acceptance.nodes(AcceptanceSpec(device="cpu", image=cluster.worker.tag))
     kubectl("apply", "-f", "-", stdin=acceptance.manifests(made))
     pods = ended(cluster, namespace, len(cluster.kube.objects("v1", "Node")), ready=True)
     for name, pod in pods.items():
@@ -84,7 +84,7 @@ def test_the_collectives_keep_their_report(
     cluster: Ready, namespace: str, kubectl: Kubectl, harness_settings: Settings, tmp_path: Path
 ) -> None:
     """Contract: the first pod has the report; the same file is a launch of the harness, which ends."""
-    text = acceptance.manifests(acceptance.ddp(Asked(device="cpu", image=cluster.worker.tag), 2))
+    text = acceptance.manifests(acceptance.ddp(AcceptanceSpec(device="cpu", image=cluster.worker.tag), 2))
     kubectl("apply", "-f", "-", stdin=text)
     pods = ended(cluster, namespace, 2, ready=True)
     kubectl("cp", "gpu-accept-ddp-0:/app/reports", str(tmp_path / "0"))
@@ -115,7 +115,7 @@ def test_nodes_without_gpus_get_no_pod(cluster: Ready, namespace: str, kubectl: 
 
     mark("true", "1")
     try:
-        made = acceptance.nodes(Asked(gpus=1, image=cluster.worker.tag))
+        made = acceptance.nodes(AcceptanceSpec(gpus=1, image=cluster.worker.tag))
         kubectl("apply", "-f", "-", stdin=acceptance.manifests(made))
         pods = ended(cluster, namespace, 1, ready=False)
         assert [pod["spec"].get("nodeName") for pod in pods.values()] == [chosen]

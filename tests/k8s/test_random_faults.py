@@ -29,7 +29,7 @@ def test_the_oracle_names_points_that_the_tracker_lacks(
 ) -> None:
     """Contract: a disturbance that is borne is a PASS with every point there; a lost point is seen."""
     context = RunContext(settings=harness_settings, progress=lambda text: print(text, file=sys.stderr))
-    commands.undo_left(context)
+    commands.undo_leftovers(context)
     job = JobFile.load(Path("jobs/multinode.yaml"))
     injector = Injector(cluster, job, harness_settings, commands.folder(harness_settings))
     name = f"random-test-{says}"
@@ -43,7 +43,7 @@ def test_the_oracle_names_points_that_the_tracker_lacks(
 def test_a_program_draw_is_judged_and_counted(cluster: Ready, harness_settings: Settings) -> None:
     """Contract: what the oracle says of it is in the ledger of programs."""
     context = RunContext(settings=harness_settings, progress=lambda text: print(text, file=sys.stderr))
-    commands.undo_left(context)
+    commands.undo_leftovers(context)
     job = JobFile.load(Path("jobs/multinode.yaml"))
     injector = Injector(cluster, job, harness_settings, commands.folder(harness_settings))
     row = injector.row(drawn(40, 19, True))

@@ -276,7 +276,9 @@ def test_preflight_installs_what_a_cluster_lacks_and_that_alone(
     """
 
     def lacking() -> set[str]:
-        return {need.what for need in ExistingCluster(theirs).look(KonduktorWorkload(job))[1] if need.problem}
+        return {
+            need.what for need in ExistingCluster(theirs).inspect(KonduktorWorkload(job))[1] if need.problem
+        }
 
     def jobset() -> object:
         found = ready.kube.get("apps/v1", "Deployment", "jobset-controller-manager", "jobset-system")
@@ -345,7 +347,7 @@ def test_a_private_image_needs_its_secret(theirs: Settings, private: tuple[str, 
 def test_acceptance_with_a_private_image_needs_its_secret(theirs: Settings, private: tuple[str, str]) -> None:
     """Contract: the pods of `harness accept` pull by the same Secret; without it the pull is refused."""
     reference, secret = private
-    workload = acceptance.nodes(acceptance.Asked(device="cpu", image=reference))
+    workload = acceptance.nodes(acceptance.AcceptanceSpec(device="cpu", image=reference))
     refused = running.run(workload, RunContext(settings=theirs, progress=progress))
     assert (refused.verdict.verdict, refused.verdict.cause) == ("FAIL", "image.pull_denied")
     allowed = theirs.model_copy(update={"image_pull_secret": secret})

@@ -14,10 +14,10 @@ from harness.core.kubernetes import Kube
 from harness.evidence.io.reader import Bundle
 from harness.launch.workload_file import load
 from harness.launch.workloads import acceptance, training
-from harness.launch.workloads.asked_training import Asked
 from harness.launch.workloads.netcheck_job import job
 from harness.launch.workloads.plain import PlainWorkload
 from harness.launch.workloads.pod_options import PodOptions
+from harness.launch.workloads.training_spec import TrainingSpec
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings
@@ -100,13 +100,13 @@ def test_netcheck_goes_where_it_tolerates_the_taint(
 
 
 def test_collectives_are_tested_there(there: Settings, tolerating: PodOptions) -> None:
-    passed(launched(tolerating.applied(acceptance.ddp(acceptance.Asked(device="cpu"), 2)), there))
+    passed(launched(tolerating.applied(acceptance.ddp(acceptance.AcceptanceSpec(device="cpu"), 2)), there))
 
 
 def test_a_training_runs_there(harness_settings: Settings, tolerating: PodOptions) -> None:
     """Contract: ranks and the pod that audits their checkpoints tolerate the taint."""
     model = ("--width", "32", "--layers", "1", "--context", "64", "--batch", "64", "--micro-batch", "16")
-    asked = Asked(replicas=2, memory="2Gi", options=(*model, "--max-steps", "12"))
+    asked = TrainingSpec(replicas=2, memory="2Gi", options=(*model, "--max-steps", "12"))
     passed(launched(tolerating.applied(training.workload(asked)), harness_settings))
 
 

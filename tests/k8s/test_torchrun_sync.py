@@ -225,7 +225,7 @@ def test_only_changes_travel_into_every_pod(job: Callable[[str], Job], here: Pat
     assert running.exit_codes() == {0}
     assert first.sent == PODS * ((24 << 20) + 1)
     assert (second.files, second.sent) == (PODS, PODS)  # an empty file was there
-    digests = {entry["path"]: entry["sha256"] for entry in walker.look().entries if "sha256" in entry}
+    digests = {entry["path"]: entry["sha256"] for entry in walker.scan().entries if "sha256" in entry}
     for each in running.targets:
         log = running.log(each.pod)
         assert f"{digests['big.bin']}  big.bin" in log

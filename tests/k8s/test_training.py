@@ -21,7 +21,7 @@ from harness.core import processes
 from harness.evidence.io.reader import Bundle
 from harness.fixtures.plugin import record
 from harness.launch.workloads import claims, training
-from harness.launch.workloads.asked_training import Asked
+from harness.launch.workloads.training_spec import TrainingSpec
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings
@@ -43,7 +43,7 @@ def train(cluster: Ready, harness_settings: Settings) -> Train:
     def trained(*strikes: str, volumes: str = "", wait: float = WAIT_SECONDS, **asked: Any) -> Outcome:
         settings = harness_settings.model_copy(update={"wait_seconds": wait})
         more = {"replicas": NODES, "options": SMALL, "run": RUN, **asked}
-        workload = training.workload(Asked(volumes=volumes or None, **more))
+        workload = training.workload(TrainingSpec(volumes=volumes or None, **more))
         context = RunContext(settings=settings, progress=lambda text: print(f"  {text}", file=sys.stderr))
         with Striker(cluster, settings, [Strike.of(one) for one in strikes], volumes) as striker:
             outcome = running.launch(workload, context, cluster)

@@ -20,7 +20,7 @@ from harness.faults.catalogue_run import CONTROL, Matrix
 from harness.faults.fault import Train
 from harness.faults.fault_job import TRAINER
 from harness.launch.workloads import training
-from harness.launch.workloads.asked_training import Asked
+from harness.launch.workloads.training_spec import TrainingSpec
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings
@@ -49,7 +49,7 @@ def train(cluster: Ready, harness_settings: Settings) -> Callable[..., Outcome]:
 
     def trained(*options: str, **asked: Any) -> Outcome:
         settings = harness_settings.model_copy(update={"wait_seconds": 240.0})
-        workload = training.workload(Asked(options=(*TRAINER.split(), *options), **asked))
+        workload = training.workload(TrainingSpec(options=(*TRAINER.split(), *options), **asked))
         context = RunContext(settings=settings, progress=lambda text: print(f"  {text}", file=sys.stderr))
         return running.launch(workload, context, cluster)
 

@@ -19,7 +19,7 @@ from harness.evidence.io.reader import Bundle
 from harness.fixtures.plugin import progress
 from harness.launch.user_secrets import Wanted
 from harness.launch.workloads import training
-from harness.launch.workloads.asked_training import Asked
+from harness.launch.workloads.training_spec import TrainingSpec
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings
@@ -59,7 +59,7 @@ def train(
 
     def trained(steps: int, **asked: Any) -> Outcome:
         workload = training.workload(
-            Asked(**{"replicas": 2, "options": (*SMALL, f"--max-steps={steps}"), **asked})
+            TrainingSpec(**{"replicas": 2, "options": (*SMALL, f"--max-steps={steps}"), **asked})
         )
         context = RunContext(
             settings=harness_settings, progress=lambda text: print(f"  {text}", file=sys.stderr)

@@ -22,7 +22,7 @@ from harness.evidence.io.reader import Bundle
 from harness.launch import workload_file
 from harness.launch.user_secrets import Wanted
 from harness.launch.workloads import claims, training
-from harness.launch.workloads.asked_training import TEXTS, Asked
+from harness.launch.workloads.training_spec import TEXTS, TrainingSpec
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings
@@ -110,7 +110,7 @@ def _object(kind: str, name: str, spec: Object, namespace: str | None = None) ->
 def train(settings: Settings, steps: int, **asked: Any) -> Outcome:
     """Train on two pods."""
     options = (*MODEL, "--save-every=12", f"--max-steps={steps}")
-    workload = training.workload(Asked(**{"replicas": 2, "options": options, **asked}))
+    workload = training.workload(TrainingSpec(**{"replicas": 2, "options": options, **asked}))
     return running.run(workload, RunContext(settings=settings, progress=lambda text: print(f"  {text}")))
 
 
@@ -196,7 +196,7 @@ def test_printed_manifests_are_judged_as_a_training(
     value = secrets.token_hex(16)
     named = {"metadata": {"name": "wandb", "namespace": THEIRS}, "stringData": {"WANDB_MODE": value}}
     volumes.cluster.kube.apply({"apiVersion": "v1", "kind": "Secret", **named})
-    asked = Asked(
+    asked = TrainingSpec(
         replicas=2,
         options=(*MODEL, "--max-steps=12"),
         claims_namespace=THEIRS,

@@ -127,9 +127,9 @@ def test_a_volume_that_was_made_anew_is_another_one(harness_settings: Settings, 
     """A template leads to layers by their folders, and another volume has the same layer in another one."""
     settings = harness_settings.model_copy(update={"cache_dir": tmp_path})
     context = RunContext(settings=settings, progress=print)
-    first = unpacked.made(context)
-    assert unpacked.made(context) == first
+    first = unpacked.created_at(context)
+    assert unpacked.created_at(context) == first
     run("docker", "volume", "rm", unpacked.volume(context))
     time.sleep(1.1)  # Docker tells whole seconds
-    assert unpacked.made(context) != first
+    assert unpacked.created_at(context) != first
     run("docker", "volume", "rm", unpacked.volume(context))

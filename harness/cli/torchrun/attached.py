@@ -15,7 +15,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from harness.cli.torchrun.jobs import PROGRAM, Jobs, finished, phase, rank, reason
-from harness.cli.torchrun.kept import Keeper, generation_of, is_kept, take
+from harness.cli.torchrun.kept import Keeper, generation_of, is_stored, take
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Object
 from harness.core.progress import Progress
@@ -47,14 +47,14 @@ class Attached:
     jobs: Jobs
     name: str
     walker: Walker | None
-    tell: Progress
+    progress: Progress
     watch: bool = False
     show_logs: bool = True
     _synced: frozenset[str] = frozenset()
     _fleet: Fleet | None = None
     _stamps: dict[str, Stamp | str] | None = None
     _renewed: float = 0.0
-    _kept: int = 0
+    _stored: int = 0
     """The latest generation of the code that this process stored in the cluster, or 0."""
     _shown: dict[str, threading.Thread] = field(default_factory=dict)
     _phase: str = ""
@@ -67,17 +67,17 @@ class Attached:
         try:
             while True:
                 try:
-                    code = self._look()
+                    code = self._poll()
                 except HarnessError as error:
                     if error.cause != "cluster.unreachable":
                         raise
-                    self.tell(f"{error.message}; the job continues, retrying")
+                    self.progress(f"{error.message}; the job continues, retrying")
                     code = None
                 if code is not None:
                     return code
                 time.sleep(LOOK_SECONDS)
         except KeyboardInterrupt:
-            self.tell(
+            self.progress(
                 f"detached; {self.name} continues. To attach again: {PROGRAM} logs {self.name} --follow; "
                 f"to send new code: {PROGRAM} sync {self.name}; to end it: {PROGRAM} delete {self.name}"
             )
@@ -86,12 +86,12 @@ class Attached:
             if self._fleet is not None:
                 self._fleet.close()
 
-    def _look(self) -> int | None:
+    def _poll(self) -> int | None:
         """Follow new logs and send new code. Return the exit code once the job has ended."""
         job = self.jobs.find(self.name)
         if job is None:
             raise HarnessError(f"TorchrunJob {self.name} was deleted")
-        self._say(job)
+        self._report(job)
         pods = self.jobs.pods(self.name)
         self._follow(pods)
         if finished(job):
@@ -109,11 +109,11 @@ class Attached:
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             job = self.jobs.get(self.name)
-            self._say(job)
+            self._report(job)
             if finished(job):
                 raise HarnessError(f"{self.name} has ended: {phase(job)} {reason(job)}")
             pods = self.jobs.pods(self.name)
-            if not pods and self._keep_next(job) and not self.jobs.pods(self.name):
+            if not pods and self._store_next(job) and not self.jobs.pods(self.name):
                 return
             targets = self._targets(job, pods)
             if targets and self._tried(job, targets):
@@ -121,7 +121,7 @@ class Attached:
             time.sleep(LOOK_SECONDS)
         raise WaitError(f"the pods of {self.name}", f"{phase(job)}: {reason(job)}", seconds)
 
-    def _say(self, job: Object) -> None:
+    def _report(self, job: Object) -> None:
         status = ": ".join(filter(None, [phase(job), reason(job)]))
         if not job.get("status") and time.monotonic() - self._began > STATUS_SECONDS:
             status += (
@@ -129,15 +129,15 @@ class Attached:
             )
         if status != self._phase:
             self._phase = status
-            self.tell(f"{self.name} {status}")
+            self.progress(f"{self.name} {status}")
 
     def _targets(self, job: Object, pods: Sequence[Object]) -> list[Target]:
         """Return the containers of all pods, or an empty list while a container is missing."""
         count = (job.get("status") or {}).get("numNodes")
-        found = [each for each in map(target, pods) if each]
-        if is_kept(job):  # an init container fetches the stored code and exits
-            found = [each for each in found if each.container == TRAINER]
-        return found if count and len(found) == count else []
+        targets = [each for each in map(target, pods) if each]
+        if is_stored(job):  # an init container fetches the stored code and exits
+            targets = [each for each in targets if each.container == TRAINER]
+        return targets if count and len(targets) == count else []
 
     def _bring(self, job: Object, pods: Sequence[Object]) -> None:
         """Send the code to new pods and, with --watch, as soon as changed files are completely written."""
@@ -145,7 +145,7 @@ class Attached:
             job["metadata"].get("annotations") or {}
         ):
             return
-        if is_kept(job) and not self.watch:
+        if is_stored(job) and not self.watch:
             return  # its pods run the submitted code; later edits were not submitted
         targets = self._targets(job, pods)
         if not targets:
@@ -179,25 +179,25 @@ class Attached:
         try:
             self._fleet.patience(PATIENCE_SECONDS)
         except HarnessError as error:
-            self.tell(f"a pod does not respond: {error.message}")
+            self.progress(f"a pod does not respond: {error.message}")
 
-    def _keep_next(self, job: Object) -> bool:
+    def _store_next(self, job: Object) -> bool:
         """Store the folder's code in the cluster for later pods. Return whether the code is stored."""
         assert self.walker is not None
         generation = generation_of(job) + 1
         packed = take(self.walker, generation)
-        return Keeper(self.jobs, self.tell).keep(job, packed, generation, self.walker)
+        return Keeper(self.jobs, self.progress).store(job, packed, generation, self.walker)
 
-    def _keep(self, job: Object, done: Synced) -> None:
+    def _store(self, job: Object, synced: Synced) -> None:
         """Store the code that the pods run now in the cluster, for pods that start later."""
         assert self.walker is not None
-        if (self._kept or generation_of(job)) == done.generation:
+        if (self._stored or generation_of(job)) == synced.generation:
             return
-        packed = take(self.walker, done.generation)
-        if packed.tree.digest != done.tree:
+        packed = take(self.walker, synced.generation)
+        if packed.tree.digest != synced.tree:
             return  # a file has changed since, so another sync follows
-        Keeper(self.jobs, self.tell).keep(job, packed, done.generation, self.walker)
-        self._kept = done.generation
+        Keeper(self.jobs, self.progress).store(job, packed, synced.generation, self.walker)
+        self._stored = synced.generation
 
     def _tried(self, job: Object, targets: Sequence[Target]) -> Synced | None:
         """Send the code. Return None if a container is gone or cannot be reached, because pods come and go.
@@ -205,7 +205,7 @@ class Attached:
         Raises HarnessError for an error that a retry would not change, and after CUT_SECONDS of failures.
         """
         try:
-            done = self._sync(job, targets)
+            synced = self._sync(job, targets)
         except HarnessError as error:
             if not isinstance(error, ContainerGone | Cut) and not self._changed(targets):
                 raise
@@ -215,11 +215,11 @@ class Attached:
                 raise
             if error.message != self._cut:
                 self._cut = error.message
-                self.tell(f"{error.message}; the job continues, retrying")
+                self.progress(f"{error.message}; the job continues, retrying")
             time.sleep(RETRY_SECONDS)
             return None
         self._cut_since, self._cut = None, ""
-        return done
+        return synced
 
     def _changed(self, targets: Sequence[Target]) -> bool:
         """Return whether the job has ended, or its containers are no longer `targets`."""
@@ -233,19 +233,20 @@ class Attached:
         kube, namespace = self.jobs.kube, self.jobs.namespace
         ready = (job["metadata"].get("annotations") or {}).get(names.WORKSPACE_ANNOTATION, "")
         opened = {each.pod: each.open(kube, namespace) for each in targets}
-        self._fleet = Fleet(opened, tell=self.tell, ready=ready)
+        self._fleet = Fleet(opened, progress=self.progress, ready=ready)
         began = time.monotonic()
-        done = self._fleet.sync(self.walker, PATIENCE_SECONDS if self.watch else 0)
+        synced = self._fleet.sync(self.walker, PATIENCE_SECONDS if self.watch else 0)
         self._synced = frozenset(each.uid for each in targets)
         self._renewed = time.monotonic()
-        self.tell(
-            f"code {done.tree[:12]} in {done.pods} pods, generation {done.generation}: {done.files} files, "
-            f"{done.sent / 1e6:.1f} MB sent in {time.monotonic() - began:.1f} s; {done.restarted} restarted"
+        self.progress(
+            f"code {synced.tree[:12]} in {synced.pods} pods, generation {synced.generation}: "
+            f"{synced.files} files, {synced.sent / 1e6:.1f} MB sent in {time.monotonic() - began:.1f} s; "
+            f"{synced.restarted} restarted"
         )
-        self._keep(job, done)
-        for path in done.skipped:
-            self.tell(f"{path} was skipped: it has no content to send")
-        return done
+        self._store(job, synced)
+        for path in synced.skipped:
+            self.progress(f"{path} was skipped: it has no content to send")
+        return synced
 
     def _follow(self, pods: Sequence[Object]) -> None:
         """Start to print the log of each trainer that has started."""

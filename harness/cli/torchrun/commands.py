@@ -111,7 +111,7 @@ def submit(
     from harness.cli.torchrun.kept import Keeper, take
     from harness.torchrun_sync.tree import Walker
 
-    spec = _given(
+    spec = _set_fields(
         jobQueue=queue,
         command=command,
         numGPUs=gpus,
@@ -122,9 +122,9 @@ def submit(
         image=image,
         setupCommand=setup,
         env=environment(env or []) or None,
-        scheduling=_given(priorityClassName=priority) or None,
-        distributed=_given(rdzvBackend=rdzv_backend) or None,
-        reliability=_given(
+        scheduling=_set_fields(priorityClassName=priority) or None,
+        distributed=_set_fields(rdzvBackend=rdzv_backend) or None,
+        reliability=_set_fields(
             maxRestarts=max_restarts, activeDeadlineSeconds=deadline, ttlSecondsAfterFinished=ttl
         )
         or None,
@@ -132,31 +132,31 @@ def submit(
     )
     walker = Walker(folder) if sync else None
     name = name or name_of(folder)
-    tell = progress(quiet)
+    report = progress(quiet)
     if dry_run:
-        digest = walker.look().digest if walker else None
+        digest = walker.scan().digest if walker else None
         return _dry_run(name, spec, digest, namespace, kubeconfig, context)
     packed = take(walker, 1) if walker else None
     digest = packed.tree.digest if packed else None
     jobs = _jobs(namespace, kubeconfig, context)
     job = jobs.create(jobs.document(name, spec, digest, jobs.namespace))
     job_name = job["metadata"]["name"]
-    tell(f"TorchrunJob {job_name} in queue {queue}, namespace {jobs.namespace}")
-    kept = bool(walker and packed and Keeper(jobs, tell).keep(job, packed, 1, walker))
+    report(f"TorchrunJob {job_name} in queue {queue}, namespace {jobs.namespace}")
+    stored = bool(walker and packed and Keeper(jobs, report).store(job, packed, 1, walker))
     if suspended:
-        tell(f"{job_name} is suspended; to start it: {PROGRAM} resume {job_name}")
+        report(f"{job_name} is suspended; to start it: {PROGRAM} resume {job_name}")
         print(job_name)
         return 0
-    attached = Attached(jobs, job_name, walker, tell, watch)
+    attached = Attached(jobs, job_name, walker, report, watch)
     if not detach:
         return attached.stay()
-    if walker and not kept:
+    if walker and not stored:
         attached.bring(SUBMIT_SECONDS)
     print(job_name)
     return 0
 
 
-def _given(**fields: Any) -> dict[str, Any]:
+def _set_fields(**fields: Any) -> dict[str, Any]:
     """Return the fields that have a value. The queue or the controller sets the other fields."""
     return {name: value for name, value in fields.items() if value is not None}
 
@@ -299,12 +299,12 @@ def resume(
 ) -> int:
     """Queue a suspended job again. Its pods start with the code that is stored in the cluster."""
     from harness.cli.torchrun.jobs import PROGRAM
-    from harness.cli.torchrun.kept import is_kept
+    from harness.cli.torchrun.kept import is_stored
     from harness.torchrun_controller.api import names
 
     job = _jobs(namespace, kubeconfig, context).change(name, suspend=False)
     print(f"{name} is queued again")
-    if names.WORKSPACE_ANNOTATION in (job["metadata"].get("annotations") or {}) and not is_kept(job):
+    if names.WORKSPACE_ANNOTATION in (job["metadata"].get("annotations") or {}) and not is_stored(job):
         print(f"its new pods may wait for their code; to send it: {PROGRAM} sync {name}")
     return 0
 

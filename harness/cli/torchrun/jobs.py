@@ -233,12 +233,12 @@ def name_of(folder: Path) -> str:
     return f"{stem if stem and stem[0].isalpha() else 'job'}-{secrets.token_hex(3)}"
 
 
-def environment(given: Sequence[str]) -> list[dict[str, str]]:
+def environment(pairs: Sequence[str]) -> list[dict[str, str]]:
     """Return NAME=VALUE pairs as environment variables of a container. Raises UsageError."""
-    for pair in given:
+    for pair in pairs:
         if not re.match(r"[A-Za-z_][A-Za-z0-9_]*=", pair):
             raise UsageError(f"expected NAME=VALUE, not {pair!r}", hint="--env NAME=VALUE")
-    return [dict(zip(("name", "value"), pair.split("=", 1), strict=True)) for pair in given]
+    return [dict(zip(("name", "value"), pair.split("=", 1), strict=True)) for pair in pairs]
 
 
 def refused_by_models(spec: Object) -> str:

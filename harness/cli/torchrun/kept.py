@@ -44,7 +44,7 @@ def take(walker: Walker, generation: int) -> Packed:
     """Return the folder's code, divided into parts. Raises HarnessError if a file keeps changing."""
     changed = ""
     for _ in range(LOOKS):
-        tree = walker.look()
+        tree = walker.scan()
         try:
             whole = pack(tree, generation, PART_BYTES * names.MAX_PARTS)
         except Changed as change:
@@ -59,9 +59,9 @@ class Keeper:
     """Creates, replaces and deletes the Secrets of one namespace that contain the code of jobs."""
 
     jobs: Jobs
-    tell: Progress
+    progress: Progress
 
-    def keep(self, job: Object, packed: Packed, generation: int, walker: Walker) -> bool:
+    def store(self, job: Object, packed: Packed, generation: int, walker: Walker) -> bool:
         """Create or replace the Secrets, and annotate the job. Return whether the code is stored.
 
         Code that is too large for Secrets is sent to the pod that stores the code, if the job has such a pod.
@@ -70,7 +70,7 @@ class Keeper:
         """
         parts, why = packed.parts or (), ""
         if packed.parts is None:
-            why = self._hold(job, packed, generation, walker)
+            why = self._send_to_holder(job, packed, generation, walker)
         try:
             for index, part in enumerate(parts):
                 self._put(job, index, part)
@@ -89,18 +89,18 @@ class Keeper:
             },
         )
         if parts:
-            self.tell(
+            self.progress(
                 f"code {packed.tree.digest[:12]} is kept in the cluster: {packed.tree.size / 1e6:.1f} MB, "
                 f"{sum(map(len, parts)) / 1e6:.1f} MB compressed"
             )
         elif not why:
             digest, size = packed.tree.digest[:12], packed.tree.size / 1e6
-            self.tell(f"code {digest} is kept in the cluster, by the pod {_holder(job)}: {size:.1f} MB")
+            self.progress(f"code {digest} is kept in the cluster, by the pod {_holder(job)}: {size:.1f} MB")
         if why:
-            self.tell(f"the code is not kept in the cluster, so later pods will wait for a sync: {why}")
+            self.progress(f"the code is not kept in the cluster, so later pods will wait for a sync: {why}")
         return not why
 
-    def _hold(self, job: Object, packed: Packed, generation: int, walker: Walker) -> str:
+    def _send_to_holder(self, job: Object, packed: Packed, generation: int, walker: Walker) -> str:
         """Send the code to the pod that stores it. Return the reason if that failed, or ""."""
         limit = PART_BYTES * names.MAX_PARTS // 1_000_000
         large = f"it is over {limit} MB when compressed ({_largest(packed.tree)})"
@@ -123,13 +123,13 @@ class Keeper:
                     f"{large}, and the pod {name} that should store it is {phase} after {HOLDER_SECONDS:g} s"
                 )
             if pod is not None and not announced:
-                self.tell(f"waiting for the pod {name}, which stores the code")
+                self.progress(f"waiting for the pod {name}, which stores the code")
                 announced = True
             time.sleep(LOOK_SECONDS)
         ready = job["metadata"]["annotations"][names.WORKSPACE_ANNOTATION]
-        with Fleet({name: into.open(kube, namespace)}, tell=self.tell, ready=ready) as fleet:
-            done = fleet.sync(walker, generation=generation)
-        return "" if done.tree == packed.tree.digest else "a file changed meanwhile: sync again"
+        with Fleet({name: into.open(kube, namespace)}, progress=self.progress, ready=ready) as fleet:
+            synced = fleet.sync(walker, generation=generation)
+        return "" if synced.tree == packed.tree.digest else "a file changed meanwhile: sync again"
 
     def _has_none(self, job: Object) -> bool:
         """Return whether the controller has reconciled the job without creating a pod to store its code."""
@@ -205,7 +205,7 @@ def parts_of(job: Object) -> int:
     return int(count) if count.isdecimal() else 0
 
 
-def is_kept(job: Object) -> bool:
+def is_stored(job: Object) -> bool:
     """Return whether a job's current code is stored in the cluster, in Secrets or in a pod."""
     return (job["metadata"].get("annotations") or {}).get(names.KEPT_ANNOTATION) == "true"
 

@@ -117,12 +117,12 @@ class Live:
 
     def logged(self, pod: str, text: str) -> None:
         with self._lock:
-            known = next((p for p in self._pods.values() if p.name == pod), None)
+            own_pod = next((p for p in self._pods.values() if p.name == pod), None)
             for line in text.splitlines():
                 if is_own(line):
                     self._frame(line)
-                elif known is not None:
-                    known.last = line.partition(" ")[2].strip() or known.last
+                elif own_pod is not None:
+                    own_pod.last = line.partition(" ")[2].strip() or own_pod.last
 
     def _frame(self, line: str) -> None:
         if self._manifest is None:
@@ -176,18 +176,18 @@ class Live:
         -1 means an unknown rank: the rank that the order of the nodes suggests runs on another node.
         """
         if self._recorded is None:
-            known = worlds.pods(enumerate(self._events, 1))
+            pods = worlds.pods(enumerate(self._events, 1))
             self._recorded = {
-                key: sorted(life.rank for life in pod.lives if life.by) for key, pod in known.items()
+                key: sorted(life.rank for life in pod.lives if life.by) for key, pod in pods.items()
             }
         pod = self._pods[index]
         if ranks := self._recorded.get(pod.uid) or self._recorded.get(pod.name):
             return ranks
         expected = self._manifest.expected if self._manifest else None
         per_node = max(1, expected.ranks // expected.num_nodes) if expected else 1
-        taken = {rank for ranks in self._recorded.values() for rank in ranks}
+        numbered = {rank for ranks in self._recorded.values() for rank in ranks}
         ordered = range(index * per_node, (index + 1) * per_node)
-        return [-1 if rank in taken else rank for rank in ordered]
+        return [-1 if rank in numbered else rank for rank in ordered]
 
     def _table(self) -> Table:
         assert self._manifest is not None

@@ -1,6 +1,6 @@
 """Manage a folder of bundles: list and remove bundles, measure their size, and maintain the link `latest`.
 
-The writer of a bundle locks it (from `BundleWriter.create` to `done`). If a bundle is not locked and its
+The writer of a bundle locks it (from `BundleWriter.create` to `release`). If a bundle is not locked and its
 manifest has no end time, the bundle was cut off, which means that its writer was killed.
 """
 
@@ -53,7 +53,7 @@ class Past:
     @cached_property
     def state(self) -> State:
         """Return the bundle's state. A bundle is damaged if its manifest or its verdict cannot be read."""
-        if self.verdict is None and self.held:
+        if self.verdict is None and self.is_locked:
             return "running"
         if self.manifest is None or (self.verdict is None and self._bundle.has("verdict.json")):
             return "damaged"
@@ -62,7 +62,7 @@ class Past:
         return "not judged" if self.manifest.ended_at else "cut off"
 
     @property
-    def held(self) -> bool:
+    def is_locked(self) -> bool:
         """Return whether a process holds the bundle's write lock.
 
         Return False if the current user has no permission to open the bundle.
@@ -128,19 +128,19 @@ def remove(bundle: Path) -> int:
     The bundle is renamed first, so that nobody reads a half-removed bundle. Raises HarnessError if the
     operating system does not allow the removal.
     """
-    taken = disk_use.taken(bundle)
+    size = disk_use.bytes_used(bundle)
     doomed = bundle.with_name(f"{_DOOMED}{bundle.name}")
     try:
         bundle.rename(doomed)
         shutil.rmtree(doomed)
     except FileNotFoundError:  # Another process is removing the bundle.
-        taken = 0
+        size = 0
     except OSError as error:
         raise HarnessError(
             f"{bundle} could not be removed: {error.strerror}", hint=f"rm -r {doomed}"
         ) from error
     mend_latest(bundle.parent)
-    return taken
+    return size
 
 
 def sweep(runs_dir: Path) -> None:
@@ -237,7 +237,7 @@ def prune(runs_dir: Path, keep: Keep, spare: Collection[Path] = ()) -> list[Remo
 def _passed(one: Past) -> bool:
     ended = one.manifest is not None and one.manifest.ended_at is not None
     passed = one.verdict is not None and one.verdict.verdict == "PASS"
-    return one.own and ended and passed and not one.held
+    return one.own and ended and passed and not one.is_locked
 
 
 MANIFEST = "manifest.json"

@@ -114,10 +114,10 @@ class _Attempt:
             return lines
         # If the start frame was lost, add a start, so that the rows are not counted to the previous attempt.
         first = [line for line in lines if isinstance(line, TruthStart)]
-        start = first[0] if first else self._lost_start(id_)
+        start = first[0] if first else self._assumed_start(id_)
         return [start, *(line for line in lines if not isinstance(line, TruthStart))]
 
-    def _lost_start(self, id_: str) -> TruthStart:
+    def _assumed_start(self, id_: str) -> TruthStart:
         return TruthStart(attempt=id_, time_ms=self.began, pod=self.pod or None, outside=self.outside)
 
     @property

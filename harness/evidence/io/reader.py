@@ -79,7 +79,7 @@ class Bundle:
         self.path = path
         self._damaged: dict[str, None] = {}
         self._columns = column_files.ColumnFiles(path, self._damage)
-        self._seen: dict[str, list[ObjectState]] = {}
+        self._states: dict[str, list[ObjectState]] = {}
         self._odd: set[tuple[str, str]] = set()
         self._objects: dict[str, dict[str, list[ObjectState]]] = {}
 
@@ -179,12 +179,12 @@ class Bundle:
         The kind "event" returns the core/v1 Events.
         """
         path = "events.jsonl" if kind == "event" else f"objects/{kind}.jsonl"
-        if path not in self._seen:
-            self._seen[path] = [
+        if path not in self._states:
+            self._states[path] = [
                 self._typed(ObjectState(f"{path}:{number}", record.type, record.received_at, record.object))
                 for number, record in self._records(path, _OBSERVATION)
             ]
-        return self._seen[path]
+        return self._states[path]
 
     def read_objects(self) -> None:
         """Read the objects of every kind, so that `damaged` lists the problems in all objects."""
@@ -258,7 +258,7 @@ class Bundle:
             rank: [line for _, line in self.truth_parts(rank) if isinstance(line, TruthStart)]
             for rank in self._ranks_with_truth()
         }
-        return worlds.told_by_workers(starts, {pod.name: index for index, pod in pods.items()})
+        return worlds.lives_from_ground_truth(starts, {pod.name: index for index, pod in pods.items()})
 
     def _ranks_with_truth(self) -> list[int]:
         """Return the ranks that have ground truth, in ascending order."""

@@ -137,7 +137,7 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._lock = threading.Lock()
-        self._known: set[str] = set()
+        self._secret_forms: set[str] = set()
         self._pattern: re.Pattern[str] | None = None
         for secret in secrets:
             self.add(secret)
@@ -147,8 +147,8 @@ class Redactor:
         if len(secret) < MIN_LENGTH:
             return
         with self._lock:
-            self._known.update(form for form in _forms(secret) if len(form) >= MIN_LENGTH)
-            longest_first = sorted(self._known, key=lambda form: (-len(form), form))
+            self._secret_forms.update(form for form in _forms(secret) if len(form) >= MIN_LENGTH)
+            longest_first = sorted(self._secret_forms, key=lambda form: (-len(form), form))
             self._pattern = re.compile("|".join(map(re.escape, longest_first)))
 
     @property
@@ -157,7 +157,7 @@ class Redactor:
 
         Code that writes text in chunks must hold back as many characters.
         """
-        return max((len(form) for form in self._known), default=0)
+        return max((len(form) for form in self._secret_forms), default=0)
 
     def text(self, text: str) -> str:
         """Return the text with every secret replaced by ***."""

@@ -72,11 +72,11 @@ class BundleWriter:
     """
 
     def __init__(
-        self, path: Path, nonce: str, redactor: Redactor, hold: Hold | None = None, clock: Clock = CLOCK
+        self, path: Path, nonce: str, redactor: Redactor, lock: Hold | None = None, clock: Clock = CLOCK
     ) -> None:
-        """Open a bundle for writing. `done` releases the lock `hold`."""
+        """Open a bundle for writing. `release` releases `lock`."""
         self.path = path
-        self._hold = hold
+        self._bundle_lock = lock
         self._clock = clock
         self._disk = Disk(path)
         self.redactor = redactor
@@ -95,7 +95,7 @@ class BundleWriter:
     def create(cls, runs_dir: Path, nonce: str, redactor: Redactor, clock: Clock = CLOCK) -> BundleWriter:
         """Create and lock runs_dir/<UTC time>-<nonce>/, and point runs_dir/latest to it.
 
-        `done` releases the lock.
+        `release` releases the lock.
         """
         path = runs_dir / f"{clock.stamp()}-{nonce}"
         with on_disk(path):
@@ -109,7 +109,7 @@ class BundleWriter:
             with on_disk(path):
                 name_latest(path)
         except HarnessError:
-            writer.done()
+            writer.release()
             shutil.rmtree(path, ignore_errors=True)
             raise
         return writer
@@ -278,15 +278,15 @@ class BundleWriter:
 
         `latest` then points to the newest other bundle.
         """
-        self.done()
+        self.release()
         shutil.rmtree(self.path, ignore_errors=True)
         mend_latest(self.path.parent)
 
-    def done(self) -> None:
+    def release(self) -> None:
         """Close all files and release the lock, so that other processes can remove the bundle."""
         self.close()
-        if self._hold is not None:
-            self._hold.release()
+        if self._bundle_lock is not None:
+            self._bundle_lock.release()
 
     def close(self) -> None:
         """Close every file. A later write reopens its file."""

@@ -77,7 +77,7 @@ class Refusal:
         """
         return rule_of(self.message)
 
-    def look(self, namespace: str) -> str | None:
+    def kubectl_arguments(self, namespace: str) -> str | None:
         """Return the arguments of the kubectl command that shows the rule, or None if it is not known."""
         rule = _rule(self.message)
         if rule is None:

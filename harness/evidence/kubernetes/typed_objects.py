@@ -81,10 +81,10 @@ def typed(document: dict[str, Any]) -> Iterator[str]:
     yield from _mapping(document, "", None)
 
 
-def _mapping(found: dict[str, Any], path: str, of: tuple[type, ...] | None) -> Iterator[str]:
+def _mapping(mapping: dict[str, Any], path: str, of: tuple[type, ...] | None) -> Iterator[str]:
     """Check one mapping. If users choose its keys, `of` contains the types of its values, otherwise None."""
     odd: list[str] = []
-    for name, value in found.items():
+    for name, value in mapping.items():
         types = of or _expected(name, path)
         if value is None:
             odd.append(name)
@@ -98,17 +98,17 @@ def _mapping(found: dict[str, Any], path: str, of: tuple[type, ...] | None) -> I
         elif isinstance(value, list):
             yield from _list(value, name, _at(path, name))
     for name in odd:
-        del found[name]
+        del mapping[name]
 
 
-def _list(found: list[Any], name: str, path: str) -> Iterator[str]:
+def _list(values: list[Any], name: str, path: str) -> Iterator[str]:
     types: tuple[type, ...] | None = (
         _MAPPING if name in _OF_MAPPINGS else _TEXT if name in _OF_TEXTS else None
     )
     if path.endswith("onExitCodes.values"):  # A Job's podFailurePolicy lists exit codes in `values`.
         types = _NUMBER
     odd: list[int] = []
-    for at, item in enumerate(found):
+    for at, item in enumerate(values):
         if types is not None and not _fits(item, types):
             odd.append(at)
             yield f"{path}[{at}] is {_named(item)}, and {_expectation(types)} is expected"
@@ -117,7 +117,7 @@ def _list(found: list[Any], name: str, path: str) -> Iterator[str]:
         elif isinstance(item, list):
             yield from _list(item, "", path)
     for at in reversed(odd):
-        del found[at]
+        del values[at]
 
 
 def _expected(name: str, path: str) -> tuple[type, ...] | None:

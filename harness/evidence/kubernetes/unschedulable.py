@@ -40,16 +40,16 @@ def never_fits(pod: dict[str, Any], nodes: Iterable[dict[str, Any]]) -> str | No
 
 def accepts(pod: dict[str, Any], node: dict[str, Any]) -> bool:
     """Return whether a node's labels and taints admit a DaemonSet's pod. Resources are ignored."""
-    return not kept_away(pod, node)
+    return not exclusions(pod, node)
 
 
-def by_reason(found: Iterable[tuple[str, list[str]]]) -> str:
+def by_reason(obstacles: Iterable[tuple[str, list[str]]]) -> str:
     """Return one sentence with the obstacles of each node: "a and b have the taint …; c is cordoned".
 
     If more than MAX_NAMES nodes have the same obstacle, only the first ones are named.
     """
     nodes: dict[str, list[str]] = {}
-    for name, reasons in found:
+    for name, reasons in obstacles:
         for reason in reasons:
             nodes.setdefault(reason, []).append(name)
     return "; ".join(f"{in_words(names)} {_verb(names, reason)}" for reason, names in nodes.items())
@@ -84,10 +84,10 @@ def _obstacles(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
         if asked > quantity(has.get(name, 0))
     ]
     cordoned = ["is cordoned"] if mapping(node, "spec").get("unschedulable") else []
-    return no_room + cordoned + kept_away(pod, node)
+    return no_room + cordoned + exclusions(pod, node)
 
 
-def kept_away(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
+def exclusions(pod: dict[str, Any], node: dict[str, Any]) -> list[str]:
     """Return how the node's labels and taints exclude the pod, as predicates such as "has no label a=b"."""
     labels = mapping(node, "metadata", "labels")
     wanted = mapping(pod, "spec", "nodeSelector")

@@ -290,7 +290,7 @@ class Process(Record):
     """The state letter in /proc/PID/stat. T means stopped by a signal, t means stopped by a debugger."""
 
 
-class Asked(Record):
+class ProbeResult(Record):
     """The result of a netcheck probe of an address from a container (harness/workers/netcheck/ask.py)."""
 
     outcome: str
@@ -314,7 +314,7 @@ class RendezvousSnapshot(Record):
     resolved: dict[str, list[str] | None] = {}
     """Hostname → its addresses in the container. [] means that the name does not resolve, and None that the
     name could not be looked up."""
-    asked: dict[str, Asked] = {}
+    asked: dict[str, ProbeResult] = {}
     """Address of a rendezvous ("host:port") → the result of the netcheck probe. Addresses that were not
     probed are absent."""
     error: str | None = None

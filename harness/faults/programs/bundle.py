@@ -151,7 +151,7 @@ class Place:
         writer.close()
         verdict = judge(Bundle.open(writer.path))
         writer.verdict(verdict)
-        writer.done()
+        writer.release()
         return Launched(verdict, writer.path, journals, containers, expected.run_id)
 
 

@@ -117,7 +117,7 @@ class Pods:
             with ThreadPoolExecutor(nodes) as pool:
                 list(pool.map(ended, pods))
             for pod in pods:
-                self._look(pod)
+                self._read_outcome(pod)
         except ToolError as error:
             raise HarnessError(f"the pods of {self.nonce} did not run to their end: {error}") from None
         finally:
@@ -189,7 +189,7 @@ class Pods:
             with suppress(ToolError):
                 _docker("stop", "--time", str(GRACE_SECONDS), *(other.name for other in others))
 
-    def _look(self, pod: Container) -> None:
+    def _read_outcome(self, pod: Container) -> None:
         """Read the exit status and the log of a container."""
         state = json.loads(_docker("inspect", "--format", "{{json .State}}", pod.name))
         pod.started_at, pod.finished_at = _moment(state["StartedAt"]), _moment(state["FinishedAt"])

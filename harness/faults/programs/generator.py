@@ -188,27 +188,27 @@ def worker(seed: int, number: int, calls: int, pause: float) -> Worker:
 class _Draw:
     def __init__(self, chance: random.Random) -> None:
         self._chance = chance
-        self._known = grammar()
+        self._grammar = grammar()
 
     def program(self, seed: int, number: int) -> Program:
-        launches = {name: launch.weight for name, launch in self._known.launches.items()}
-        wraps = {name: wrap.weight for name, wrap in self._known.wraps.items()}
+        launches = {name: launch.weight for name, launch in self._grammar.launches.items()}
+        wraps = {name: wrap.weight for name, wrap in self._grammar.wraps.items()}
         launch = self._of(launches)
         return Program(
             seed=seed,
             number=number,
             launch=launch,
             wrap=self._of(wraps) if self._often(0.7) else "plain",
-            has_torch=self._often(0.05) or self._known.launches[launch].torch,
-            worker=self.worker(self._known.launches[launch]),
+            has_torch=self._often(0.05) or self._grammar.launches[launch].torch,
+            worker=self.worker(self._grammar.launches[launch]),
         )
 
     def worker(self, launch: Launch, calls: int | None = None) -> Worker:
         group = launch.torch and self._often(0.5)
         usual_values, usual_calls = self._often(_USUAL), self._often(0.7)
-        values = {"float": 3.0, "int": 1.0} if usual_values else dict(self._known.values)
-        values |= self._known.tensors if group and not usual_values else {}
-        end = self._of(self._known.ends)
+        values = {"float": 3.0, "int": 1.0} if usual_values else dict(self._grammar.values)
+        values |= self._grammar.tensors if group and not usual_values else {}
+        end = self._of(self._grammar.ends)
         return Worker(
             calls=self._calls(calls or self._chance.choice(STEPS), values, usual_calls),
             threads=self._chance.choice((0, 0, 0, 0, 0, 1, 3)),
@@ -217,9 +217,9 @@ class _Draw:
             finish=self._often(0.85),
             patient=self._often(0.95),
             victim=self._chance.randrange(launch.nodes * launch.ranks),
-            child=self._of(self._known.children),
+            child=self._of(self._grammar.children),
             child_calls=self._calls(2, {"float": 1.0}, True),
-            second=self._of(self._known.seconds),
+            second=self._of(self._grammar.seconds),
             second_differs=self._often(0.5),
             end=end,
             early=self._often(0.4 if end != "return" else 0.05),
@@ -227,9 +227,9 @@ class _Draw:
 
     def _calls(self, count: int, values: dict[str, float], usual: bool) -> list[Call]:
         names = [f"m{number}" for number in range(self._chance.choice((1, 1, 2, 4)))]
-        order = "rising" if usual else self._of(self._known.orders)
-        container = "dict" if usual else self._of(self._known.containers)
-        step_kind = "int" if usual else self._of(self._known.steps)
+        order = "rising" if usual else self._of(self._grammar.orders)
+        container = "dict" if usual else self._of(self._grammar.containers)
+        step_kind = "int" if usual else self._of(self._grammar.steps)
         steps = {
             "rising": list(range(count)),
             "repeated": [number // 2 for number in range(count)],

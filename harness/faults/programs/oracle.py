@@ -43,7 +43,7 @@ class Reason:
 
 
 @dataclass(frozen=True)
-class Saying:
+class Decision:
     """The oracle's decision about a verdict, and the result that would be right."""
 
     word: Word
@@ -126,7 +126,7 @@ class Account:
                     at = point(name, call["step"] or 0, float(number))
                     if step is not None:
                         handed[name, step].setdefault(at[2], journal)
-                    why = self._lost(at, call["step"] is None)
+                    why = self._missing_number(at, call["step"] is None)
                     if why:
                         whose = "" if journal.role.startswith("rank") else f" of a {journal.role}"
                         left = (
@@ -155,7 +155,7 @@ class Account:
             elif len(values) > 1:
                 self.doubts.append(f"{name} was logged at step {step} with several values")
 
-    def _lost(self, at: Point, any_step: bool) -> str:
+    def _missing_number(self, at: Point, any_step: bool) -> str:
         """Return a text that says where a logged number is missing, or ""."""
         names = {at[0], at[0].replace("/", ".")}
         for place, points in (("the run", self.tracked), ("the ground truth", self.recorded)):
@@ -174,25 +174,25 @@ class Account:
         if children:
             self.doubts.append("another process logged, too")
 
-    def judge(self, verdict: Verdict) -> Saying:
+    def judge(self, verdict: Verdict) -> Decision:
         """Decide whether a verdict about the program is right."""
         right = "; ".join(reason.text for reason in self.reasons) or "PASS"
         errors = [check for check in verdict.checks if check.cause == "run.judge_error"]
         if errors:
-            return Saying("judge error", errors[0].explanation)
+            return Decision("judge error", errors[0].explanation)
         if verdict.verdict == "PASS":
-            return Saying("wrong PASS" if self.reasons else "right", right)
+            return Decision("wrong PASS" if self.reasons else "right", right)
         if not self.reasons:
             if any("os._exit" in doubt for doubt in self.doubts) and verdict.verdict == "UNKNOWN":
-                return Saying("vague", "rank.exited_early, or PASS because everything is there")
-            return Saying("right" if self.doubts else "wrong FAIL", right)
+                return Decision("vague", "rank.exited_early, or PASS because everything is there")
+            return Decision("right" if self.doubts else "wrong FAIL", right)
         causes = tuple(cause for reason in self.reasons for cause in reason.causes)
         if any("os._exit" in doubt for doubt in self.doubts):
             causes += ("rank.exited_early",)
         if verdict.verdict == "UNKNOWN":
-            return Saying("vague" if any(reason.strong for reason in self.reasons) else "right", right)
+            return Decision("vague" if any(reason.strong for reason in self.reasons) else "right", right)
         named = bool(verdict.cause) and str(verdict.cause).startswith(causes)
-        return Saying(
+        return Decision(
             "right"
             if named or (self.doubts and str(verdict.cause).startswith("unification."))
             else "wrong cause",

@@ -106,18 +106,18 @@ def run(where: Place, drawn: Program) -> Outcome:
     tracked = oracle.tracked(where.database, PROJECT, launched.run_id)
     account = oracle.account(drawn, launched.bundle, launched.journals, launched.containers, tracked)
     verdict = launched.verdict
-    saying = account.judge(verdict)
-    if saying.word == "right":
+    decision = account.judge(verdict)
+    if decision.word == "right":
         shutil.rmtree(launched.bundle)
     return Outcome(
         seed=drawn.seed,
         number=drawn.number,
-        word=saying.word,
+        word=decision.word,
         about=drawn.about,
         got=f"{verdict.verdict} {verdict.cause or ''}".strip(),
-        right=saying.right[:400],
+        right=decision.right[:400],
         seconds=round(time.monotonic() - began, 1),
-        bundle=None if saying.word == "right" else str(launched.bundle),
+        bundle=None if decision.word == "right" else str(launched.bundle),
     )
 
 

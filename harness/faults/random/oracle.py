@@ -54,42 +54,42 @@ Word = Literal["borne", "named", "wrong PASS", "not named", "unseen", "not struc
 
 
 @dataclass(frozen=True)
-class Saying:
+class Decision:
     """The oracle's decision about a verdict.
 
-    `wrong` is the reason why a verdict is wrong, and `lost` describes the points that the tracker lacks.
+    `wrong` is the reason why a verdict is wrong, and `missing` describes the points that the tracker lacks.
     """
 
     word: Word
     wrong: str = ""
-    lost: str = ""
+    missing: str = ""
 
 
-def ask(ready: Ready, bundle: Bundle | None, verdict: Verdict | None, said: str, named: str) -> Saying:
+def ask(ready: Ready, bundle: Bundle | None, verdict: Verdict | None, output: str, named: str) -> Decision:
     """Decide whether a verdict is right.
 
-    `said` is the harness's stderr, and `named` a regex for the disturbance. The decision about a PASS is
+    `output` is the harness's stderr, and `named` a regex for the disturbance. The decision about a PASS is
     `unseen` if the oracle cannot read the points. Finally, the workers' files are removed.
     """
     manifest = bundle.manifest if bundle else None
-    lost, blind = "", "there is no bundle"
+    missing, blind = "", "there is no bundle"
     if manifest is not None:
         try:
-            lost, blind = _lost(ready, manifest), ""
+            missing, blind = _missing(ready, manifest), ""
         except HarnessError as error:
             blind = str(error)
         finally:
             _forget(ready, manifest.nonce)
     if verdict is not None and verdict.verdict == "PASS":
         if blind:
-            return Saying("unseen", blind)
-        return Saying("wrong PASS", lost, lost) if lost else Saying("borne")
-    if names(verdict, said, named):
-        return Saying("named", lost=lost)
-    return Saying("not named", f"neither its cause nor its text says {named!r}", lost)
+            return Decision("unseen", blind)
+        return Decision("wrong PASS", missing, missing) if missing else Decision("borne")
+    if names(verdict, output, named):
+        return Decision("named", missing=missing)
+    return Decision("not named", f"neither its cause nor its text says {named!r}", missing)
 
 
-def _lost(ready: Ready, manifest: Manifest) -> str:
+def _missing(ready: Ready, manifest: Manifest) -> str:
     """Return a text about points that the tracker lacks and ranks that did not exit with 0, or "".
 
     Raises HarnessError if the points cannot be read.
@@ -106,23 +106,23 @@ def _lost(ready: Ready, manifest: Manifest) -> str:
     )
 
 
-def lacks(meant: dict[int, set[Point]], there: set[Point]) -> str:
-    """Return a text about the logged points (`meant`) that are not in `there`, or "" if all are."""
-    lost = {rank: sorted(points - there, key=str) for rank, points in sorted(meant.items())}
+def lacks(expected: dict[int, set[Point]], there: set[Point]) -> str:
+    """Return a text about the logged points (`expected`) that are not in `there`, or "" if all are."""
+    absent = {rank: sorted(points - there, key=str) for rank, points in sorted(expected.items())}
     return "; ".join(
-        f"the tracker lacks {len(points)} of {len(meant[rank])} points of rank {rank}, such as {points[0]}"
-        for rank, points in lost.items()
+        f"the tracker lacks {len(points)} of {len(expected[rank])} points of rank {rank}, such as {points[0]}"
+        for rank, points in absent.items()
         if points
     )
 
 
-def names(verdict: Verdict | None, said: str, named: str) -> bool:
+def names(verdict: Verdict | None, output: str, named: str) -> bool:
     """Return whether the regex `named` matches the cause or the text of a verdict.
 
-    Without a verdict, the regex is compared with the harness's stderr (`said`).
+    Without a verdict, the regex is compared with the harness's stderr (`output`).
     """
     if verdict is None:
-        return re.search(named, said) is not None
+        return re.search(named, output) is not None
     only = f"rank {verdict.ranks[0]}" if len(verdict.ranks) == 1 else ""
     return re.search(named, "\n".join([verdict.cause or "", only, verdict.explanation])) is not None
 

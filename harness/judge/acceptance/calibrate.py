@@ -55,7 +55,7 @@ def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
     """
     if not 0 < share * (1 + MARGIN) <= 1:
         raise ValueError(f"share must be above 0 and at most {1 / (1 + MARGIN):.2f}; got {share}")
-    given: dict[tuple[str, str, str, str], list[tuple[str, float]]] = defaultdict(list)
+    measured: dict[tuple[str, str, str, str], list[tuple[str, float]]] = defaultdict(list)
     for node in fleet.nodes:
         model = _model(node)
         if model is None:
@@ -63,22 +63,29 @@ def baselines(fleet: Fleet, share: float = SHARE) -> Calibration:
         for cell in node.cells:
             if _is_figure(cell) and cell.measured is not None:
                 place = (model, cell.id, cell.unit, cell.relation)
-                given[place].append((node.node, cell.measured))
+                measured[place].append((node.node, cell.measured))
     rows, refused = [], []
-    for (model, check, unit, relation), figures in sorted(given.items()):
+    for (model, check, unit, relation), figures in sorted(measured.items()):
         nodes = {name for name, _ in figures}
         what = f"{check} on {model}"
         values = [value for _, value in figures]
         if len(nodes) < FROM_NODES:
             refused.append(f"{what}: figures of {len(nodes)} nodes, but {FROM_NODES} are needed")
             continue
-        kept = stable(values, share)
-        if len(kept) < LEAST * len(values):
-            refused.append(f"{what}: only {len(kept)} of {len(values)} figures agree with each other")
+        agreeing = stable(values, share)
+        if len(agreeing) < LEAST * len(values):
+            refused.append(f"{what}: only {len(agreeing)} of {len(values)} figures agree with each other")
             continue
         rows.append(
             Baseline(
-                model, check, unit, mean(kept), relation, len(nodes), len(values), len(values) - len(kept)
+                model,
+                check,
+                unit,
+                mean(agreeing),
+                relation,
+                len(nodes),
+                len(values),
+                len(values) - len(agreeing),
             )
         )
     return Calibration(tuple(rows), tuple(refused))
@@ -90,14 +97,14 @@ def stable(values: Sequence[float], share: float) -> list[float]:
     Values near the median are selected first, because distant outliers move the mean away from good values.
     The selection is then repeated around the mean of the selected values until it no longer changes.
     """
-    centre, kept = median(values), list(values)
+    centre, agreeing = median(values), list(values)
     while True:
-        left = [value for value in values if centre * share <= value <= centre / share]
-        if not left or left == kept:
-            return left
-        kept, centre = left, mean(left)
-        if len(left) == len(values):
-            return left
+        near = [value for value in values if centre * share <= value <= centre / share]
+        if not near or near == agreeing:
+            return near
+        agreeing, centre = near, mean(near)
+        if len(near) == len(values):
+            return near
 
 
 def toml(calibration: Calibration, *, bundle: str, date: str, share: float = SHARE) -> str:
@@ -159,7 +166,7 @@ def _plain(text: str) -> str:
     return " ".join(text.split())
 
 
-def told(calibration: Calibration) -> Iterable[str]:
+def summary(calibration: Calibration) -> Iterable[str]:
     """Yield a line for each baseline and for each check without a baseline."""
     for row in calibration.rows:
         dropped = f", {row.dropped} dropped" if row.dropped else ""

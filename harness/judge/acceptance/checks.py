@@ -16,7 +16,7 @@ from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceReport
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES, REGISTRY
 from harness.judge.cluster.starting import device_holders
-from harness.judge.finding import Finding, counted, found, passed, unknown
+from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.workers.acceptance.check import TAGS
 
 NO_CUDA: CauseId = "image.no_cuda"
@@ -77,7 +77,7 @@ def reports(case: Case) -> Finding:
     holders = [(ref, one) for ref, one in device_holders(case) if one.node in silent and one.node not in of]
     details = [f"{name}: {_state(case, of.get(name))}" for name in silent]
     if holders and {one.node for _, one in holders} == set(silent):
-        return found(
+        return not_passed(
             "reports",
             "scheduling.devices_held",
             f"{counted(len(silent), 'node')} of {len(wanted)} could not be tested: others hold the devices",
@@ -86,7 +86,7 @@ def reports(case: Case) -> Finding:
         )
     if holders:
         details = [*(one.sentence for _, one in holders), *details]
-    return found(
+    return not_passed(
         "reports",
         "node.not_answered",
         f"{counted(len(silent), 'node')} of {len(wanted)} gave no report",
@@ -101,14 +101,14 @@ def _one_report(case: Case, there: dict[int, Answer]) -> Finding:
     if not whole:
         details = [f"{case.place(index)}: {_state(case, index)}" for index in there]
         text = "no pod gave a report of the collectives"
-        return found("reports", "node.not_answered", text, details=details)
+        return not_passed("reports", "node.not_answered", text, details=details)
     report = whole[-1].report
     assert report is not None
     launched = (case.expected.num_nodes, case.expected.ranks)
     if (report.nodes, report.ranks) != launched:
         of = "{} pods with {} ranks in all"
         text = f"the report is about {of.format(report.nodes, report.ranks)}, but {of.format(*launched)} ran"
-        return found("reports", "node.not_answered", text, evidence=[whole[-1].ref])
+        return not_passed("reports", "node.not_answered", text, evidence=[whole[-1].ref])
     text = f"{names(case.ranks_of(whole[-1].index))} reported for all {counted(report.ranks, 'rank')}"
     return passed("reports", text, [whole[-1].ref])
 
@@ -122,7 +122,7 @@ def accepted(case: Case) -> Finding:
         where = f"{counted(len(image), 'pod')} reported this, so no node is judged"
         # Give the finding the phase of `image`, which precedes the resulting exit codes.
         start = REGISTRY["image"].at
-        return found("acceptance", NO_CUDA, check.text, why=[where], evidence=[ref], phase=start)
+        return not_passed("acceptance", NO_CUDA, check.text, why=[where], evidence=[ref], phase=start)
     if bad := [each for each in all_ if each[2].verdict == "FAIL"]:
         return _failed(case, bad)
     doubts = list(_doubts(case, there))
@@ -164,7 +164,7 @@ def _failed(case: Case, bad: list[tuple[Answer, str, AcceptanceCheck]]) -> Findi
         texts = [f"{shared[1]}: look at what they have in common, such as image, driver or request", *texts]
     refs = list(dict.fromkeys(ref for _, ref, _ in same))
     times = [at for one, _, _ in same if (at := seconds(one.at)) is not None]
-    return found(
+    return not_passed(
         "acceptance",
         cause,
         texts[0],
@@ -225,12 +225,12 @@ def _doubts_of(case: Case, one: Answer, every: set[str]) -> Iterable[str]:
     for check in report.checks:
         if check.verdict == "UNKNOWN":
             yield f"{check.id}: {check.text}"
-        elif check.verdict == "PASS" and not _holds(check):
+        elif check.verdict == "PASS" and not _within_limit(check):
             figures = f"{check.measured} {check.relation} {check.limit}"
             yield f"{check.id} is {check.verdict}, but {figures} is not true"
 
 
-def _holds(check: AcceptanceCheck) -> bool:
+def _within_limit(check: AcceptanceCheck) -> bool:
     """Return whether the measured value of a check satisfies its limit."""
     if check.limit is None:
         return True

@@ -43,12 +43,12 @@ def beside(nodes: Sequence[NodeResult]) -> tuple[list[NodeResult], list[Figure]]
 
 def _with(node: NodeResult, cells: Iterable[Cell]) -> NodeResult:
     """Return a node with the given results and the verdicts that follow from them."""
-    made = tuple(sorted(cells, key=Cell.rank))
+    ordered = tuple(sorted(cells, key=Cell.rank))
     gpus = tuple(
-        replace(gpu, verdict=worst(cell.verdict for cell in made if cell.gpu == gpu.index))
+        replace(gpu, verdict=worst(cell.verdict for cell in ordered if cell.gpu == gpu.index))
         for gpu in node.gpus
     )
-    return replace(node, cells=made, gpus=gpus, verdict=worst(cell.verdict for cell in made))
+    return replace(node, cells=ordered, gpus=gpus, verdict=worst(cell.verdict for cell in ordered))
 
 
 def _figures(nodes: Sequence[NodeResult]) -> list[Figure]:
@@ -63,17 +63,17 @@ def _figures(nodes: Sequence[NodeResult]) -> list[Figure]:
         total = len(alike) + unknown
         if total < FROM_NODES:
             continue
-        given: dict[tuple[str, str], list[float]] = defaultdict(list)
+        medians: dict[tuple[str, str], list[float]] = defaultdict(list)
         for node in alike:
             own: dict[tuple[str, str], list[float]] = defaultdict(list)
             for cell in node.cells:
                 if _comparable(cell) and cell.measured is not None:
                     own[cell.id, cell.unit].append(cell.measured)
             for name, values in own.items():
-                given[name].append(median(values))
+                medians[name].append(median(values))
         figures += [
             Figure(id_, kind, unit, _highest(values, total), len(values), total - len(values))
-            for (id_, unit), values in sorted(given.items())
+            for (id_, unit), values in sorted(medians.items())
         ]
     return figures
 

@@ -15,7 +15,7 @@ from harness.evidence.schema.acceptance import AcceptanceRecord, AcceptanceRepor
 from harness.judge.acceptance import compare
 from harness.judge.acceptance import groups as fleet_group
 from harness.judge.acceptance.cells import ORDER, Cell, Figure, GpuResult, Kind, NodeResult, natural, worst
-from harness.judge.acceptance.pods import Member, PodSaid, by_pod, of_group, placed
+from harness.judge.acceptance.pods import Member, PodRecords, by_pod, of_group, placed
 
 ANSWERED = "fleet.nodes"
 REPORT = "fleet.report"
@@ -73,7 +73,7 @@ def fleet(
     restarts = {member.node: member.restarts for member in members}
     groups = fleet_group.groups(nodes, restarts, world)
     names = dict.fromkeys([*(member.node for member in members), *nodes, *fleet_group.covered(groups)])
-    owing = any(said.of_itself for said in [*nodes.values(), *unplaced])
+    owing = any(pod.of_itself for pod in [*nodes.values(), *unplaced])
     results = []
     for name in names:
         shared = fleet_group.cells(groups, name)
@@ -93,7 +93,7 @@ def fleet(
 
 
 def _node(
-    name: str, said: PodSaid | None, restarts: int, shared: Sequence[Cell], together: bool, owing: bool
+    name: str, records: PodRecords | None, restarts: int, shared: Sequence[Cell], together: bool, owing: bool
 ) -> NodeResult:
     """Return the results of a node, from its own tests and those of several nodes, before any comparison.
 
@@ -101,42 +101,44 @@ def _node(
     that this node should have done so, too.
     """
     cells, report, gpus = list(shared), None, list[GpuResult]()
-    if said is not None:
-        own = [(one, checks) for one, checks in said.last() if not of_group(one)]
+    if records is not None:
+        own = [(one, checks) for one, checks in records.last() if not of_group(one)]
         cells += [Cell.of(check) for _, checks in own for check in checks]
-        cells += [Cell.of(check) for check in said.loose if not (together and check.tag == "DDP")]
+        cells += [Cell.of(check) for check in records.loose if not (together and check.tag == "DDP")]
         report = next((one for one, _ in reversed(own) if one.kind == "node"), own[-1][0] if own else None)
-        if (lack := said.lacks(restarts)) is not None:
+        if (lack := records.lacks(restarts)) is not None:
             cells.append(Cell(REPORT, "UNKNOWN", lack))
     if report is not None:
         cells += _verdict_of(report)
         cells += _no_gpu(report, cells)
         cells += _untested(report, cells)
         gpus = _gpus(report, cells)
-    answered = said is not None and said.of_itself if owing else said is not None or bool(shared)
+    answered = records is not None and records.of_itself if owing else records is not None or bool(shared)
     if not answered:
-        text = "it reported no tests of its own" if said or shared else "the node did not report"
+        text = "it reported no tests of its own" if records or shared else "the node did not report"
         cells.append(Cell(REPORT, "UNKNOWN", text))
     elif not cells:
         cells.append(Cell(REPORT, "UNKNOWN", "it reported no check"))
     return NodeResult(
         node=name,
-        pod=said.pod if said else "",
+        pod=records.pod if records else "",
         verdict=worst(cell.verdict for cell in cells),
         answered=answered,
         kind=Kind.of(report) if report else None,
         gpus=tuple(gpus),
         cells=tuple(sorted(cells, key=Cell.rank)),
         versions=report.versions if report else {},
-        line=said.line if said else 0,
+        line=records.line if records else 0,
     )
 
 
 def _verdict_of(report: AcceptanceReport) -> list[Cell]:
     """Return a result if the verdict of a report is worse than that of its checks, or if it has no checks."""
-    made = worst(check.verdict for check in report.checks)
-    if ORDER.index(report.verdict) < ORDER.index(made):
-        return [Cell(REPORT, report.verdict, f"the report is {report.verdict}, but its checks are {made}")]
+    expected = worst(check.verdict for check in report.checks)
+    if ORDER.index(report.verdict) < ORDER.index(expected):
+        return [
+            Cell(REPORT, report.verdict, f"the report is {report.verdict}, but its checks are {expected}")
+        ]
     return [] if report.checks else [Cell(REPORT, "UNKNOWN", "the report has no checks")]
 
 
@@ -161,11 +163,11 @@ def _untested(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _gpus(report: AcceptanceReport, cells: Sequence[Cell]) -> list[GpuResult]:
-    known = {gpu.index: (gpu.uuid, gpu.name) for gpu in report.gpus}
-    seen = {cell.gpu for cell in cells if cell.gpu is not None}
+    reported = {gpu.index: (gpu.uuid, gpu.name) for gpu in report.gpus}
+    tested = {cell.gpu for cell in cells if cell.gpu is not None}
     return [
-        GpuResult(index, *known.get(index, ("", "")), worst(c.verdict for c in cells if c.gpu == index))
-        for index in sorted(known.keys() | seen)
+        GpuResult(index, *reported.get(index, ("", "")), worst(c.verdict for c in cells if c.gpu == index))
+        for index in sorted(reported.keys() | tested)
     ]
 
 

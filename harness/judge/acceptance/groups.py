@@ -8,7 +8,7 @@ from functools import cached_property
 
 from harness.evidence.schema.acceptance import AcceptanceCheck, PairRow
 from harness.judge.acceptance.cells import Cell
-from harness.judge.acceptance.pods import PodSaid, of_group
+from harness.judge.acceptance.pods import PodRecords, of_group
 
 TOGETHER = "fleet.together"
 
@@ -43,12 +43,12 @@ class Group:
         own = {rank for rank, name in self.hosts.items() if name == node}
         if not own:
             return []
-        made: list[Cell] = []
+        result: list[Cell] = []
         for id_ in dict.fromkeys(check.id for check in self.checks):
-            made += self._of(id_, [check for check in self.checks if check.id == id_], own)
+            result += self._of(id_, [check for check in self.checks if check.id == id_], own)
         if self.lack is not None:
-            made.append(Cell(TOGETHER, "UNKNOWN", f"pod {self.pod}: {self.lack}"))
-        return made
+            result.append(Cell(TOGETHER, "UNKNOWN", f"pod {self.pod}: {self.lack}"))
+        return result
 
     def _of(self, id_: str, checks: Sequence[AcceptanceCheck], own: set[int]) -> list[Cell]:
         mine = [check for check in checks if own & set(check.ranks)]
@@ -75,41 +75,41 @@ class Group:
 
 
 def groups(
-    nodes: Mapping[str, PodSaid], restarts: Mapping[str, int], world: Mapping[int, str]
+    nodes: Mapping[str, PodRecords], restarts: Mapping[str, int], world: Mapping[int, str]
 ) -> list[Group]:
     """Return the pods' reports about several nodes. `world` is rank → node if all nodes test together."""
-    found: list[Group] = []
-    for node, said in nodes.items():
-        lack = said.lacks(restarts.get(node, 0))
-        for report, checks in said.last():
+    result: list[Group] = []
+    for node, records in nodes.items():
+        lack = records.lacks(restarts.get(node, 0))
+        for report, checks in records.last():
             if of_group(report):
-                found.append(Group(said.pod, report.hosts, tuple(checks), tuple(report.pairs), lack))
-        loose = tuple(check for check in said.loose if check.tag == "DDP")
+                result.append(Group(records.pod, report.hosts, tuple(checks), tuple(report.pairs), lack))
+        loose = tuple(check for check in records.loose if check.tag == "DDP")
         if loose and world:
-            found.append(Group(said.pod, world, loose, lack=lack))
-    return found
+            result.append(Group(records.pod, world, loose, lack=lack))
+    return result
 
 
-def covered(found: Iterable[Group]) -> list[str]:
+def covered(all_groups: Iterable[Group]) -> list[str]:
     """Return the nodes that took part in the tests."""
-    return list(dict.fromkeys(name for group in found for name in group.hosts.values()))
+    return list(dict.fromkeys(name for group in all_groups for name in group.hosts.values()))
 
 
-def cells(found: Iterable[Group], node: str) -> list[Cell]:
+def cells(all_groups: Iterable[Group], node: str) -> list[Cell]:
     """Return the results for one node from all groups."""
-    return [cell for group in found for cell in group.cells(node)]
+    return [cell for group in all_groups for cell in group.cells(node)]
 
 
-def own(found: Sequence[Group], world: Mapping[int, str]) -> list[Cell]:
+def own(all_groups: Sequence[Group], world: Mapping[int, str]) -> list[Cell]:
     """Return the unchanged checks of all groups, which concern all nodes.
 
     The result is UNKNOWN if all nodes should have run tests together and no pod reported such tests.
     """
-    if world and not found:
+    if world and not all_groups:
         return [Cell(TOGETHER, "UNKNOWN", "no pod reported the tests of all nodes together")]
-    made = [Cell.of(check) for group in found for check in group.checks]
-    return made + [
+    result = [Cell.of(check) for group in all_groups for check in group.checks]
+    return result + [
         Cell(TOGETHER, "UNKNOWN", f"pod {group.pod}: {group.lack}")
-        for group in found
+        for group in all_groups
         if group.lack is not None
     ]

@@ -24,15 +24,15 @@ COMPARED = frozenset({"gpu.absent", "gpu.fewer", "gpu.driver", "memlock.low", "s
 """Causes in a node, an image or a request. They are the node's own only if other nodes do not have them."""
 
 
-def doubtful(found: Fleet, *, force: bool = False) -> dict[str, str]:
+def doubtful(fleet: Fleet, *, force: bool = False) -> dict[str, str]:
     """Return the failed nodes whose fault is not proved to be their own, each with the reason.
 
     If more than half of the nodes fail with the same cause, the result contains all failed nodes. With
     `force`, such a cause counts as each node's own.
     """
-    answered = [node for node in found.nodes if node.answered]
-    failed = [node for node in found.nodes if node.verdict == "FAIL"]
-    if not force and (shared := shared_cause(found)) is not None:
+    answered = [node for node in fleet.nodes if node.answered]
+    failed = [node for node in fleet.nodes if node.verdict == "FAIL"]
+    if not force and (shared := shared_cause(fleet)) is not None:
         reason = f"{shared.sentence}; --force taints them anyway"
         return {node.node: _doubt(node, answered) or reason for node in failed}
     return {node.node: why for node in failed if (why := _doubt(node, answered, force)) is not None}
@@ -51,18 +51,18 @@ class Shared:
         return f"{self.cause} is on {self.count} of {self.answered} nodes: look at what they have in common"
 
 
-def shared_cause(found: Fleet) -> Shared | None:
+def shared_cause(fleet: Fleet) -> Shared | None:
     """Return the cause of failures on more than half of the nodes (at least two), or None."""
-    answered = [node for node in found.nodes if node.answered]
+    answered = [node for node in fleet.nodes if node.answered]
     causes = dict.fromkeys(cell.cause for node in answered for cell in node.cells if cell.verdict == "FAIL")
     counts = {cause: sum(_fails(node, cause) for node in answered) for cause in causes if cause}
     cause, count = max(counts.items(), key=lambda each: each[1], default=("", 0))
     return Shared(cause, count, len(answered)) if _most(count, answered) else None
 
 
-def image_at_fault(found: Fleet) -> str | None:
+def image_at_fault(fleet: Fleet) -> str | None:
     """Return why the image cannot test any node, or None if it can."""
-    texts = (cell.text for node in found.nodes for cell in node.cells if cell.cause == NO_CUDA)
+    texts = (cell.text for node in fleet.nodes for cell in node.cells if cell.cause == NO_CUDA)
     return next(texts, None)
 
 

@@ -30,7 +30,7 @@ class Member:
 
 
 @dataclass
-class PodSaid:
+class PodRecords:
     """The records of one pod. `line` is the line number of the first record, or 0 without a file."""
 
     pod: str
@@ -100,13 +100,13 @@ def key(check: AcceptanceCheck) -> Key:
     return (check.id, check.index, tuple(check.ranks))
 
 
-def by_pod(records: Iterable[tuple[int, AcceptanceRecord]]) -> dict[str, PodSaid]:
+def by_pod(records: Iterable[tuple[int, AcceptanceRecord]]) -> dict[str, PodRecords]:
     """Map each pod to its records. Pods are in the order of their last records."""
-    pods: dict[str, PodSaid] = {}
+    pods: dict[str, PodRecords] = {}
     for line, record in records:
-        said = pods.pop(record.pod, None) or PodSaid(record.pod, line)
-        said.take(record)
-        pods[record.pod] = said
+        pod = pods.pop(record.pod, None) or PodRecords(record.pod, line)
+        pod.take(record)
+        pods[record.pod] = pod
     return pods
 
 
@@ -115,24 +115,26 @@ def of_group(report: AcceptanceReport) -> bool:
     return report.kind == "ddp" and len(set(report.hosts.values())) > 1
 
 
-def placed(pods: dict[str, PodSaid], members: Sequence[Member]) -> tuple[dict[str, PodSaid], list[PodSaid]]:
+def placed(
+    pods: dict[str, PodRecords], members: Sequence[Member]
+) -> tuple[dict[str, PodRecords], list[PodRecords]]:
     """Return node → the records of its last pod, and the records of pods whose node is unknown.
 
     The cluster's information on the node of a pod takes precedence over the pod's own report. A pod that was
     replaced on its node does not count.
     """
-    known = {member.pod: member.node for member in members if member.pod}
-    decided = set(known.values())
-    nodes: dict[str, PodSaid] = {}
+    node_of = {member.pod: member.node for member in members if member.pod}
+    decided = set(node_of.values())
+    nodes: dict[str, PodRecords] = {}
     unplaced = []
-    for name, said in pods.items():
-        node = known.get(name)
+    for name, pod in pods.items():
+        node = node_of.get(name)
         if node is None:
-            if not said.reports:
-                unplaced += [said] if any(not member.pod for member in members) else []
+            if not pod.reports:
+                unplaced += [pod] if any(not member.pod for member in members) else []
                 continue
-            node = said.reports[-1].node
+            node = pod.reports[-1].node
             if node in decided:
                 continue
-        nodes[node] = said
+        nodes[node] = pod
     return nodes, unplaced

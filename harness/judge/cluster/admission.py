@@ -9,7 +9,7 @@ from harness.evidence.kubernetes import messages
 from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.judge.case import Case, condition, gated, names
 from harness.judge.cluster import controllers
-from harness.judge.finding import Finding, found, listed, passed, unknown
+from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
 ENDING_SECONDS = 20.0
 """Maximum number of seconds that ranks, Pluto's client and torchrun need to exit after the last point."""
@@ -40,7 +40,7 @@ def queue_and_admission(case: Case) -> list[Finding]:
     """Check `queue` and `admission`: the queue exists and is active, and Kueue admitted the job."""
     if not case.queue:
         if case.jobset is None:
-            missing = found("admission", "run.evidence_missing", "no state of the job was recorded")
+            missing = not_passed("admission", "run.evidence_missing", "no state of the job was recorded")
             return [unknown("queue", "the job's queue is not known"), missing]
         return [passed("queue", "the job names no queue"), passed("admission", "the job needs no admission")]
     if not case.workload:
@@ -53,7 +53,7 @@ def queue_and_admission(case: Case) -> list[Finding]:
         ]
     if case.pods:
         text = f"pods ran, but no recorded state of Workload {last.name} is Admitted"
-        missing = found("admission", "run.evidence_missing", text, evidence=[last.ref])
+        missing = not_passed("admission", "run.evidence_missing", text, evidence=[last.ref])
         return [unknown("queue", "the last states of the Workload are missing"), missing]
     return _refused(case, last)
 
@@ -84,11 +84,11 @@ def _refused(case: Case, last: ObjectState) -> list[Finding]:
     text = f"Kueue did not admit the job (queue {case.queue}): {message or 'no message'}"
     if cause.startswith("queue."):
         why = _inactive(case, message) if cause == "queue.inactive" else []
-        result = found("queue", cause, text, why=why, evidence=[last.ref])
+        result = not_passed("queue", cause, text, why=why, evidence=[last.ref])
         return [result, unknown("admission", "see queue")]
-    known = passed("queue", f"queue {case.queue} exists", [last.ref])
+    queue_exists = passed("queue", f"queue {case.queue} exists", [last.ref])
     advice = _TOLERATE if "untolerated taint" in message else ""
-    return [known, found("admission", cause, text, evidence=[last.ref], advice=advice)]
+    return [queue_exists, not_passed("admission", cause, text, evidence=[last.ref], advice=advice)]
 
 
 def _inactive(case: Case, message: str) -> list[str]:
@@ -106,21 +106,21 @@ def _inactive(case: Case, message: str) -> list[str]:
 def _no_workload(case: Case) -> Finding:
     launched = case.jobset
     if launched is not None and case.terminal is None and not case.pods:
-        held = any(gated(pod.last) for pods in case.pod_attempts.values() for pod in pods)
-        if held or mapping(launched.object, "spec").get("suspend") is True:
+        are_gated = any(gated(pod.last) for pods in case.pod_attempts.values() for pod in pods)
+        if are_gated or mapping(launched.object, "spec").get("suspend") is True:
             text = (
                 f"{case.launch.kind} {launched.name} waits for queue {case.queue}, "
                 "but Kueue created no Workload for it"
             )
             return controllers.not_followed(case, "admission", "kueue", text, [launched.ref])
-    if launched is not None and case.pods and not _held_by_kueue(case):
+    if launched is not None and case.pods and not _suspended_by_kueue(case):
         what = f"{case.launch.kind} {launched.name} names queue {case.queue}, but Kueue does not manage it"
         text = f"{what}: it has no Workload, and its pods ran without admission"
-        return found("admission", "queue.kind_not_managed", text, evidence=[launched.ref])
-    return found("admission", "run.evidence_missing", "no Workload of the job was recorded")
+        return not_passed("admission", "queue.kind_not_managed", text, evidence=[launched.ref])
+    return not_passed("admission", "run.evidence_missing", "no Workload of the job was recorded")
 
 
-def _held_by_kueue(case: Case) -> bool:
+def _suspended_by_kueue(case: Case) -> bool:
     """Return whether Kueue ever suspended the job (a JobSet or Job) or gated its pods (other kinds).
 
     In that case, Kueue also created a Workload, which is missing in the evidence.
@@ -158,7 +158,7 @@ def eviction(case: Case) -> Finding:
             limit, advice = _allowed(case, state)
             over = seconds(evicted.get("lastTransitionTime")) or 0.0
             advice = [*_late(case, over), *_silent(case, over, advice)]
-        return found(
+        return not_passed(
             "eviction",
             cause,
             f"Kueue evicted the job ({reason}): {message}{limit}",
@@ -179,7 +179,7 @@ def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
     last = {rank: case.last_logged(rank) for rank in case.ranks}
     quiet = [rank for rank in last if last[rank] and over - last[rank] >= ENDING_SECONDS]
     quiet.sort(key=lambda rank: last[rank])
-    if len(quiet) == len(last) and all(map(case.told_all, case.ranks)):
+    if len(quiet) == len(last) and all(map(case.record_ended, case.ranks)):
         text = f"{names(case.ranks)} had logged everything {over - max(last.values()):.0f} s before"
         return [f"{text}: torchrun, or a command after it in the run script, did not end"]
     text = listed([f"{names([rank])} had logged nothing for {over - last[rank]:.0f} s" for rank in quiet])
@@ -217,5 +217,5 @@ def _allowed(case: Case, workload: ObjectState) -> tuple[str, list[str]]:
 
 def _named(case: Case, message: str) -> list[str]:
     """Return a sentence with the name of the Workload whose UID Kueue's message contains, or []."""
-    names = [seen.name for uid, seen in case.bundle.last("workload").items() if uid in message]
+    names = [state.name for uid, state in case.bundle.last("workload").items() if uid in message]
     return [f"this UID is that of Workload {', '.join(names)}"] if names else []

@@ -19,7 +19,7 @@ from harness.judge.case import Case, condition, names
 from harness.judge.catalogue import CAUSES, RUNNING, START
 from harness.judge.cluster import deletion
 from harness.judge.end import End
-from harness.judge.finding import Finding, counted, found, passed
+from harness.judge.finding import Finding, counted, not_passed, passed
 from harness.judge.logs.clues import last_line
 
 CHECK: CheckId = "containers"
@@ -29,14 +29,14 @@ _WAITS_AGAIN = "CrashLoopBackOff"
 
 @dataclass(frozen=True)
 class Other:
-    """A container other than the rank's. `seen` is the last recorded state of its pod that contains it."""
+    """A container other than the rank's. `state` is the last recorded state of its pod that contains it."""
 
     index: int
     pod: Pod
     name: str
     role: Literal["init container", "native sidecar", "container"]
     image: str
-    seen: ObjectState
+    state: ObjectState
     status: dict[str, Any]
 
     @property
@@ -87,17 +87,17 @@ def _of(case: Case, index: int, pod: Pod) -> Iterator[Other]:
             role: Literal["init container", "native sidecar", "container"] = "container"
             if specs == "initContainers":
                 role = "native sidecar" if spec.get("restartPolicy") == "Always" else "init container"
-            seen, status = _last(pod, statuses, name)
+            state, status = _last(pod, statuses, name)
             image = str(spec.get("image") or status.get("image") or "unknown")
-            yield Other(index, pod, name, role, image, seen, status)
+            yield Other(index, pod, name, role, image, state, status)
 
 
 def _last(pod: Pod, statuses: str, name: str) -> tuple[ObjectState, dict[str, Any]]:
     """Return a container's last status before its pod's deletion, which ends all containers."""
-    for seen in reversed([seen for seen in pod.history if not deletion.leaving(seen)] or pod.history):
-        for status in items(seen.object, "status", statuses):
+    for state in reversed([state for state in pod.history if not deletion.leaving(state)] or pod.history):
+        for status in items(state.object, "status", statuses):
             if status.get("name") == name:
-                return seen, status
+                return state, status
     return pod.last, {}
 
 
@@ -110,10 +110,10 @@ def check(case: Case, ends: dict[int, End]) -> Finding:
         if (finding := judged(case, ends, others)) is not None:
             return finding
     text = f"{counted(len(others), 'other container')} of the ranks' pods let the ranks start and end"
-    return passed(CHECK, text, list(dict.fromkeys(other.seen.ref for other in others)))
+    return passed(CHECK, text, list(dict.fromkeys(other.state.ref for other in others)))
 
 
-def holds_back(case: Case, index: int) -> bool:
+def blocks_start(case: Case, index: int) -> bool:
     """Return whether an init container keeps the rank of this node from starting."""
     return not case.started(index) and any(
         other.role != "container" and (other.exit_code or other.running is not None)
@@ -123,15 +123,15 @@ def holds_back(case: Case, index: int) -> bool:
 
 def before(case: Case, end: End) -> list[str]:
     """Return a sentence for each other container of the pod that ended before the rank."""
-    gone = [
+    ended = [
         other
         for other in of(case, end.index)
         if other.role != "init container" and other.ended_at is not None and other.ended_at < end.at
     ]
     return [
         f"{other.role} {other.name} of its pod had ended with exit code {other.exit_code} "
-        f"{end.at - (other.ended_at or end.at):.0f} s before{_said(case, other)}"
-        for other in gone
+        f"{end.at - (other.ended_at or end.at):.0f} s before{_log_quote(case, other)}"
+        for other in ended
     ]
 
 
@@ -147,7 +147,7 @@ def _init_failed(case: Case, _ends: dict[int, End], others: list[Other]) -> Find
     first = bad[0]
     again = f", {first.tries + 1} times" if first.tries else ""
     how = f"ended with exit code {first.exit_code}{again}, so the rank never started"
-    return _found(case, "rank.init_container_failed", bad, how, START)
+    return _not_passed(case, "rank.init_container_failed", bad, how, START)
 
 
 def _init_unended(case: Case, _ends: dict[int, End], others: list[Other]) -> Finding | None:
@@ -164,12 +164,12 @@ def _init_unended(case: Case, _ends: dict[int, End], others: list[Other]) -> Fin
     if not bad or case.terminal == "Completed":
         return None
     removed = deletion.removed(bad[0].pod)
-    until = case.waited_until if removed is None else deletion.asked(removed)
+    until = case.waited_until if removed is None else deletion.requested_at(removed)
     since = seconds((bad[0].running or {}).get("startedAt"))
     ran = f"has run for {until - since:.0f} s" if until and since and until > since else "runs"
     waits = "is not ready" if bad[0].endless else "has not ended"
     how = f"{ran} and {waits}, and the rank starts only after it"
-    return _found(case, "rank.init_container_unended", bad, how, START)
+    return _not_passed(case, "rank.init_container_unended", bad, how, START)
 
 
 def _in_time(case: Case, pod: Pod) -> bool:
@@ -195,7 +195,7 @@ def _failed(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | 
     if not bad:
         return None
     how = f"ended with exit code {bad[0].exit_code}, so its pod failed, though the rank ended with 0"
-    return _found(case, "rank.helper_failed", bad, how, RUNNING)
+    return _not_passed(case, "rank.helper_failed", bad, how, RUNNING)
 
 
 def _unended(case: Case, ends: dict[int, End], others: list[Other]) -> Finding | None:
@@ -213,10 +213,10 @@ def _unended(case: Case, ends: dict[int, End], others: list[Other]) -> Finding |
         return None
     end = ends[bad[0].index]
     how = f"still runs, though the rank ended with {end.exit_code}, so the {case.launch.kind} cannot end"
-    return _found(case, "rank.helper_unended", bad, how, RUNNING, at=end.at)
+    return _not_passed(case, "rank.helper_unended", bad, how, RUNNING, at=end.at)
 
 
-def _found(
+def _not_passed(
     case: Case, cause: CauseId, bad: list[Other], how: str, phase: float, at: float | None = None
 ) -> Finding:
     first = bad[0]
@@ -224,13 +224,13 @@ def _found(
     more = [f"the same happened in the pods of {names(case.ranks_of(*alike))}"] if alike else []
     others = {f"{other.role} {other.name}": None for other in bad if other.name != first.name}
     more += [f"{', '.join(others)} did the same"] if others else []
-    return found(
+    return not_passed(
         CHECK,
         cause,
-        f"{first.role} {first.name} of {case.place(first.index)} {how}{_said(case, first)}",
+        f"{first.role} {first.name} of {case.place(first.index)} {how}{_log_quote(case, first)}",
         why=[f"its image is {first.image}, and {added_by(case, first)}", *more],
         ranks=case.ranks_of(*(other.index for other in bad)),
-        evidence=[first.seen.ref, *_log_ref(case, first)],
+        evidence=[first.state.ref, *_log_ref(case, first)],
         phase=phase,
         at=first.ended_at if at is None else at,
         advice=CAUSES[cause].action.replace("POD", first.pod.name).replace("CONTAINER", first.name),
@@ -247,15 +247,15 @@ def added_by(case: Case, other: Other) -> str:
         writers = _writers(case.jobset, other.name)
         return f"it is in the template of {what}" + (f", written by {', '.join(writers)}" if writers else "")
     owners = {owner.get("uid") for owner in items(other.pod.last.object, "metadata", "ownerReferences")}
-    for uid, seen in case.bundle.last("job").items():
-        if uid in owners and _has(_templates(seen), other.name):
-            return f"it is in Job {seen.name}, not in {what}: an admission webhook or policy added it there"
+    for uid, job in case.bundle.last("job").items():
+        if uid in owners and _has(_templates(job), other.name):
+            return f"it is in Job {job.name}, not in {what}: an admission webhook or policy added it there"
     return f"the template of {what} has no such container: an admission webhook or policy added it to the pod"
 
 
-def _templates(seen: ObjectState) -> list[dict[str, Any]]:
+def _templates(state: ObjectState) -> list[dict[str, Any]]:
     """Return the pod specs that a launched object contains."""
-    spec = mapping(seen.object, "spec")
+    spec = mapping(state.object, "spec")
     jobs = [mapping(job, "template", "spec", "template", "spec") for job in items(spec, "replicatedJobs")]
     return [template for template in [*jobs, mapping(spec, "template", "spec")] if template]
 
@@ -269,10 +269,10 @@ def _has(templates: list[dict[str, Any]], name: str) -> bool:
     )
 
 
-def _writers(seen: ObjectState, name: str) -> list[str]:
+def _writers(state: ObjectState, name: str) -> list[str]:
     """Return the field managers that wrote the container with this name into an object's pod template."""
     key = f'k:{{"name":"{name}"}}'
-    entries = items(seen.object, "metadata", "managedFields")
+    entries = items(state.object, "metadata", "managedFields")
     return sorted({str(entry.get("manager")) for entry in entries if key in _keys(entry.get("fieldsV1"))})
 
 
@@ -283,7 +283,7 @@ def _keys(fields: Any) -> Iterator[str]:
             yield from _keys(below)
 
 
-def _said(case: Case, other: Other) -> str:
+def _log_quote(case: Case, other: Other) -> str:
     """Return a clause that quotes the last log line of a container, or "" if no log was collected."""
     line, _ = last_line(case.bundle.tail(case.bundle.log(other.pod.name, other.name)))
     message = str(other.ended.get("message") or "").strip()

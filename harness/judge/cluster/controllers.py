@@ -12,7 +12,7 @@ from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.evidence.schema.bundle import DryRun
 from harness.judge.case import Case, names
 from harness.judge.catalogue import PROVISION
-from harness.judge.finding import Finding, found
+from harness.judge.finding import Finding, not_passed
 
 _WEBHOOK = "failed calling webhook"
 _TITLES: dict[Controller, str] = {"jobset": "JobSet", "kueue": "Kueue"}
@@ -54,13 +54,13 @@ def webhook_without_endpoints(case: Case) -> SilentWebhook | None:
     limit = case.stopped_at or float("inf")
     last: dict[str, list[ObjectState]] = {}
     for kind in ("kueue-endpoints", "jobset-endpoints"):
-        newest = {seen.uid: seen for seen in case.bundle.history(kind) if _at(seen) <= limit}
-        for seen in newest.values():
-            service = str(mapping(seen.object, "metadata", "labels").get("kubernetes.io/service-name"))
+        newest = {state.uid: state for state in case.bundle.history(kind) if _at(state) <= limit}
+        for state in newest.values():
+            service = str(mapping(state.object, "metadata", "labels").get("kubernetes.io/service-name"))
             if "webhook" in service:
-                last.setdefault(service, []).append(seen)
+                last.setdefault(service, []).append(state)
     for service, slices in last.items():
-        if not any(_serves(seen) for seen in slices):
+        if not any(_serves(state) for state in slices):
             return SilentWebhook(service, slices[-1].ref)
     return None
 
@@ -90,7 +90,7 @@ def refused_request(case: Case) -> Refused | None:
     dry_runs = [(f"dry-runs.jsonl:{line}", run) for line, run in case.bundle.dry_runs()]
     for awaited in (True, False):
         runs = [(ref, run) for ref, run in dry_runs if run.awaited is awaited]
-        rejected = [(ref, run) for ref, run in runs if _tells(run)]
+        rejected = [(ref, run) for ref, run in runs if _is_conclusive(run)]
         if rejected:
             ref, run = rejected[-1]
             what = f"the awaited {run.kind}" if awaited else f"another {run.kind}"
@@ -103,7 +103,7 @@ def refused_request(case: Case) -> Refused | None:
     return None
 
 
-def _tells(run: DryRun) -> bool:
+def _is_conclusive(run: DryRun) -> bool:
     message = run.message or ""
     return _WEBHOOK in message or (run.awaited and refusals.by_rule(message))
 
@@ -138,9 +138,9 @@ def not_followed(
     cause: CauseId = NOT_RECONCILING[controller]
     available = case.bundle.history(f"{controller}-controller")
     why = [f"the Deployment of {_TITLES[controller]} is Available"] if available else []
-    gone = next(((name, last) for name in (controller, other) if (last := down(case, name))), None)
-    if gone is not None:
-        name, deployment = gone
+    absent = next(((name, last) for name in (controller, other) if (last := down(case, name))), None)
+    if absent is not None:
+        name, deployment = absent
         replicas = mapping(deployment.object, "spec").get("replicas", "?")
         none = f"has no available pod (replicas: {replicas})"
         none = "was deleted" if deployment.type == "DELETED" else none
@@ -152,7 +152,7 @@ def not_followed(
         cause, refs = "controllers.webhook_not_serving", [silent.ref, *refs]
     elif refused is not None:
         cause, why = refused.cause or cause, rejection if refused.cause else [*why, *rejection]
-    return found(check, cause, what, why=why, ranks=case.ranks, evidence=[*refs, *evidence], phase=phase)
+    return not_passed(check, cause, what, why=why, ranks=case.ranks, evidence=[*refs, *evidence], phase=phase)
 
 
 def no_job(case: Case) -> Finding | None:

@@ -14,9 +14,9 @@ WHOLE_SECONDS = 1.0
 """Tolerance in seconds, because Kubernetes writes times without fractions of a second."""
 
 
-def leaving(seen: ObjectState) -> bool:
+def leaving(state: ObjectState) -> bool:
     """Return whether the object has a deletionTimestamp in this state or is already deleted."""
-    return bool(mapping(seen.object, "metadata").get("deletionTimestamp")) or seen.type == "DELETED"
+    return bool(mapping(state.object, "metadata").get("deletionTimestamp")) or state.type == "DELETED"
 
 
 def removed(pod: Pod) -> ObjectState | None:
@@ -26,8 +26,8 @@ def removed(pod: Pod) -> ObjectState | None:
 
 def while_it_ran(case: Case, pod: Pod) -> ObjectState | None:
     """Return the first state in which the pod was being deleted, or None if its container ended before."""
-    seen = removed(pod)
-    return None if seen is None or seen.version > _first_ended(case, pod).version else seen
+    state = removed(pod)
+    return None if state is None or state.version > _first_ended(case, pod).version else state
 
 
 def evicted(pod: Pod) -> str | None:
@@ -46,15 +46,15 @@ def evicted_at(pod: Pod) -> float | None:
 
     This time is needed because the kubelet may never report the end of the pod's container.
     """
-    for seen in pod.history:
-        status = mapping(seen.object, "status")
+    for state in pod.history:
+        status = mapping(state.object, "status")
         disruptions = [c for c in items(status, "conditions") if c.get("type") == "DisruptionTarget"]
         if disruptions or status.get("reason") == "Evicted":
-            return seconds(seen.received_at)
+            return seconds(state.received_at)
     return None
 
 
-def asked(removed: ObjectState) -> float:
+def requested_at(removed: ObjectState) -> float:
     """Return when the deletion was requested, in seconds since the epoch.
 
     That is earlier than the deletionTimestamp, which is the end of the grace period.
@@ -77,7 +77,7 @@ def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
     at = seconds(ended.get("lastTransitionTime"))
     if ended.get("reason") != "DeadlineExceeded" or at is None:
         return None
-    return at if asked(removed) >= at - WHOLE_SECONDS else None
+    return at if requested_at(removed) >= at - WHOLE_SECONDS else None
 
 
 def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
@@ -88,14 +88,14 @@ def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     """
     born = pod.history[0].version
     return removed.version >= 0 and not any(
-        born < seen.version < removed.version for seen in _signs_of_an_end(case, pod)
+        born < state.version < removed.version for state in _signs_of_an_end(case, pod)
     )
 
 
 def with_the_job(case: Case, removed: ObjectState) -> bool:
     """Return whether the garbage collector deleted the pod because the launched object was deleted."""
     return case.terminal is None and any(
-        0 <= seen.version < removed.version for seen in filter(leaving, case.jobsets)
+        0 <= state.version < removed.version for state in filter(leaving, case.jobsets)
     )
 
 
@@ -108,11 +108,11 @@ def by_torchrun_controller(case: Case) -> ObjectState | None:
     if case.launch.launcher != "torchrun" or leaves is None:
         return None
     over = (
-        seen
-        for seen in case.bundle.history(TORCHRUN_JOB.name)
-        if seen.name == case.launch.object_name and mapping(seen.object, "status").get("completionTime")
+        state
+        for state in case.bundle.history(TORCHRUN_JOB.name)
+        if state.name == case.launch.object_name and mapping(state.object, "status").get("completionTime")
     )
-    return next((seen for seen in over if seen.version <= leaves.version), None)
+    return next((state for state in over if state.version <= leaves.version), None)
 
 
 def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
@@ -135,8 +135,8 @@ def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
 
 def _first_ended(case: Case, pod: Pod) -> ObjectState:
     """Return the first state in which the pod's container had ended, or the last state if there is none."""
-    for seen in pod.history:
-        for status in items(seen.object, "status", "containerStatuses"):
+    for state in pod.history:
+        for status in items(state.object, "status", "containerStatuses"):
             if status.get("name") == case.launch.container and mapping(status, "state", "terminated"):
-                return seen
+                return state
     return pod.last

@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.evidence.schema.bundle import Manifest
 from harness.judge.case import SIGNALS, Case
 from harness.judge.catalogue import CAUSES, END, PROVISION, START, TRACKER
-from harness.judge.finding import Finding, counted, found, listed, passed, unknown
+from harness.judge.finding import Finding, counted, listed, not_passed, passed, unknown
 
 _STAGE_PHASE = {"run": END + 0.5, "rank": END + 0.5, "rendezvous": END + 0.5, "tracker": TRACKER}
 _STAGE_PHASE |= {"queue": START, "admission": START, "scheduling": START}
@@ -21,11 +21,11 @@ def stages(manifest: Manifest) -> Finding:
         cause = CAUSES.get(stage.cause or "")
         text = f"the stage {stage.name} failed after {stage.seconds:.0f} s: {error}"
         if cause is None:
-            return found("stages", "run.harness_error", text, evidence=["manifest.json"])
+            return not_passed("stages", "run.harness_error", text, evidence=["manifest.json"])
         phase = _STAGE_PHASE.get(cause.family, PROVISION)
         holders = [f"{use.what}, holds {use.bytes / 2**30:.1f} GiB" for use in manifest.disk]
         why = [f"largest users of that disk: {listed(holders)}"] if holders else []
-        return found("stages", cause.id, text, why=why, evidence=["manifest.json"], phase=phase)
+        return not_passed("stages", cause.id, text, why=why, evidence=["manifest.json"], phase=phase)
     return passed("stages", f"{counted(len(manifest.stages), 'stage')} succeeded", ["manifest.json"])
 
 
@@ -35,11 +35,11 @@ def ended(manifest: Manifest) -> Finding:
     word = (manifest.interrupted or "").upper()
     if word.startswith(("SIG", "KEYBOARDINTERRUPT", "CTRL")):
         text = f"the harness was stopped by {manifest.interrupted}{_where(manifest)}"
-        return found("harness", "run.interrupted", text, why=["the job may be fine"], evidence=refs)
+        return not_passed("harness", "run.interrupted", text, why=["the job may be fine"], evidence=refs)
     if manifest.ended_at is None:
         where = f" in the stage {manifest.in_stage}" if manifest.in_stage else ""
         text = f"the harness was killed{where}, so its evidence has no end"
-        return found("harness", "run.harness_killed", text, evidence=refs)
+        return not_passed("harness", "run.harness_killed", text, evidence=refs)
     # Requests that failed and were repeated are shown, but do not change the verdict.
     retries = listed([f"{retry.what}: {retry.reason}" for retry in manifest.retries])
     why = [f"it repeated these requests: {retries}"] if retries else []
@@ -62,13 +62,15 @@ def manifest(manifest: Manifest | None, before: list[Finding]) -> Finding:
     """
     refs = ["manifest.json"]
     if manifest is None:
-        return found("manifest", "run.no_manifest", "the bundle has no readable manifest.json", evidence=refs)
+        return not_passed(
+            "manifest", "run.no_manifest", "the bundle has no readable manifest.json", evidence=refs
+        )
     if manifest.expected is not None and manifest.launch is not None:
         return passed("manifest", "the manifest records the launch and what was expected", refs)
     if any(finding.result != "PASS" for finding in before):
         return passed("manifest", "the run ended before the launch", refs)
     text = "the manifest does not record what was launched and expected"
-    return found("manifest", "run.no_manifest", text, evidence=refs)
+    return not_passed("manifest", "run.no_manifest", text, evidence=refs)
 
 
 def expected(case: Case) -> Finding:
@@ -77,7 +79,7 @@ def expected(case: Case) -> Finding:
     text = f"{counted(ranks, 'rank')} on {counted(nodes, 'node')}"
     if nodes > 0 and ranks > 0 and ranks % nodes == 0:
         return passed("expected", f"{text} are expected in run {case.expected.run_id}")
-    return found("expected", "run.no_manifest", f"the manifest expects {text}")
+    return not_passed("expected", "run.no_manifest", f"the manifest expects {text}")
 
 
 def launched(case: Case) -> Finding:
@@ -89,7 +91,7 @@ def launched(case: Case) -> Finding:
     if stopped or not all(stage.ok for stage in case.manifest.stages):
         return unknown("launched", "the launch did not begin, did not end or was not recorded")
     text = f"the launcher {launch.launcher} reported no error, but its {launch.kind} was not found"
-    return found("launched", "launch.jobset_not_found", text, evidence=["manifest.json"])
+    return not_passed("launched", "launch.jobset_not_found", text, evidence=["manifest.json"])
 
 
 def evidence(case: Case) -> Finding:
@@ -101,7 +103,7 @@ def evidence(case: Case) -> Finding:
     damaged = case.bundle.damaged
     if damaged:
         refs = [line.split(" ")[0] for line in damaged[:10]]
-        return found(
+        return not_passed(
             "evidence", "run.evidence_damaged", "the bundle is damaged", details=damaged, evidence=refs
         )
     return passed("evidence", "every record that was read is complete")

@@ -11,14 +11,14 @@ from harness.evidence.schema.netcheck import NetcheckDiagnosis, NetcheckRecord, 
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES, RUNNING
 from harness.judge.cluster import services
-from harness.judge.finding import LATE, Finding, counted, found, passed, unknown
+from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 
 ABSENT = "peer.never_came"
 """netcheck's cause for a rank that contacted no other rank. The state of its pod can show the reason."""
 
 
 @dataclass(frozen=True)
-class Said:
+class PodDiagnosis:
     """The last diagnosis from one pod. `index` is the true node index; the index in `record` can be wrong."""
 
     index: int
@@ -30,19 +30,19 @@ class Said:
         return self.record.diagnosis
 
 
-def said(case: Case) -> dict[int, Said]:
+def diagnoses(case: Case) -> dict[int, PodDiagnosis]:
     """Map each node index to the last diagnosis from the node's last pod."""
     if case.launch.netcheck is None:  # Runs of netcheck that a rank started itself are not judged.
         return {}
     index = {pod.name: node for node, pod in case.pods.items()}
     return {
-        index[record.pod]: Said(index[record.pod], f"netcheck.jsonl:{line}", record)
+        index[record.pod]: PodDiagnosis(index[record.pod], f"netcheck.jsonl:{line}", record)
         for line, record in case.bundle.netchecks()
         if record.pod in index
     }
 
 
-def best(all_: Iterable[Said]) -> Said | None:
+def best(all_: Iterable[PodDiagnosis]) -> PodDiagnosis | None:
     """Return the most informative diagnosis: failures take precedence, then diagnoses of all pairs."""
     order = {"failed": 0, "unknown": 1, "ok": 2}
     ranked = sorted(all_, key=lambda one: (order[one.diagnosis.verdict], not one.diagnosis.whole, one.index))
@@ -51,7 +51,7 @@ def best(all_: Iterable[Said]) -> Said | None:
 
 def check(case: Case) -> Finding:
     """Check `netcheck`: every pod has a diagnosis of all pairs of pods, and every pair has passed."""
-    there = said(case)
+    there = diagnoses(case)
     first = best(there.values())
     if first is not None and first.diagnosis.verdict == "failed":
         return _failed(case, first, _accused(first, there.values()))
@@ -66,15 +66,17 @@ def check(case: Case) -> Finding:
         text = "netcheck could not test everything"
         return unknown("netcheck", text, details=doubts, ranks=case.ranks_of(*partial), evidence=refs)
     pairs = counted(nodes * (nodes - 1), "pair")
-    took = max(one.diagnosis.seconds for one in there.values())
-    text = f"from inside every pod, all {pairs} of {counted(nodes, 'pod')} were tested within {took:.1f} s"
+    slowest = max(one.diagnosis.seconds for one in there.values())
+    text = f"from inside every pod, all {pairs} of {counted(nodes, 'pod')} were tested within {slowest:.1f} s"
     return passed("netcheck", text, refs, details=["names, connections, who answers, full packets"])
 
 
 def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
     """Return the steps of a diagnosis. `pods` and `service` come from API objects, which pods cannot read."""
-    known = {"pods": _pods(case), "service": _service(case)}
-    return [known.get(step.step) or step if step.status == "unknown" else step for step in diagnosis.findings]
+    corrected = {"pods": _pods(case), "service": _service(case)}
+    return [
+        corrected.get(step.step) or step if step.status == "unknown" else step for step in diagnosis.findings
+    ]
 
 
 def _pods(case: Case) -> NetcheckStep | None:
@@ -93,7 +95,7 @@ def _service(case: Case) -> NetcheckStep | None:
     return NetcheckStep(step="service", status="ok", text=right) if right else None
 
 
-def _accused(first: Said, all_: Iterable[Said]) -> list[int]:
+def _accused(first: PodDiagnosis, all_: Iterable[PodDiagnosis]) -> list[int]:
     """Return the nodes that the first diagnosis blames or that blame themselves for the same cause."""
     own = {
         one.index
@@ -103,7 +105,7 @@ def _accused(first: Said, all_: Iterable[Said]) -> list[int]:
     return sorted({*first.diagnosis.ranks, *own})
 
 
-def _failed(case: Case, first: Said, accused: list[int]) -> Finding:
+def _failed(case: Case, first: PodDiagnosis, accused: list[int]) -> Finding:
     diagnosis = first.diagnosis
     failed = [step for step in diagnosis.findings if step.status == "failed"]
     if diagnosis.cause not in CAUSES or not failed:
@@ -121,11 +123,11 @@ def _failed(case: Case, first: Said, accused: list[int]) -> Finding:
     elif cause == ABSENT and (delayed := _homeless(case, first, nodes)) is not None:
         cause, (text, ref) = "scheduling.unschedulable", delayed
         refs = [*refs, ref]
-    elif cause == ABSENT and (unreached := _spoke(case, first, nodes)) is not None:
+    elif cause == ABSENT and (unreached := _unreached(case, first, nodes)) is not None:
         cause, text = unreached
     elif cause == ABSENT:
         why += [f"{case.place(index)}: its pod {_state(case, index)}" for index in nodes]
-    return found(
+    return not_passed(
         "netcheck",
         CAUSES[cause].id,
         f"the ranks cannot reach each other{about}: {text}",
@@ -139,14 +141,14 @@ def _failed(case: Case, first: Said, accused: list[int]) -> Finding:
     )
 
 
-def _homeless(case: Case, first: Said, nodes: list[int]) -> tuple[str, str] | None:
+def _homeless(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, str] | None:
     """Return why pods had no node while other pods waited for them, with a reference, or None.
 
     Such pods were scheduled later, after the waiting pods had ended. The check `scheduling` judges pods that
     were never scheduled.
     """
     until = seconds(first.record.at) or 0.0
-    reasons = [said_ for index in nodes if (said_ := _unscheduled(case, index, until)) is not None]
+    reasons = [why for index in nodes if (why := _unscheduled(case, index, until)) is not None]
     if not reasons or len(reasons) < len(nodes):
         return None
     who = names(case.ranks_of(*nodes))
@@ -164,19 +166,23 @@ def _unscheduled(case: Case, index: int, until: float) -> tuple[str, str] | None
     return None
 
 
-def _spoke(case: Case, first: Said, nodes: list[int]) -> tuple[str, str] | None:
+def _unreached(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, str] | None:
     """Return cause and text for pods that started in time but were not reached by other pods, or None.
 
     Returns None if one of these pods has no diagnosis or started only after the others had ended.
     """
-    there, until = said(case), seconds(first.record.at) or 0.0
+    there, until = diagnoses(case), seconds(first.record.at) or 0.0
     began = {index: (seconds(one.record.at) or LATE) - one.diagnosis.seconds for index, one in there.items()}
     if not nodes or not all(began.get(index, LATE) < until for index in nodes):
         return None
     cells = [row[nodes[0]] for row in first.diagnosis.rows.values() if nodes[0] in row]
-    seen = [cell for cell in cells if cell.outcome in CAUSES]
+    failed = [cell for cell in cells if cell.outcome in CAUSES]
     who = names(case.ranks_of(*nodes))
-    return (seen[0].outcome, f"{who} started, but no other rank reached it: {seen[0].text}") if seen else None
+    return (
+        (failed[0].outcome, f"{who} started, but no other rank reached it: {failed[0].text}")
+        if failed
+        else None
+    )
 
 
 def _state(case: Case, index: int) -> str:
@@ -189,4 +195,4 @@ def _state(case: Case, index: int) -> str:
 
 def ended_by_it(case: Case) -> set[int]:
     """Return the nodes whose pod ended because netcheck failed in it, before the rank's command started."""
-    return {index for index, one in said(case).items() if one.diagnosis.verdict == "failed"}
+    return {index for index, one in diagnoses(case).items() if one.diagnosis.verdict == "failed"}

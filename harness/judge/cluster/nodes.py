@@ -6,13 +6,13 @@ from harness.core.clock import seconds
 from harness.evidence.kubernetes.objects import ObjectState, items
 from harness.judge.case import Case, condition, names
 from harness.judge.end import End
-from harness.judge.finding import Finding, found, passed, unknown
+from harness.judge.finding import Finding, not_passed, passed, unknown
 
 SILENT_SECONDS = 50.0
 """Seconds from a node's last heartbeat until Ready becomes Unknown (node-monitor-grace-period)."""
 
 
-def _lost(case: Case, node: str, until: float) -> ObjectState | None:
+def _not_ready(case: Case, node: str, until: float) -> ObjectState | None:
     """Return the first state up to the time `until` in which the node is not Ready or deleted, or None."""
     for states in case.bundle.objects("node").values():
         for state in states:
@@ -27,30 +27,30 @@ def checks(case: Case, ends: dict[int, End]) -> Finding:
     """Check `nodes`: every node stayed Ready while ranks ran on it, or the job completed nevertheless."""
     if case.terminal == "Completed":
         return passed("nodes", "the job completed on its nodes")
-    lost: dict[str, tuple[ObjectState, list[int]]] = {}
+    not_ready: dict[str, tuple[ObjectState, list[int]]] = {}
     for index, pod in case.pods.items():
         end = ends.get(index)
         until = end.at if end is not None and end.state in {"succeeded", "failed"} else float("inf")
         limit = case.stopped_at or float("inf")
-        seen = _lost(case, pod.node, min(until + SILENT_SECONDS, limit)) if pod.node else None
-        if seen is not None and pod.node and _since(seen) <= until:
-            lost.setdefault(pod.node, (seen, []))[1].extend(case.ranks_of(index))
-    if not lost:
-        known = {seen.name for seen in case.bundle.history("node")}
-        missing = [str(pod.node) for pod in case.pods.values() if pod.node and pod.node not in known]
+        away = _not_ready(case, pod.node, min(until + SILENT_SECONDS, limit)) if pod.node else None
+        if away is not None and pod.node and _since(away) <= until:
+            not_ready.setdefault(pod.node, (away, []))[1].extend(case.ranks_of(index))
+    if not not_ready:
+        recorded = {state.name for state in case.bundle.history("node")}
+        missing = [str(pod.node) for pod in case.pods.values() if pod.node and pod.node not in recorded]
         if missing or not case.pods:
             return unknown("nodes", f"no state of {missing[0] if missing else 'the nodes'} was recorded")
         return passed("nodes", "every node of the job was Ready while the harness watched")
-    node, (seen, ranks) = min(lost.items(), key=lambda entry: _since(entry[1][0]))
-    others = [f"node {n} with {names(r)} was lost too" for n, (_, r) in lost.items() if n != node]
-    return found(
+    node, (away, ranks) = min(not_ready.items(), key=lambda entry: _since(entry[1][0]))
+    others = [f"node {n} with {names(r)} was lost too" for n, (_, r) in not_ready.items() if n != node]
+    return not_passed(
         "nodes",
         "cluster.node_lost",
-        f"node {node} was lost while {names(ranks)} ran on it: {_why(seen)}",
+        f"node {node} was lost while {names(ranks)} ran on it: {_why(away)}",
         why=others,
-        ranks=[rank for _, more in lost.values() for rank in more],
-        evidence=[state.ref for state, _ in lost.values()],
-        at=_since(seen),
+        ranks=[rank for _, more in not_ready.values() for rank in more],
+        evidence=[state.ref for state, _ in not_ready.values()],
+        at=_since(away),
     )
 
 

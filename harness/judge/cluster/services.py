@@ -76,17 +76,23 @@ def _subdomain(pod: Pod) -> str:
 
 def _selector(case: Case, service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | None:
     wanted = mapping(service.object, "spec", "selector")
-    left = [
+    unselected = [
         index
         for index, pod in pods.items()
         if not wanted.items() <= mapping(pod.last.object, "metadata", "labels").items()
     ]
-    if not wanted or not left:  # Without a selector, Kubernetes does not manage the endpoints.
+    if not wanted or not unselected:  # Without a selector, Kubernetes does not manage the endpoints.
         return None
     labels = ", ".join(f"{key}={value}" for key, value in sorted(wanted.items()))
-    who = "no pod of the job" if len(left) == len(pods) else f"not the pod of {names(case.ranks_of(*left))}"
+    who = (
+        "no pod of the job"
+        if len(unselected) == len(pods)
+        else f"not the pod of {names(case.ranks_of(*unselected))}"
+    )
     text = f"the selector of Service {service.name} ({labels}) matches {who}"
-    return ServiceProblem("service.selector", text, service.name, left, [service.ref, pods[left[0]].last.ref])
+    return ServiceProblem(
+        "service.selector", text, service.name, unselected, [service.ref, pods[unselected[0]].last.ref]
+    )
 
 
 def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | None:
@@ -104,21 +110,21 @@ def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Servic
         return None
     published = {
         str(mapping(endpoint, "targetRef").get("name"))
-        for seen in case.bundle.history("endpointslice")
-        if mapping(seen.object, "metadata", "labels").get(_SLICES) == service.name
-        for endpoint in items(seen.object, "endpoints")
+        for state in case.bundle.history("endpointslice")
+        if mapping(state.object, "metadata", "labels").get(_SLICES) == service.name
+        for endpoint in items(state.object, "endpoints")
     }
-    left = [index for index in ran if pods[index].name not in published]
-    if not left:
+    absent = [index for index in ran if pods[index].name not in published]
+    if not absent:
         return None
-    who = names(case.ranks_of(*left))
+    who = names(case.ranks_of(*absent))
     text = f"Service {service.name} selects the pod of {who}, but that was never an endpoint of it"
-    return ServiceProblem("service.endpoints", text, service.name, left, [service.ref])
+    return ServiceProblem("service.endpoints", text, service.name, absent, [service.ref])
 
 
 def _ever_ready(pod: Pod) -> bool:
     return any(
         condition.get("type") == "Ready" and condition.get("status") == "True"
-        for seen in pod.history
-        for condition in items(seen.object, "status", "conditions")
+        for state in pod.history
+        for condition in items(state.object, "status", "conditions")
     )

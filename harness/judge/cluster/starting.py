@@ -12,7 +12,7 @@ from harness.evidence.kubernetes.unschedulable import never_fits
 from harness.evidence.schema.bundle import DeviceHolder
 from harness.judge.case import Case, names
 from harness.judge.cluster import containers
-from harness.judge.finding import Finding, found, listed, passed, unknown
+from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
 _KEPT_FROM_STARTING: dict[str, CauseId] = {
     "FailedCreatePodSandBox": "scheduling.sandbox_failed",
@@ -28,9 +28,9 @@ LASTING_SECONDS = 5.0
 
 @dataclass(frozen=True)
 class Blocked:
-    """A container that could not start. `seen` is the recorded state with the longest message about it."""
+    """A container that could not start. `state` is the recorded state with the longest message about it."""
 
-    seen: ObjectState
+    state: ObjectState
     container: str
     """Role and name of the container, such as "init container warm-cache", or "" for the rank's own."""
     reason: str
@@ -41,9 +41,9 @@ class Blocked:
 
     @property
     def text(self) -> str:
-        said = self.message or "no message"
+        message = self.message or "no message"
         which = f"its {self.container}" if self.container else "a container"
-        return f"could not start {which} of image {self.image}: {self.reason}: {said}"
+        return f"could not start {which} of image {self.image}: {self.reason}: {message}"
 
 
 def blocked(case: Case, index: int) -> Blocked | None:
@@ -97,13 +97,13 @@ def image(case: Case) -> Finding:
         ]
         others = [f"neither could {names(case.ranks_of(*alike[1:]))}"] if alike[1:] else []
         there, advice = _on_nodes(case, first, case.pods[index].node)
-        return found(
+        return not_passed(
             "image",
             first.cause,
             f"{case.place(index)} {first.text}",
             why=[there, *others],
             ranks=case.ranks_of(*alike),
-            evidence=[stuck[other].seen.ref for other in alike],
+            evidence=[stuck[other].state.ref for other in alike],
             advice=advice,
         )
     waiting = [i for i in range(case.expected.num_nodes) if not case.started(i)]
@@ -138,28 +138,28 @@ def scheduling(case: Case) -> Finding:
         and scheduled[1].get("status") == "False"
     }
     if pending:
-        seen, unschedulable = next(iter(pending.values()))
-        why = never_fits(seen.object, [states[-1].object for states in case.bundle.objects("node").values()])
-        said = f"{unschedulable.get('reason', '')}: {unschedulable.get('message', 'no message')}"
+        state, unschedulable = next(iter(pending.values()))
+        why = never_fits(state.object, [states[-1].object for states in case.bundle.objects("node").values()])
+        quote = f"{unschedulable.get('reason', '')}: {unschedulable.get('message', 'no message')}"
         holders = [] if why else device_holders(case)
-        return found(
+        return not_passed(
             "scheduling",
             "scheduling.devices_held" if holders else "scheduling.unschedulable",
             f"{names(case.ranks_of(*pending))} could not be scheduled: "
-            + (f"{why} (the scheduler: {said})" if why else said),
+            + (f"{why} (the scheduler: {quote})" if why else quote),
             why=[listed([one.sentence for _, one in holders])],
             ranks=case.ranks_of(*pending),
-            evidence=[*(seen.ref for seen, _ in pending.values()), *(ref for ref, _ in holders)],
+            evidence=[*(state.ref for state, _ in pending.values()), *(ref for ref, _ in holders)],
         )
     idle = [index for index, pod in case.pods.items() if pod.node and not case.started(index)]
-    if any(containers.holds_back(case, index) for index in idle):
+    if any(containers.blocks_start(case, index) for index in idle):
         return unknown("scheduling", "see containers", ranks=case.ranks_of(*idle))
-    blocked_by = {i: warning for i in idle if (warning := _kept_from_starting(case, i)) is not None}
+    blocked_by = {i: warning for i in idle if (warning := _start_warning(case, i)) is not None}
     if blocked_by:
         index, last = next(iter(blocked_by.items()))
         reason, message = (str(last.object.get(name, "")) for name in ("reason", "message"))
         alike = [i for i, other in blocked_by.items() if other.object.get("reason") == reason]
-        return found(
+        return not_passed(
             "scheduling",
             _KEPT_FROM_STARTING[reason],
             f"no container of {case.place(index)} could start: {reason}: {message}",
@@ -168,7 +168,7 @@ def scheduling(case: Case) -> Finding:
             evidence=[blocked_by[i].ref for i in alike],
         )
     if case.timed_out and idle and not any(blocked(case, index) for index in case.pods):
-        return found(
+        return not_passed(
             "scheduling",
             "scheduling.not_started",
             f"{case.place(idle[0])} was bound to its node, but its container never started",
@@ -188,17 +188,17 @@ def device_holders(case: Case) -> list[tuple[str, DeviceHolder]]:
     return [(f"device-holders.jsonl:{line}", one) for line, one in case.bundle.device_holders()]
 
 
-def _kept_from_starting(case: Case, index: int) -> ObjectState | None:
+def _start_warning(case: Case, index: int) -> ObjectState | None:
     """Return the last warning event that explains why a scheduled pod starts no container, or None.
 
     Warnings that did not repeat over LASTING_SECONDS are ignored.
     """
     pod = case.pods[index]
     warnings = [
-        seen
-        for seen in case.bundle.history("event")
-        if mapping(seen.object, "involvedObject").get("uid") == pod.last.uid
-        and seen.object.get("reason") in _KEPT_FROM_STARTING
+        event
+        for event in case.bundle.history("event")
+        if mapping(event.object, "involvedObject").get("uid") == pod.last.uid
+        and event.object.get("reason") in _KEPT_FROM_STARTING
     ]
-    times = [at for seen in warnings if (at := seconds(seen.received_at)) is not None]
+    times = [at for event in warnings if (at := seconds(event.received_at)) is not None]
     return warnings[-1] if times and max(times) - min(times) >= LASTING_SECONDS else None

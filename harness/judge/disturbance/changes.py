@@ -113,22 +113,22 @@ def _status_written(kind: str, before: ObjectState, after: ObjectState) -> Itera
         yield Change(when(after), "edited", kind, after.name, text, after.ref, (STATUS,))
 
 
-def ended(seen: ObjectState) -> str | None:
+def ended(state: ObjectState) -> str | None:
     """Return the terminal state or condition in the status of an object, or None."""
-    conditions = items(seen.object, "status", "conditions")
+    conditions = items(state.object, "status", "conditions")
     true = [c.get("type") for c in conditions if c.get("status") == "True"]
     word = next((w for w in ("Completed", "Complete", "Failed", "Finished") if w in true), None)
-    return mapping(seen.object, "status").get("terminalState") or word
+    return mapping(state.object, "status").get("terminalState") or word
 
 
 def _removed(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
     """Return the labels and owner references that were removed between the two states."""
     old, new = mapping(before, "metadata"), mapping(after, "metadata")
     owners = {owner.get("uid") for owner in items(new, "ownerReferences")}
-    lost = [owner for owner in items(old, "ownerReferences") if owner.get("uid") not in owners]
+    removed = [owner for owner in items(old, "ownerReferences") if owner.get("uid") not in owners]
     return (
         *(f"label {name}" for name in mapping(old, "labels") if name not in mapping(new, "labels")),
-        *(f"owner {owner.get('kind')} {owner.get('name')}" for owner in lost),
+        *(f"owner {owner.get('kind')} {owner.get('name')}" for owner in removed),
     )
 
 
@@ -160,15 +160,15 @@ def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ..
 
 def _deleted(case: Case) -> Iterator[Change]:
     """Yield each deletion that does not follow from another deletion, a restart or the end of the job."""
-    gone = [
+    deleted = [
         (kind, state)
         for kind in (*_WRITTEN, *SYSTEM_PODS)
         for states in case.bundle.objects(kind).values()
         if (state := next(filter(deletion.leaving, states), None)) is not None
     ]
-    namespace = min((s.version for kind, s in gone if kind == "namespace"), default=None)
-    first = {state.uid: state.version for _, state in gone}
-    for kind, state in gone:
+    namespace = min((s.version for kind, s in deleted if kind == "namespace"), default=None)
+    first = {state.uid: state.version for _, state in deleted}
+    for kind, state in deleted:
         inside = mapping(state.object, "metadata").get("namespace") == case.launch.namespace
         if kind != "namespace" and inside and namespace is not None and namespace < state.version:
             continue

@@ -16,7 +16,7 @@ from harness.judge.catalogue import RUNNING
 from harness.judge.change import Change
 from harness.judge.disturbance.changes import changes
 from harness.judge.disturbance.rules import UNEXPLAINED, named
-from harness.judge.finding import Finding, decisive, found, listed, passed
+from harness.judge.finding import Finding, decisive, listed, not_passed, passed
 from harness.judge.points import elastic
 
 CHECK: Final[CheckId] = "disturbances"
@@ -58,8 +58,8 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
             if others := _listed([change for change in changed if change is not one.change]):
                 why.append(f"also changed: {others}")
             refs = [one.change.ref, *first.evidence]
-            text = f"{one.change.told}{one.text}"
-            return _before(found(CHECK, one.cause, text, why=why, ranks=one.ranks, evidence=refs), first)
+            text = f"{one.change.line}{one.text}"
+            return _before(not_passed(CHECK, one.cause, text, why=why, ranks=one.ranks, evidence=refs), first)
     # Causes tracker.* need no further explanation, so changes of the tracker are only mentioned.
     elsewhere = [
         change
@@ -74,7 +74,7 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
             "run.disturbed",
             first.ranks,
             [*evidence, *first.evidence],
-            details=[change.told for change in changed],
+            details=[change.line for change in changed],
             why=[f"finding: {first.check.explanation}"],
         )
         return _before(result, first)
@@ -94,10 +94,10 @@ def _beside(case: Case, changed: list[Change]) -> str:
     if not watched:  # Older versions of the harness did not record which kinds they watched.
         return "no change of the cluster by others was recorded"
     named_ = [part for part, kinds in PARTS.items() if set(kinds) & set(watched)]
-    left = [part for part in PARTS if part not in named_]
+    unwatched = [part for part in PARTS if part not in named_]
     text = f"no change by others was recorded of {', '.join(named_)}"
-    return text + (f"; not watched: {', '.join(left)}" if left else "")
+    return text + (f"; not watched: {', '.join(unwatched)}" if unwatched else "")
 
 
 def _listed(changed: list[Change]) -> str:
-    return listed([change.told for change in changed])
+    return listed([change.line for change in changed])

@@ -135,8 +135,8 @@ def _control_plane(case: Case, part: str) -> list[ObjectState] | None:
 def _service_proxy(case: Case, node: str) -> list[ObjectState] | None:
     """Return the states of kube-proxy's pods on a node, or None if the cluster has no kube-proxy."""
     states = case.bundle.history("service-proxy")
-    known = any(state.name == "kube-proxy" for state in case.bundle.history("system-daemonset"))
-    if not states and not known:
+    recorded = any(state.name == "kube-proxy" for state in case.bundle.history("system-daemonset"))
+    if not states and not recorded:
         return None
     return [state for state in states if mapping(state.object, "spec").get("nodeName") == node]
 

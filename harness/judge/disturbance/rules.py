@@ -120,10 +120,10 @@ def _one_of(*causes: str) -> Explains:
     return frozenset(causes).__contains__
 
 
-def named(case: Case, seen: list[Change]) -> Iterator[Disturbance]:
+def named(case: Case, changes: list[Change]) -> Iterator[Disturbance]:
     """Yield a disturbance for each change that has a cause of its own."""
     all_ = tuple(range(case.expected.ranks))
-    for change in seen:
+    for change in changes:
         if change.kind == "namespace" and change.verb == "deleted":
             yield Disturbance(
                 "run.namespace_deleted",
@@ -300,11 +300,11 @@ def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
     pods = [pod for attempts in case.pod_attempts.values() for pod in attempts]
     there = [pod for pod in pods if pod.node == change.name]
     ranks = tuple(rank for pod in there for rank in case.ranks_of(pod.index))
-    lost = [pod for pod in there if _lost(case, pod)]
+    without_exit_code = [pod for pod in there if _exit_code_unknown(case, pod)]
     follows = _one_of(*_TAKEN_DOWN, *_CUT_OFF, *UNEXPLAINED, "cluster.node_lost", "tracker.data_lost")
-    if change.verb == "rebooted" and lost:
+    if change.verb == "rebooted" and without_exit_code:
         yield Disturbance("cluster.node_rebooted", change, follows, ranks)
-    elif change.verb == "kubelet" and lost:
+    elif change.verb == "kubelet" and without_exit_code:
         text = (
             ", and containerd had lost the containers there (exit code 255), as after a reboot of the machine"
         )
@@ -321,7 +321,7 @@ def _of_a_node(case: Case, change: Change) -> Iterator[Disturbance]:
             yield Disturbance("scheduling.node_changed", change, explains, waiting)
 
 
-def _lost(case: Case, pod: Pod) -> bool:
+def _exit_code_unknown(case: Case, pod: Pod) -> bool:
     """Return whether the node lost the pod's container, so that the container's real exit code is unknown."""
     ended = pod.container(case.launch.container, "terminated")
     return ended is not None and (

@@ -124,7 +124,7 @@ class Clues:
     """Whether the log ends with torchrun's failure report."""
 
     @property
-    def said(self) -> str:
+    def log_quote(self) -> str:
         """Return a sentence that quotes the last line."""
         return f"its last log line: {self.last}" if self.last else "its log is empty"
 
@@ -220,10 +220,10 @@ def _last_own(lines: Lines) -> tuple[str, int]:
 
 def _without_stacks(lines: Lines) -> Lines:
     """Return the lines without the "File …" lines of Python stacks and the source lines below them."""
-    kept, inside = [], False
+    outside, inside = [], False
     for number, text in lines:
         of_a_stack = _FILE_OF_A_STACK.match(text) is not None
         inside = of_a_stack or (inside and _CODE_OF_A_STACK.match(text) is not None)
         if not inside:
-            kept.append((number, text))
-    return kept
+            outside.append((number, text))
+    return outside

@@ -13,7 +13,7 @@ from typing import Final
 
 from harness.core.checks import CheckId
 from harness.judge.case import Case, names
-from harness.judge.finding import Finding, found, passed, unknown
+from harness.judge.finding import Finding, not_passed, passed, unknown
 from harness.judge.points import ground_truth
 from harness.judge.points.compare import same
 from harness.judge.points.ground_truth import Truth
@@ -44,11 +44,11 @@ class Agreement:
             return passed(CHECK, "each rank has only one record, so nothing can differ")
         if self.apart:
             refs = [p for rank, (other, _) in self.apart.items() for p in (f"truth/{rank}.jsonl", other.path)]
-            return found(
+            return not_passed(
                 CHECK,
                 "unification.recorders_disagree",
                 f"the points that {names(self.apart)} recorded differ from those recorded around the client",
-                details=[_told(rank, *how) for rank, how in self.apart.items()],
+                details=[_difference(rank, *how) for rank, how in self.apart.items()],
                 ranks=self.apart,
                 evidence=refs,
             )
@@ -63,9 +63,9 @@ def compare(case: Case, truths: list[Truth]) -> Agreement:
     """Compare the two records of each rank. `truths` of the result contains the points of both records."""
     pairs = [(one, other) for one in truths if (other := _other(case, one)) is not None]
     apart = {
-        own.rank: (other, found_)
+        own.rank: (other, differing)
         for own, other in pairs
-        if not own.incomplete and (found_ := [*differences(own, other)])
+        if not own.incomplete and (differing := [*differences(own, other)])
     }
     seconds = {own.rank: other for own, other in pairs}
     both = [_joined(own, seconds[own.rank]) if own.rank in seconds else own for own in truths]
@@ -116,9 +116,9 @@ def differences(own: Truth, other: Truth) -> Iterator[tuple[str, int, str]]:
                 yield metric, step, f"recorded as {mine_[step]!r}, handed over as {theirs_[step]!r}"
 
 
-def _told(rank: int, other: Truth, found_: Differences) -> str:
-    metric, step, how = found_[0]
+def _difference(rank: int, other: Truth, differing: Differences) -> str:
+    metric, step, how = differing[0]
     where = metric + (f" at step {step}" if step >= 0 else "")
     text = f"rank {rank}: {where}{': ' if where else ''}{how}"
-    text += f"; and {len(found_) - 1} more points" if len(found_) > 1 else ""
+    text += f"; and {len(differing) - 1} more points" if len(differing) > 1 else ""
     return text + (f" (the record around the client: {other.incomplete})" if other.incomplete else "")

@@ -14,10 +14,10 @@ from typing import Final
 from harness.core.checks import CheckId
 from harness.evidence.schema.ground_truth import TruthBlock, TruthRewrite
 from harness.judge.case import names
-from harness.judge.finding import Finding, found, passed
+from harness.judge.finding import Finding, not_passed, passed
 from harness.judge.points.compare import Comparison, Recorded, compact, same
 from harness.judge.points.ground_truth import Truth
-from harness.judge.points.keys import Left
+from harness.judge.points.keys import Omission
 from harness.judge.points.series import NONE
 from harness.workers.client_rules import sent_name
 from harness.workers.truth_frames import digest
@@ -40,23 +40,23 @@ class Rewritten:
     """(rank, metric) → steps whose values the client omitted."""
     why: dict[tuple[int, str], str] = field(default_factory=dict)
     """(rank, metric) → the reason why the client omitted or changed its values."""
-    told: dict[tuple[int, str], list[TruthRewrite]] = field(default_factory=dict)
+    rewrites: dict[tuple[int, str], list[TruthRewrite]] = field(default_factory=dict)
     """(rank, reason) → the recorded values that the client changed or omitted for that reason."""
 
     @property
     def ranks(self) -> set[int]:
         keyed = (*self.overwritten, *self.renamed, *self.dropped)
-        return {rank for rank, _ in (*keyed, *self.renamed_blocks, *self.told)}
+        return {rank for rank, _ in (*keyed, *self.renamed_blocks, *self.rewrites)}
 
 
 def explain(
-    truths: list[Truth], recorded: Recorded, compared: Comparison, left: Iterable[Left] = ()
+    truths: list[Truth], recorded: Recorded, compared: Comparison, omissions: Iterable[Omission] = ()
 ) -> Rewritten:
     """Remove from `compared` the lost and foreign points that the client's rules explain. Return them.
 
-    `left` lists the values that the client omitted, according to its recorder.
+    `omissions` lists the values that the client omitted, according to its recorder.
     """
-    why = {(one.rank, one.key): one.why for one in left}
+    why = {(one.rank, one.key): one.why for one in omissions}
     result = Rewritten()
     by_rank = {truth.rank: truth for truth in truths}
     became: dict[str, dict[str, None]] = {}
@@ -65,32 +65,32 @@ def explain(
             became.setdefault(sent_name(metric), {})[metric] = None
         for rewrite in truth.rewrites:
             why.setdefault((truth.rank, rewrite.metric), rewrite.why)
-            result.told.setdefault((truth.rank, rewrite.why), []).append(rewrite)
-    result.why, observed = why, {(one.rank, one.key) for one in left}
+            result.rewrites.setdefault((truth.rank, rewrite.why), []).append(rewrite)
+    result.why, observed = why, {(one.rank, one.key) for one in omissions}
     result.merged = {name: list(of) for name, of in became.items() if len(of) > 1}
-    for (rank, metric), steps in list(compared.lost.items()):
+    for (rank, metric), steps in list(compared.missing.items()):
         rest = _renamed(by_rank[rank], metric, steps, recorded, result)
-        left_out = any(not one.kept and one.metric == metric for one in by_rank[rank].rewrites)
-        if rest and (left_out or (rank, metric) in observed):
+        was_dropped = any(not one.kept and one.metric == metric for one in by_rank[rank].rewrites)
+        if rest and (was_dropped or (rank, metric) in observed):
             result.dropped[rank, metric] = rest
             rest = []
-        _keep(compared.lost, (rank, metric), rest)
-    for entry in list(compared.lost_in_blocks):
+        _set_or_remove(compared.missing, (rank, metric), rest)
+    for entry in list(compared.missing_in_blocks):
         rank, block, have = entry
         if have == 0 and _has_block(recorded, block):
             result.renamed_blocks.append((rank, block))
-            compared.lost_in_blocks.remove(entry)
+            compared.missing_in_blocks.remove(entry)
     for wrong in list(compared.wrong):  # Another metric got the same name.
         others = [
             truth.rows.get(m, NONE).get(wrong.step) for truth in truths for m in became.get(wrong.metric, {})
         ]
         if wrong.metric in result.merged and any(
-            same(wrong.seen, value) for value in others if value is not None
+            same(wrong.recorded, value) for value in others if value is not None
         ):
             result.overwritten.setdefault((wrong.rank, wrong.metric), []).append(wrong.step)
             compared.wrong.remove(wrong)
     for name, steps in list(compared.foreign.items()):
-        _keep(
+        _set_or_remove(
             compared.foreign,
             name,
             [step for step in steps if not _expected(truths, became.get(name, {}), step)],
@@ -108,13 +108,13 @@ def _renamed(truth: Truth, metric: str, steps: list[int], recorded: Recorded, re
     here = [step for step in steps if step in series and same(series[step], rows[step])]
     hidden = [step for step in steps if step in series and step not in set(here) and name in result.merged]
     truth_key = (truth.rank, metric)
-    _keep(result.renamed, truth_key, here)
-    _keep(result.overwritten, truth_key, hidden)
+    _set_or_remove(result.renamed, truth_key, here)
+    _set_or_remove(result.overwritten, truth_key, hidden)
     explained = {*here, *hidden}
     return [step for step in steps if step not in explained]
 
 
-def _keep(into: dict, key: object, steps: list[int]) -> None:  # type: ignore[type-arg]
+def _set_or_remove(into: dict, key: object, steps: list[int]) -> None:  # type: ignore[type-arg]
     """Set the steps of a key, or remove the key if there are no steps."""
     if steps:
         into[key] = steps
@@ -150,7 +150,7 @@ def check(result: Rewritten, label: str) -> Finding:
         for (rank, metric), steps in result.dropped.items()
     ]
     dropped = {(rank, metric) for rank, metric in result.dropped}
-    for (rank, why), rewrites in result.told.items():
+    for (rank, why), rewrites in result.rewrites.items():
         others = [one for one in rewrites if (rank, one.metric) not in dropped]
         more = len({one.metric for one in others}) - 1
         parts += [
@@ -160,14 +160,16 @@ def check(result: Rewritten, label: str) -> Finding:
         ]
     for name, metrics in sorted(result.merged.items()):
         who = names(rank for rank, metric in result.overwritten if sent_name(metric) == name)
-        lost = [
+        missing = [
             step
             for (_, metric), steps in result.overwritten.items()
             if sent_name(metric) == name
             for step in steps
         ]
         text = f"{', '.join(map(repr, metrics))} became one metric, {name!r}, with one value for each step"
-        parts.append(text + (f": {len(lost)} points of {who} are lost ({compact(lost)})" if lost else ""))
+        parts.append(
+            text + (f": {len(missing)} points of {who} are lost ({compact(missing)})" if missing else "")
+        )
     counts: dict[str, Counter[int]] = {}
     for (rank, metric), steps in result.renamed.items():
         counts.setdefault(metric, Counter())[rank] += len(steps)
@@ -181,7 +183,7 @@ def check(result: Rewritten, label: str) -> Finding:
         return passed(CHECK, "Pluto's client changed no name, value or step")
     text = f"Pluto's client did not send to {label} exactly what the ranks logged"
     refs = [f"truth/{rank}.jsonl" for rank in sorted(result.ranks)][:4]
-    return found(
+    return not_passed(
         CHECK,
         "unification.client_rewrote",
         text,

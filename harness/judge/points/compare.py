@@ -69,7 +69,7 @@ class Wrong:
     metric: str
     step: int
     logged: float
-    seen: float
+    recorded: float
 
 
 @dataclass
@@ -77,9 +77,9 @@ class Comparison:
     """The differences between the ground truth and the run."""
 
     compared: int = 0
-    lost: dict[tuple[int, str], list[int]] = field(default_factory=dict)
+    missing: dict[tuple[int, str], list[int]] = field(default_factory=dict)
     """(rank, metric) → steps that the run lacks."""
-    lost_in_blocks: list[tuple[int, TruthBlock, int]] = field(default_factory=list)
+    missing_in_blocks: list[tuple[int, TruthBlock, int]] = field(default_factory=list)
     """(rank, block, number of the block's points that are in the run)."""
     wrong: list[Wrong] = field(default_factory=list)
     wrong_blocks: list[tuple[int, TruthBlock]] = field(default_factory=list)
@@ -112,9 +112,9 @@ def compare(truths: Iterable[Truth], recorded: Recorded) -> Comparison:
     disputed = {metric: _disputed(owners, metric) for metric, owners in claims.items() if len(owners) > 1}
     for truth in truths:
         result.arrived[truth.rank] = 0
-        kept = truth.kept_metrics
+        by_digest = truth.sorted_metrics
         for metric, rows in truth.rows.items():
-            if metric in kept:
+            if metric in by_digest:
                 continue  # Its blocks also contain these points, unless later points replaced them.
             owners, steps = claims[metric], disputed.get(metric, set())
             _compare_rows(truth, metric, rows, owners, steps, recorded.shared.get(metric, NONE), result)
@@ -194,7 +194,7 @@ def _compare_rows(
         if step not in series:
             if step in superseded:
                 continue
-            result.lost.setdefault((truth.rank, metric), []).append(step)
+            result.missing.setdefault((truth.rank, metric), []).append(step)
             continue
         result.arrived[truth.rank] += 1
         if not same(value, series[step]) and step not in earlier:
@@ -242,7 +242,7 @@ def _compare_block(
     result.compared += block.count
     result.arrived[truth.rank] += len(here)
     if len(here) != block.count:
-        result.lost_in_blocks.append((truth.rank, block, len(here)))
+        result.missing_in_blocks.append((truth.rank, block, len(here)))
         return
     if _digest(block, here, series) != block.sha256:
         result.wrong_blocks.append((truth.rank, block))

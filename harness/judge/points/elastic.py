@@ -55,7 +55,7 @@ def scalings(case: Case) -> Iterator[tuple[float, str, ObjectState]]:
 
 def scaling(before: ObjectState, after: ObjectState) -> str | None:
     """Return "scaled from 2 to 3 replicas by kubectl", or None if the replicas did not change."""
-    was, now = (mapping(seen.object, "spec").get("replicas") for seen in (before, after))
+    was, now = (mapping(state.object, "spec").get("replicas") for state in (before, after))
     if was == now or not isinstance(was, int) or not isinstance(now, int):
         return None
     who = changed_by(before, after)
@@ -71,7 +71,7 @@ def allows(case: Case, change: Change) -> bool:
     launched = change.kind == case.launch.kind.lower() and change.name == case.launch.object_name
     if most is None or not launched or change.fields != ("spec.replicas",):
         return False
-    sizes = (mapping(seen.object, "spec").get("replicas") for _, _, seen in scalings(case))
+    sizes = (mapping(state.object, "spec").get("replicas") for _, _, state in scalings(case))
     return all(isinstance(size, int) and 0 < size <= most for size in sizes)
 
 
@@ -86,7 +86,7 @@ def scaled_away(case: Case, pod: ObjectState) -> bool:
     owners = items(pod.object, "metadata", "ownerReferences")
     if case.launch.kind != "StatefulSet" or all(owner.get("uid") != case.launch.uid for owner in owners):
         return False
-    before = [seen for seen in case.jobsets if 0 <= seen.version < pod.version]
+    before = [state for state in case.jobsets if 0 <= state.version < pod.version]
     replicas = mapping(before[-1].object, "spec").get("replicas") if before else None
     index = pod_index(pod.object)
     return index is not None and isinstance(replicas, int) and index >= replicas

@@ -18,7 +18,7 @@ from harness.evidence.io.column_files import points_of
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.tracker import Attachment, Point, RunWriter, TrackerRun
 from harness.judge.case import Case, names
-from harness.judge.finding import Finding, found, passed
+from harness.judge.finding import Finding, not_passed, passed
 from harness.judge.points.compare import compact
 from harness.judge.points.losses import addresses
 from harness.judge.points.run_attachment import Attached
@@ -132,9 +132,9 @@ class Own:
         """Return whether a process of this launch sent a request. Arguments that are None are ignored."""
         if self.by_launch or launch not in {None, self.nonce}:
             return launch == self.nonce
-        known_sender = sender is None or not self.senders or sender in self.senders
-        known_peer = peer is None or not self.peers or peer in self.peers
-        return known_sender and known_peer
+        own_sender = sender is None or not self.senders or sender in self.senders
+        own_peer = peer is None or not self.peers or peer in self.peers
+        return own_sender and own_peer
 
 
 def check(attached: Attached) -> Finding:
@@ -152,16 +152,16 @@ def check(attached: Attached) -> Finding:
         text = f"according to {how}, everything in {label} is from this job"
         return passed(CHECK, text, ["tracker/attachments.jsonl"])
     jobs: dict[str, Stranger] = {}
-    known = {trace.sender: trace.job for trace in traces if trace.sender and trace.job}
+    job_of = {trace.sender: trace.job for trace in traces if trace.sender and trace.job}
     for trace in traces:
-        job = trace.job or known.get(trace.sender or "")
+        job = trace.job or job_of.get(trace.sender or "")
         key = trace.launch or job or trace.sender or trace.peer or ""
         jobs.setdefault(key, Stranger(trace.launch, job)).take(trace)
     refs = list(dict.fromkeys(trace.ref for trace in traces if not trace.point))[:6]
     refs += [trace.ref for trace in traces if trace.point][:2]
     details = [job.text for job in jobs.values()]
     text = f"{label} holds data that another job sent"
-    return found(CHECK, "unification.foreign_job", text, details=details, evidence=refs)
+    return not_passed(CHECK, "unification.foreign_job", text, details=details, evidence=refs)
 
 
 def _traces(

@@ -51,13 +51,13 @@ class Attempt:
     account: TruthAccount | None = None
     accounted: int = -1
     """Number of points before the last account of keys, or -1."""
-    left: dict[tuple[str, str, str], tuple[int, str, str]] = field(default_factory=dict)
+    omissions: dict[tuple[str, str, str], tuple[int, str, str]] = field(default_factory=dict)
     """(key, type, reason) of values that the client omitted → count, first step, last step."""
     code: list[tuple[int, TruthCode]] = field(default_factory=list)
     """Reports of the code that the attempt ran, with line numbers."""
     row_count: int = 0
     blocks: list[TruthBlock] = field(default_factory=list)
-    kept: list[TruthBlock] = field(default_factory=list)
+    sorted_blocks: list[TruthBlock] = field(default_factory=list)
     """Blocks with the points that Pluto keeps of metrics with unordered steps.
 
     They replace `blocks` and the individual points of these metrics.
@@ -89,9 +89,9 @@ class Attempt:
 
     @property
     def compared(self) -> list[TruthBlock]:
-        """Return the blocks to compare. For metrics with unordered steps, these are the blocks in `kept`."""
-        kept = {block.metric for block in self.kept}
-        return [*(block for block in self.blocks if block.metric not in kept), *self.kept]
+        """Return the blocks to compare. For metrics with unordered steps, these are in `sorted_blocks`."""
+        replaced = {block.metric for block in self.sorted_blocks}
+        return [*(block for block in self.blocks if block.metric not in replaced), *self.sorted_blocks]
 
     @property
     def counts(self) -> dict[str, int]:
@@ -106,7 +106,7 @@ class Attempt:
         """Return when the attempt recorded its last point, in milliseconds since the epoch, or None."""
         return self._times[-1] if self._times else None
 
-    def told(
+    def add(
         self,
         number: int,
         line: TruthAccount
@@ -123,14 +123,14 @@ class Attempt:
     ) -> None:
         """Add a record that is not a point. `number` is its line number."""
         if isinstance(line, TruthBlock):
-            (self.kept if line.kept else self.blocks).append(line)
+            (self.sorted_blocks if line.kept else self.blocks).append(line)
             self._reach(line.metric, line.first, line.last)
         elif isinstance(line, TruthClient):
             self.client = line
         elif isinstance(line, TruthCode):
             self.code.append((number, line))
         elif isinstance(line, TruthLeft):
-            self.left |= {(key, kind, why): entry for key, kind, why, *entry in line.left}  # type: ignore[misc]
+            self.omissions |= {(key, kind, why): entry for key, kind, why, *entry in line.left}  # type: ignore[misc]
         elif isinstance(line, TruthAccount):
             self.account, self.accounted = line, self.count
         elif isinstance(line, TruthMetrics):
@@ -226,13 +226,13 @@ class Truth:
     """The run objects. A mark in `rows` is an index into this list."""
     superseded: dict[str, set[int]] = field(default_factory=dict)
     """metric → steps that a later world without this rank repeated, so that the run may lack them."""
-    left: bool = False
+    scaled_down: bool = False
     """Whether the world continued without this rank, because its pod was removed by scaling."""
     incomplete: str = ""
     suffix: str = ""
     """".outside" for the second record, from around the client, of a worker that records its own points."""
     rewrites: list[TruthRewrite] = field(default_factory=list)
-    known_silent: bool = False
+    logs_nothing: bool = False
     """Whether the termination message says that the rank logged no points."""
 
     @property
@@ -241,13 +241,13 @@ class Truth:
 
     @property
     def blocks(self) -> list[TruthBlock]:
-        """Return the blocks to compare. For metrics with unordered steps, these are the blocks in `kept`."""
+        """Return the blocks to compare. For metrics with unordered steps, these are in `sorted_blocks`."""
         return [block for attempt in self.attempts for block in attempt.compared]
 
     @property
-    def kept_metrics(self) -> set[str]:
+    def sorted_metrics(self) -> set[str]:
         """Return the metrics whose blocks contain every point that Pluto keeps."""
-        return {block.metric for attempt in self.attempts for block in attempt.kept}
+        return {block.metric for attempt in self.attempts for block in attempt.sorted_blocks}
 
     @property
     def metrics(self) -> set[str]:
@@ -289,14 +289,14 @@ class Truth:
 
 def read(case: Case, rank: int, suffix: str = "") -> Truth:
     """Return the ground truth of a rank. It is cached, because the report needs it again."""
-    known = _READ.setdefault(case.bundle, {})
-    if (rank, suffix) not in known:
-        known[rank, suffix] = _read(case, rank, suffix)
-    return known[rank, suffix]
+    cache = _READ.setdefault(case.bundle, {})
+    if (rank, suffix) not in cache:
+        cache[rank, suffix] = _read(case, rank, suffix)
+    return cache[rank, suffix]
 
 
 def _read(case: Case, rank: int, suffix: str) -> Truth:
-    truth, mark = Truth(rank, suffix=suffix, left=rank not in case.ranks), 0
+    truth, mark = Truth(rank, suffix=suffix, scaled_down=rank not in case.ranks), 0
     has_blocks = any(b'"kind":"block"' in line for _, line in case.bundle.lines(truth.path))
     for number, line in case.bundle.truth_parts(rank, suffix):
         if isinstance(line, TruthStart):
@@ -319,12 +319,12 @@ def _read(case: Case, rank: int, suffix: str) -> Truth:
         elif isinstance(line, TruthInit):
             mark = _live(truth, Life(len(truth.attempts) - 1, line.number, line.same_run))
         else:
-            attempt.told(number, line)
+            attempt.add(number, line)
     for series in truth.rows.values():
         series.without_times()
     damage = any(ref.startswith(truth.path) for ref in case.bundle.damaged)
     message = {} if suffix else _in_message(case, truth)
-    truth.known_silent = message.get("count") == 0
+    truth.logs_nothing = message.get("count") == 0
     truth.incomplete = _why_incomplete(case, truth, damage, message)
     return truth
 
@@ -390,7 +390,7 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
     last = attempt is truth.own[-1]
     if not last and not attempt.is_child:
         return _cut(truth, number, attempt)
-    if last and truth.left and not (attempt.dense or attempt.blocks):
+    if last and truth.scaled_down and not (attempt.dense or attempt.blocks):
         return ""  # The world continued without this rank. Its steps are compared with those of rank 0.
     if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
         return ""  # A process pool killed the child after it had finished its runs.
@@ -460,12 +460,12 @@ def why_unrecorded(case: Case, rank: int) -> str:
     cause = clues.read(tail, log).cause or ""
     if cause.startswith(("rendezvous.", "image.")):
         return f". It did not get as far as logging: it ended before ({cause})"
-    if not _came_to_its_end(case, pod):
+    if not _container_succeeded(case, pod):
         return ""
     return ". No recorder ran: did it call pluto.init()? Is PYTHONPATH replaced, or Python run with -I or -E?"
 
 
-def _came_to_its_end(case: Case, pod: Pod | None) -> bool:
+def _container_succeeded(case: Case, pod: Pod | None) -> bool:
     """Return whether the rank's container exited with 0. Any other exit can precede the first point."""
     ended = pod.container(case.launch.container, "terminated") if pod else None
     return ended is not None and ended[1].get("exitCode") == 0

@@ -13,7 +13,7 @@ from typing import Final
 
 from harness.core.checks import CheckId
 from harness.judge.case import names
-from harness.judge.finding import Finding, counted, found, passed, unknown
+from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.points.agreement import Agreement
 from harness.judge.points.ground_truth import Truth
 
@@ -30,7 +30,7 @@ Records = dict[int, Truth | None]
 
 
 @dataclass(frozen=True)
-class Left:
+class Omission:
     """Values of one key that the client omitted for one reason."""
 
     rank: int
@@ -56,27 +56,29 @@ def recorders(agreement: Agreement) -> Records:
     }
 
 
-def left_out(agreement: Agreement) -> list[Left]:
+def omissions(agreement: Agreement) -> list[Omission]:
     """Return the values that the ranks' clients omitted, apart from intended omissions."""
     records = recorders(agreement)
-    return [left for left in _all(records) if not _meant(records, left)]
+    return [omission for omission in _all(records) if not _intended(records, omission)]
 
 
-def _all(records: Records) -> Iterable[Left]:
+def _all(records: Records) -> Iterable[Omission]:
     for rank, truth in records.items():
         for attempt in truth.attempts if truth is not None else ():
-            for (key, kind, why), (count, first, last) in attempt.left.items():
-                yield Left(rank, key, kind, why, count, first, last)
+            for (key, kind, why), (count, first, last) in attempt.omissions.items():
+                yield Omission(rank, key, kind, why, count, first, last)
 
 
-def _meant(records: Records, left: Left) -> bool:
+def _intended(records: Records, omission: Omission) -> bool:
     """Return whether the omission is intended: the key's only value was None, or the rank sends nothing."""
-    truth = records[left.rank]
+    truth = records[omission.rank]
     assert truth is not None
-    if left.why.startswith(NOOP):
+    if omission.why.startswith(NOOP):
         return not truth.count and not any(a.account and a.account.logged for a in truth.attempts)
-    others = any(other[0] == left.key and other[1] != NONE for a in truth.attempts for other in a.left)
-    return left.type == NONE and not others and left.key not in truth.metrics
+    others = any(
+        other[0] == omission.key and other[1] != NONE for a in truth.attempts for other in a.omissions
+    )
+    return omission.type == NONE and not others and omission.key not in truth.metrics
 
 
 def check(agreement: Agreement, apart: bool = False) -> Finding:
@@ -86,22 +88,22 @@ def check(agreement: Agreement, apart: bool = False) -> Finding:
     """
     records = recorders(agreement)
     refs = [truth.path for truth in records.values() if truth is not None]
-    if left := left_out(agreement):
-        ranks = {one.rank for one in left}
-        return found(
+    if omitted := omissions(agreement):
+        ranks = {one.rank for one in omitted}
+        return not_passed(
             CHECK,
             "unification.client_rewrote",
-            f"Pluto's client did not log {_values(sum(one.count for one in left))} of {names(ranks)}",
-            details=reasons(left),
+            f"Pluto's client did not log {_values(sum(one.count for one in omitted))} of {names(ranks)}",
+            details=reasons(omitted),
             ranks=ranks,
             evidence=[truth.path for rank, truth in records.items() if rank in ranks and truth is not None],
-            advice=_UPLOADS_OFF if all(one.why.startswith(OFF) for one in left) else "",
+            advice=_UPLOADS_OFF if all(one.why.startswith(OFF) for one in omitted) else "",
         )
     open_ = {rank: why for rank, truth in records.items() if (why := _open(truth))}
     if apart and open_ and all(records[rank] is None for rank in open_):
         return unknown(CHECK, "not judged: the ranks did not form one world", ranks=open_)
     if open_:
-        return found(
+        return not_passed(
             CHECK,
             "unification.truth_incomplete",
             f"it is not known what became of every value that {names(open_)} passed to run.log",
@@ -124,16 +126,16 @@ def check(agreement: Agreement, apart: bool = False) -> Finding:
     )
 
 
-def reasons(left: Iterable[Left]) -> list[str]:
+def reasons(omitted: Iterable[Omission]) -> list[str]:
     """Return one text for each reason, with the affected keys and the number of values."""
-    by_reason: dict[str, list[Left]] = {}
-    for one in left:
+    by_reason: dict[str, list[Omission]] = {}
+    for one in omitted:
         by_reason.setdefault(one.why, []).append(one)
     return [f"{why}: {_keys(entries)}" for why, entries in by_reason.items()]
 
 
-def _keys(entries: list[Left]) -> str:
-    first: dict[str, Left] = {}
+def _keys(entries: list[Omission]) -> str:
+    first: dict[str, Omission] = {}
     for entry in entries:
         first.setdefault(entry.key, entry)
     shown = [f"{e.key!r} ({e.type}) at {e.steps} of rank {e.rank}" for e in list(first.values())[:SHOWN_KEYS]]
@@ -154,14 +156,14 @@ def _open(truth: Truth | None) -> str:
         return truth.incomplete
     for attempt in truth.attempts:
         account = attempt.account
-        last = attempt is truth.own[-1] and not truth.left
+        last = attempt is truth.own[-1] and not truth.scaled_down
         if account is None and attempt.end is None and not last and not attempt.is_child:
             continue  # A cut-off attempt can only lack omissions, which are recorded after the call.
         if account is None:
             return "its recorder closed no account"
         if account.unseen:
             return account.unseen
-        explained = sum(count for count, _, _ in attempt.left.values())
+        explained = sum(count for count, _, _ in attempt.omissions.values())
         if account.handed != account.logged + account.left or account.left != explained:
             return (
                 f"run.log got {_values(account.handed)}; {account.logged} were logged, and {explained} of "
@@ -172,8 +174,8 @@ def _open(truth: Truth | None) -> str:
 
 def _notes(records: Records) -> list[str]:
     """Return notes for a PASS, on intended omissions and on values that did not come through run.log."""
-    none = [left for left in _all(records) if left.type == NONE]
-    noop = [left for left in _all(records) if left.why.startswith(NOOP)]
+    none = [omission for omission in _all(records) if omission.type == NONE]
+    noop = [omission for omission in _all(records) if omission.why.startswith(NOOP)]
     notes = [f"only ever None, so not logged: {_keys(none)}"] if none else []
     notes += [f"{NOOP}: {_keys(noop)}"] if noop else []
     past = {

@@ -53,7 +53,7 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
     """Return sentences on what happened to lost points, according to the reports of Pluto's client."""
     counts: dict[str, Counter[int]] = {}
     by_rank = {truth.rank: truth for truth in truths}
-    for (rank, metric), steps in compared.lost.items():
+    for (rank, metric), steps in compared.missing.items():
         for step in steps:
             fate_ = fate(by_rank[rank].client(metric, step), sent_name(metric), step)
             if _astray(by_rank[rank], recorded, metric, step):
@@ -83,7 +83,7 @@ def explain(case: Case, truths: list[Truth], recorded: Recorded, compared: Compa
             sentences.append(f"{names(others)} never gave {others.total()} of them to its client")
     if cut[UNTOLD]:
         sentences += [f"the client of {who[UNTOLD]} reported nothing about {many[UNTOLD]}", *cut[UNTOLD]]
-    settings = not_uploaded(truths, {rank for rank, _ in compared.lost})
+    settings = not_uploaded(truths, {rank for rank, _ in compared.missing})
     return [*settings, *sentences, *refusals(case)]
 
 
@@ -161,22 +161,22 @@ def origin(attached: Attached, points: Mapping[str, Iterable[int]]) -> Origin:
 
 def _nodes(attached: Attached) -> dict[str, int]:
     """Map each address or process name that belongs to exactly one node to the index of that node."""
-    known: dict[str, set[int]] = {}
+    candidates: dict[str, set[int]] = {}
     for index, pods in attached.case.pod_attempts.items():
         for pod in pods:
             for address in addresses(pod):
-                known.setdefault(address, set()).add(index)
+                candidates.setdefault(address, set()).add(index)
     for _, one in attached.attachments or []:
         node = attached.node_of(one)
         if node is not None and one.name:
-            known.setdefault(one.name, set()).add(node)
-    return {key: nodes.pop() for key, nodes in known.items() if len(nodes) == 1}
+            candidates.setdefault(one.name, set()).add(node)
+    return {key: nodes.pop() for key, nodes in candidates.items() if len(nodes) == 1}
 
 
 def addresses(pod: Pod) -> Iterator[str]:
     """Yield the IP addresses of a pod."""
-    for seen in pod.history:
-        status = mapping(seen.object, "status")
+    for state in pod.history:
+        status = mapping(state.object, "status")
         yield from (str(one["ip"]) for one in items(status, "podIPs") if one.get("ip"))
         yield from [str(status["podIP"])] if status.get("podIP") else []
 

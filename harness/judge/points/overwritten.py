@@ -73,7 +73,7 @@ def _in_blocks(truth: Truth) -> Iterator[Overwritten]:
     """Yield overwritten points beyond the row limit. Only their number is known, not who logged them."""
     several = any(life.init for life in truth.lives)
     for attempt in truth.attempts:
-        for block in attempt.kept:
+        for block in attempt.sorted_blocks:
             how = How.OLDER_STAYS if block.older else How.OTHER_LIFE if several else How.SAME_LIFE
             if block.again:
                 where = f"{block.again} of steps {block.first}–{block.last}"

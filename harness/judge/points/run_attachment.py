@@ -10,7 +10,7 @@ from harness.core.clock import seconds
 from harness.evidence.schema.tracker import Attachment, TrackerRun
 from harness.judge.case import Case, names
 from harness.judge.end import End
-from harness.judge.finding import Finding, counted, found, listed, passed, unknown
+from harness.judge.finding import Finding, counted, listed, not_passed, passed, unknown
 from harness.judge.points.compare import Comparison, Recorded, compact, same
 from harness.judge.points.ground_truth import Truth
 from harness.judge.points.series import NONE, Rows
@@ -97,7 +97,7 @@ def run_exists(attached: Attached) -> Finding:
         line, run = attached.shared[0]
         return passed("run-exists", f"{attached.label(run.run_id)} exists", [f"tracker/runs.jsonl:{line}"])
     elsewhere = [attached.label(run_id) for run_id in sorted(attached.by_node)]
-    return found(
+    return not_passed(
         "run-exists",
         "unification.no_run",
         f"the tracker has no run with id {wanted.run_id} in project {wanted.project}",
@@ -116,8 +116,8 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compare
     for run_id, nodes in attached.by_node.items():
         if run_id in shared[:1]:
             continue
-        for node, seen in nodes.items():
-            refs.append(f"tracker/attachments.jsonl:{seen[0][0]}")
+        for node, lines in nodes.items():
+            refs.append(f"tracker/attachments.jsonl:{lines[0][0]}")
             for rank in case.ranks_of(node):
                 astray.setdefault(rank, f"{case.place(node)} attached to {attached.label(run_id)}")
     for truth in truths:
@@ -131,7 +131,7 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compare
         if not astray:
             return passed("one-run", f"no rank used a run other than {attached.label(shared[0])}")
         text = f"{names(astray)} did not use only the shared {attached.label(shared[0])}"
-    return found(
+    return not_passed(
         "one-run",
         "unification.split_runs",
         text,
@@ -143,7 +143,7 @@ def one_run(attached: Attached, recorded: Recorded, truths: list[Truth], compare
 
 def _steps_elsewhere(truth: Truth, rows: Rows, compared: Comparison) -> list[int]:
     """Return a rank's lost steps that another run has with the same values, for the first such metric."""
-    for (rank, metric), steps in compared.lost.items():
+    for (rank, metric), steps in compared.missing.items():
         series = rows.get(metric, NONE)
         here = [
             s for s in steps if s in series and same(series[s], truth.rows.get(metric, NONE).get(s, s + 1))
@@ -164,12 +164,12 @@ def run_fresh(attached: Attached) -> Finding:
     refs = [f"tracker/runs.jsonl:{line}", "manifest.json"]
     if created is None or launched is None:
         text = "the time of the launch or of the run's creation is not known"
-        return found("run-not-stale", "run.evidence_missing", text, evidence=refs)
+        return not_passed("run-not-stale", "run.evidence_missing", text, evidence=refs)
     label, early = attached.label(run.run_id), launched - created
     own = [a for nodes in attached.by_node.get(run.run_id, {}).values() for _, a in nodes]
     if early > CLOCK_ERROR or (early > 0 and own and all(a.resumed for a in own)):
         text = f"{label} is older than this launch: it was created at {run.created_at}, {early:.1f} s before"
-        return found("run-not-stale", "unification.stale_run", text, ranks=case.ranks, evidence=refs)
+        return not_passed("run-not-stale", "unification.stale_run", text, ranks=case.ranks, evidence=refs)
     return passed("run-not-stale", f"{label} was created {max(0.0, -early):.1f} s after the launch", refs)
 
 
@@ -203,7 +203,7 @@ def every_rank(attached: Attached, truths: list[Truth], compared: Comparison) ->
         where = listed([case.place(node) for node in sorted({case.node_of(rank) for rank in absent})])
         few = [f"fewer than {case.per_node} processes of a node attached"] if case.per_node > 1 else []
         file = "attachments" if attached.attachments is not None else "points"
-        return found(
+        return not_passed(
             "attached",
             "unification.not_attached",
             f"{where} never attached to {label}",
@@ -226,14 +226,14 @@ def status(attached: Attached, ends: dict[int, End]) -> Finding:
         if run.status == "COMPLETED":
             return passed("status", f"{text}, and every pod succeeded", refs)
         text += ", though every pod succeeded"
-        return found("status", "unification.wrong_status", text, evidence=refs)
+        return not_passed("status", "unification.wrong_status", text, evidence=refs)
     ranks = [rank for end in ends.values() if end.state in {"failed", "deleted"} for rank in end.ranks]
     if not ranks:
         return unknown("status", "the end of a pod is not recorded", evidence=refs)
     if run.status in {"FAILED", "TERMINATED", "CANCELLED"}:
         return passed("status", f"{text}, and {names(ranks)} did not succeed", refs)
     text += f", though {names(ranks)} did not succeed"
-    return found("status", "unification.wrong_status", text, ranks=ranks, evidence=refs)
+    return not_passed("status", "unification.wrong_status", text, ranks=ranks, evidence=refs)
 
 
 def _nameless(attachment: Attachment) -> bool:

@@ -207,13 +207,13 @@ def put(rows: Rows, metric: str, step: int, value: float, time_ms: int, mark: in
 
 def extend(rows: Rows, parts: Iterable[Part], mark: int = 0) -> int:
     """Add points in columns, by metric. Return how many had an existing combination of metric and step."""
-    known = 0
+    repeated = 0
     for metric, steps, values, times in parts:
         series = rows.get(metric)
         if series is None:
             series = rows[metric] = Series()
-        known += series.extend(steps, values, times, mark)
-    return known
+        repeated += series.extend(steps, values, times, mark)
+    return repeated
 
 
 def joined(own: Series | None, other: Mapping[int, float]) -> Series:

@@ -8,7 +8,7 @@ from harness.core.causes import CauseId
 from harness.core.clock import seconds
 from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.judge.case import Case, condition, names
-from harness.judge.finding import Finding, counted, found, passed
+from harness.judge.finding import Finding, counted, not_passed, passed
 from harness.judge.points import losses
 from harness.judge.points.ground_truth import Truth
 
@@ -27,7 +27,7 @@ class Absence:
 
     since: str
     until: str
-    seen: ObjectState
+    state: ObjectState
 
     @property
     def text(self) -> str:
@@ -48,11 +48,11 @@ def absences(case: Case) -> list[Absence]:
         if before and not now and late:
             periods.append(Absence(_clock(state), "", state))
         elif now and periods and not periods[-1].until:
-            periods[-1] = Absence(periods[-1].since, _clock(state), periods[-1].seen)
+            periods[-1] = Absence(periods[-1].since, _clock(state), periods[-1].state)
     return periods
 
 
-def told_absence(case: Case) -> list[str]:
+def absence_texts(case: Case) -> list[str]:
     """Return a sentence for each of the first three periods in which the tracker had no ready pod."""
     return [absence.text for absence in absences(case)[:3]]
 
@@ -75,14 +75,14 @@ def replaced(case: Case) -> ObjectState | None:
     return later[0] if later and len(later) < len(first) else None
 
 
-def kept(case: Case, truths: list[Truth], before: list[Finding]) -> Finding:
+def tracker_kept(case: Case, truths: list[Truth], before: list[Finding]) -> Finding:
     """Check `tracker-kept`: the tracker did not cause the missing data that the findings `before` report."""
     lacking = [f for f in before if f.result == "FAIL" and f.cause in _LACKS]
     launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
     failures = [f for f in summary.failures if (seconds(f.last) or 0.0) >= launched] if summary else []
     full = [failure for failure in failures if _FULL in failure.reason]
     anew, refused = replaced(case), losses.rejected(truths)
-    away = told_absence(case)
+    away = absence_texts(case)
     cause: CauseId
     if not lacking or not (full or anew or refused):
         text = "no data was found missing on the tracker"
@@ -105,7 +105,7 @@ def kept(case: Case, truths: list[Truth], before: list[Finding]) -> Finding:
         errors = [c.error for t in truths if t.rank in refused for c in t.clients if c.error]
         text = f"the tracker rejected the key of {names(refused)}: {errors[0]}"
         cause, ranks = "tracker.key_rejected", set(refused)
-    return found("tracker-kept", cause, text, why=why, ranks=ranks, evidence=refs)
+    return not_passed("tracker-kept", cause, text, why=why, ranks=ranks, evidence=refs)
 
 
 def _clock(state: ObjectState) -> str:

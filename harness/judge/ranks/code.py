@@ -16,7 +16,7 @@ from harness.evidence.kubernetes.objects import items
 from harness.evidence.schema.bundle import SentCode
 from harness.judge.case import Case, names
 from harness.judge.catalogue import RUNNING, START
-from harness.judge.finding import Finding, found, passed, unknown
+from harness.judge.finding import Finding, not_passed, passed, unknown
 from harness.judge.points.ground_truth import Attempt, Truth
 
 CHECK: Final[CheckId] = "code"
@@ -156,13 +156,13 @@ def _of_pods(case: Case, sent: SentCode) -> Iterator[tuple[str, list[int], list[
                         ranks.update(case.ranks_of(index))
                         refs.append(state.ref)
     # The id of a pulled image is a registry digest, which cannot be compared with the id of a loaded image.
-    loaded = {id_: found for id_, found in ids.items() if "@" not in id_}
+    loaded = {id_: reports for id_, reports in ids.items() if "@" not in id_}
     for id_, (ranks, refs) in loaded.items():
         if sent.image_id and id_ != sent.image_id:
             text = f"image {sent.image} was sent as {_short(sent.image_id)}, and the pods got {_short(id_)}"
             yield text, sorted(ranks), refs[:1]
     if not sent.image_id:
-        for same in (loaded, {id_: found for id_, found in ids.items() if id_ not in loaded}):
+        for same in (loaded, {id_: reports for id_, reports in ids.items() if id_ not in loaded}):
             if len(same) > 1:
                 parts = [f"{names(ranks)} got {_short(id_)}" for id_, (ranks, _) in same.items()]
                 everyone = sorted({rank for ranks, _ in same.values() for rank in ranks})
@@ -188,7 +188,7 @@ def _between(reports: list[Ran]) -> Iterator[tuple[str, list[int], list[str]]]:
 
 
 def _mismatch(differences: dict[str, _Difference]) -> Finding:
-    return found(
+    return not_passed(
         CHECK,
         "launch.code_mismatch",
         "the ranks did not run the code that was sent",
@@ -204,14 +204,14 @@ def _silent(sent: SentCode, truths: list[Truth], reports: list[Ran]) -> Finding 
     failed = {ran.rank: ran.error or "it listed no file" for ran in reports if ran.error or not ran.ran}
     if failed:
         text = f"{names(failed)} could not report which code ran: {next(iter(failed.values()))}"
-        return found(CHECK, "run.evidence_missing", text, ranks=failed, evidence=_refs(reports))
+        return not_passed(CHECK, "run.evidence_missing", text, ranks=failed, evidence=_refs(reports))
     silent = [t for t in truths if not t.attempts or any(not attempt.code for attempt in t.attempts)]
     ranks = [truth.rank for truth in silent]
     if any(truth.incomplete for truth in silent):
         return unknown(CHECK, f"the ground truth of {names(ranks)} is incomplete", ranks=ranks)
     if silent and sent.files:
         text = f"{names(ranks)} did not report which code ran, so it may not be the code that was sent"
-        return found(
+        return not_passed(
             CHECK, "run.evidence_missing", text, ranks=ranks, evidence=[truth.path for truth in silent]
         )
     return None

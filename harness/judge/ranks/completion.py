@@ -9,7 +9,7 @@ from harness.judge.case import Case, condition
 from harness.judge.catalogue import END, RUNNING
 from harness.judge.cluster import admission, controllers, deletion
 from harness.judge.end import End
-from harness.judge.finding import Finding, found, passed, unknown
+from harness.judge.finding import Finding, not_passed, passed, unknown
 from harness.judge.ranks import pods
 
 
@@ -18,7 +18,7 @@ def completed(case: Case, ends: dict[int, End]) -> Finding:
     jobset = case.jobset
     if jobset is None:
         text = f"no state of {case.launch.kind} {case.launch.object_name} was recorded"
-        return found("completed", "run.evidence_missing", text)
+        return not_passed("completed", "run.evidence_missing", text)
     if case.terminal == "Completed":
         return passed("completed", f"{_what(case, jobset)} {_how(case)}", [jobset.ref])
     if case.terminal == "Failed":
@@ -29,7 +29,7 @@ def completed(case: Case, ends: dict[int, End]) -> Finding:
             failed = {"reason": "RankFailed", "message": "a rank's command did not end with exit code 0"}
         why = f"{failed.get('reason', 'no reason')}: {failed.get('message', 'no message')}"
         text = f"{_what(case, jobset)} failed: {why}"
-        return found("completed", "run.not_completed", text, evidence=[jobset.ref])
+        return not_passed("completed", "run.not_completed", text, evidence=[jobset.ref])
     return _unended(case, jobset, ends)
 
 
@@ -45,7 +45,7 @@ def _out_of_time(case: Case, what: str, limit: object, refs: list[str], at: floa
     wait = case.manifest.deadline_seconds
     ours = wait is not None and wait >= MIN_WAIT and limit == int(Budget(wait).job)
     advice = f"--wait {wait:g} leaves the job this much time: if it needs more, raise --wait"
-    return found(
+    return not_passed(
         "completed",
         "run.timed_out",
         f"{what}: it ran longer than its activeDeadlineSeconds ({limit} s)",
@@ -63,7 +63,7 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
     if deletion.leaving(jobset) and (ended := _by_torchrun_controller(case, jobset)) is not None:
         return ended
     if jobset.type == "DELETED" and not case.by_signal:
-        return found(
+        return not_passed(
             "completed",
             "run.deleted",
             f"{_what(case, jobset)} was deleted before it ended, and not by the harness",
@@ -81,7 +81,7 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
     if case.timed_out:
         ranks, why = pods.stalled(case, ends)
         text = f"{_what(case, jobset)} did not end: {case.deadline}"
-        return found("completed", "run.timed_out", text, why=why, ranks=ranks, evidence=refs)
+        return not_passed("completed", "run.timed_out", text, why=why, ranks=ranks, evidence=refs)
     text = "has no recorded end" + ": the harness was stopped before it" * case.by_signal
     return unknown("completed", f"{_what(case, jobset)} {text}", evidence=refs)
 
@@ -101,7 +101,7 @@ def _by_torchrun_controller(case: Case, jobset: ObjectState) -> Finding | None:
     if phase in ("Failed", "Cancelled") and failed:
         why = f"{failed.get('reason', 'no reason')}: {failed.get('message', 'no message')}"
         text = f"TorchrunJob {job.name} is {phase}, and its controller deleted the JobSet: {why}"
-        return found("completed", "run.not_completed", text, ranks=case.ranks, evidence=refs)
+        return not_passed("completed", "run.not_completed", text, ranks=case.ranks, evidence=refs)
     return None
 
 

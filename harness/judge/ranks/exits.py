@@ -17,7 +17,7 @@ from harness.evidence.schema.columns import Columns
 from harness.evidence.schema.ground_truth import TruthRow
 from harness.evidence.worlds import PATH, PodProcesses, RankLife
 from harness.judge.case import Case, names
-from harness.judge.finding import Finding, counted, found, passed, unknown
+from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.ranks import hiding, retries, time_limits
 from harness.workers import outside
 
@@ -203,10 +203,10 @@ def _out_of_memory(life: RankLife) -> bool:
 def _of_others(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
     """Yield each failed program other than a rank that used Pluto's client, such as an evaluation."""
     of_pod = case.processes[index]
-    known = repeated.union(process.id for life in of_pod.lives for process in life.processes)
+    judged = repeated.union(process.id for life in of_pod.lives for process in life.processes)
     for process in of_pod.commands:
         end = process.end
-        if process.id in known or end is None or not end.code:
+        if process.id in judged or end is None or not end.code:
             continue
         error = f": {end.error.splitlines()[0]}" if end.error else ""
         text = f"process {process.pid} (`{shlex.join(process.argv)[:80]}`) {_ended(end.code)}{error}"
@@ -265,9 +265,11 @@ def check(case: Case, before: list[Finding]) -> Finding:
             return unknown("exits", f"see {other.name}")
     lives = {life.rank: (index, life) for index in sorted(case.lives) for life in case.lives[index]}
     # A worker that records its own points writes its end record as its last action.
-    own = set() if case.launch.recorder else set(filter(case.told_all, case.ranks))
+    own = set() if case.launch.recorder else set(filter(case.record_ended, case.ranks))
     lacking = [
-        rank for rank in case.ranks if rank not in lives or not (rank in own or _known(case, *lives[rank]))
+        rank
+        for rank in case.ranks
+        if rank not in lives or not (rank in own or _confirmed(case, *lives[rank]))
     ]
     if lacking:
         text = f"the end of {names(lacking)} is known only from its pod"
@@ -275,12 +277,12 @@ def check(case: Case, before: list[Finding]) -> Finding:
             rank for rank in lacking if rank in lives and any(e.code is None for e in lives[rank][1].ends)
         ]
         why = [_UNTOLD] if without_code else []
-        return found("exits", "run.evidence_missing", text, why=why, ranks=lacking, evidence=[PATH])
+        return not_passed("exits", "run.evidence_missing", text, why=why, ranks=lacking, evidence=[PATH])
     refs = [life.ref for _, life in lives.values()][:8]
     return passed("exits", f"{counted(len(lives), 'exit code')}, each from two sources", refs)
 
 
-def _known(case: Case, index: int, life: RankLife) -> bool:
+def _confirmed(case: Case, index: int, life: RankLife) -> bool:
     """Return whether a second source confirms a rank's exit code, or its script must exit with that code."""
     by_agent = life.agent is not None and life.agent.result is not None
     if by_agent or any(end.code is not None for end in life.ends):

@@ -77,11 +77,13 @@ def end_of(case: Case, index: int) -> End:
 def _deleted(case: Case, pod: Pod) -> End:
     """Return the end of a pod that was deleted before a state of its ended container was recorded."""
     state = deletion.removed(pod) or pod.last
-    end = End(pod.index, "deleted", case.ranks_of(pod.index), deletion.asked(state), evidence=(state.ref,))
+    end = End(
+        pod.index, "deleted", case.ranks_of(pod.index), deletion.requested_at(state), evidence=(state.ref,)
+    )
     if evicted := _evicted(case, pod, end):
         return evicted
     if deletion.with_the_job(case, state):
-        return _gone_with_the_job(case, pod, end)
+        return _job_deleted(case, pod, end)
     if (deadline := deletion.at_the_deadline(case, state)) is not None:
         return _out_of_time(case, pod, end, deadline)
     text = f"{case.place(pod.index)} was deleted while it ran"
@@ -98,9 +100,9 @@ def _evicted(case: Case, pod: Pod, end: End) -> End | None:
     return replace(end, at=at, cause="rank.evicted", text=text, follows=False) if why else None
 
 
-def _gone_with_the_job(case: Case, pod: Pod, end: End) -> End:
+def _job_deleted(case: Case, pod: Pod, end: End) -> End:
     text = f"{case.place(pod.index)} was taken down with its {case.launch.kind}"
-    return replace(end, cause="run.deleted", text=text, said="", follows=True)
+    return replace(end, cause="run.deleted", text=text, log_quote="", follows=True)
 
 
 def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
@@ -121,7 +123,7 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
     clues = log_clues.read(case.bundle.tail(log), log)
     ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
     end = replace(end, stack=clues.stack, in_vain=clues.in_vain, follows=clues.of_a_peer, clue=clues.cause)
-    end = replace(end, said=clues.said, retried=clues.retried)
+    end = replace(end, log_quote=clues.log_quote, retried=clues.retried)
     if code or own:
         end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code or code or own)
         return _failed(case, pod, end, clues, terminated)
@@ -157,7 +159,7 @@ def _hidden(case: Case, pod: Pod, end: End, bad: exits.BadEnd, terminated: dict[
     if bad.cause != "rank.exited_early":
         text = f"{case.place(pod.index)} exited with 0, though {bad.text}"
     at = min(end.at, bad.at)
-    end = replace(end, state="failed", ranks=bad.ranks, cause=bad.cause, text=text, said=bad.why, at=at)
+    end = replace(end, state="failed", ranks=bad.ranks, cause=bad.cause, text=text, log_quote=bad.why, at=at)
     return replace(end, exit_code=bad.code, follows=bad.of_a_peer, evidence=(*end.evidence, bad.ref))
 
 
@@ -170,7 +172,7 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
         return replace(end, cause="rank.oom_killed", text=text, follows=False)
     by_signal = number in {signal.SIGTERM, signal.SIGKILL} and code in _TAKEN_DOWN
     if removed is not None and (by_signal or number == signal.SIGTERM):
-        return _taken_down(case, pod, end, removed)
+        return _pod_deleted(case, pod, end, removed)
     # When a kubelet evicts a pod, it stops the containers but does not delete the pod.
     if by_signal and (evicted := _evicted(case, pod, end)):
         return evicted
@@ -224,7 +226,9 @@ def _without_tracker(end: End, log: str, text: str) -> End:
     text += f": it waited for the tracker in a request of Pluto's client, in {end.stack.frames[0]}"
     messages = [f"its client logged: {end.retried}"] if end.retried else []
     refs = (f"{log}:{end.stack.number}", end.evidence[0])
-    end = replace(end, text=text, said=next(iter(messages), ""), evidence=refs, follows=False, in_vain=False)
+    end = replace(
+        end, text=text, log_quote=next(iter(messages), ""), evidence=refs, follows=False, in_vain=False
+    )
     return replace(end, cause="rank.tracker_unreachable")
 
 
@@ -243,7 +247,7 @@ def _exited(case: Case, end: End, clues: Clues, terminated: dict[str, object]) -
     if clues.cause and (at_any_time or not _logged(case, case.ranks_of(end.index))):
         refs = (*end.evidence, f"{clues.log}:{clues.line_number}")
         text = f"{text}: {clues.line}{_shares_ports(case, end.index) if clues.cause == 'port.taken' else ''}"
-        end = replace(end, cause=clues.cause, text=text, said="", follows=clues.in_vain)
+        end = replace(end, cause=clues.cause, text=text, log_quote="", follows=clues.in_vain)
         return replace(end, evidence=refs)
     return replace(end, cause="rank.crashed", text=text)
 
@@ -262,15 +266,15 @@ def _shares_ports(case: Case, index: int) -> str:
     return f"; with hostNetwork it shares the ports of node {own.node} with {listed(others)}"
 
 
-def _taken_down(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
+def _pod_deleted(case: Case, pod: Pod, end: End, removed: ObjectState) -> End:
     """Return the end of a container whose pod was deleted while the container was running."""
     place, number = case.place(pod.index), _signal_of(end.exit_code)
     how = f"ended by {_signal_name(number)}" if number else f"ended with exit code {end.exit_code}"
-    end = replace(end, at=min(end.at, deletion.asked(removed)), evidence=(removed.ref, *end.evidence))
+    end = replace(end, at=min(end.at, deletion.requested_at(removed)), evidence=(removed.ref, *end.evidence))
     if evicted := _evicted(case, pod, end):
         return evicted
     if deletion.with_the_job(case, removed):
-        return _gone_with_the_job(case, pod, end)
+        return _job_deleted(case, pod, end)
     if (deadline := deletion.at_the_deadline(case, removed)) is not None:
         return _out_of_time(case, pod, end, deadline)
     if deletion.by_somebody(case, pod, removed):
@@ -315,15 +319,15 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
     waited = any(end.in_vain for end in all_)
     for end in all_:
         place = case.place(end.index)
-        left = end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
-        if left and not all(case.told_all(rank) for rank in end.ranks):
+        exited_early = end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
+        if exited_early and not all(case.record_ended(rank) for rank in end.ranks):
             text = f"{place} left with exit code 0 before its work was done: its ground truth has no end"
-            return replace(end, cause="rank.exited_early", text=text, said="")
+            return replace(end, cause="rank.exited_early", text=text, log_quote="")
         if waited and not end.in_vain and end.stack is not None and not end.stack.in_collective:
             text = f"{place} did not take part: when it was ended, it was in {end.stack.place}"
             log = case.bundle.log(case.pods[end.index].name, case.launch.container)
             if end.stack.in_client:
                 return _without_tracker(end, log, f"{place} did not take part")
             refs = (f"{log}:{end.stack.number}", end.evidence[0])
-            return replace(end, cause="rank.hung", text=text, said="", evidence=refs)
+            return replace(end, cause="rank.hung", text=text, log_quote="", evidence=refs)
     return None

@@ -49,7 +49,9 @@ def _of(case: Case, ends: dict[int, End], line: int, snapshot: RendezvousSnapsho
     refs = (f"inspections.jsonl:{line}", *ends[index].evidence)
     # The rank froze after its last point, before the job ended. Other ranks in its pod can still log.
     at = min(case.last_logged(rank) for rank in ends[index].ranks)
-    return replace(ends[index], cause="rank.hung", text=text, said="", at=at, follows=False, evidence=refs)
+    return replace(
+        ends[index], cause="rank.hung", text=text, log_quote="", at=at, follows=False, evidence=refs
+    )
 
 
 def _name(process: Process) -> str:

@@ -9,7 +9,7 @@ from harness.evidence.kubernetes.kinds import TORCHRUN_JOB
 from harness.evidence.kubernetes.objects import ObjectState, mapping
 from harness.judge.case import Case, condition
 from harness.judge.end import End
-from harness.judge.finding import Finding, found, passed, unknown
+from harness.judge.finding import Finding, not_passed, passed, unknown
 
 CHECK: Final = "job-status"
 TOLERANCE = 3.0
@@ -22,7 +22,7 @@ def check(case: Case, ends: dict[int, End]) -> Finding:
     """Check `job-status`: the phases of the TorchrunJob agree with its pods and its JobSet."""
     states = [s for s in case.bundle.history(TORCHRUN_JOB.name) if s.name == case.launch.object_name]
     if not states:
-        return found(CHECK, "run.evidence_missing", "no state of the TorchrunJob was recorded")
+        return not_passed(CHECK, "run.evidence_missing", "no state of the TorchrunJob was recorded")
     return _running_too_early(case, states) or _end(case, ends, states)
 
 
@@ -35,7 +35,7 @@ def _is(phase: str) -> str:
 
 
 def _wrong(text: str, refs: list[str]) -> Finding:
-    return found(CHECK, "run.status_wrong", text, evidence=refs)
+    return not_passed(CHECK, "run.status_wrong", text, evidence=refs)
 
 
 def _running_too_early(case: Case, states: list[ObjectState]) -> Finding | None:
@@ -50,10 +50,10 @@ def _running_too_early(case: Case, states: list[ObjectState]) -> Finding | None:
         need = int(spec.get("minNodes") or case.expected.num_nodes)
         begun = sum(
             any(
-                mapping(seen.object, "status").get("phase") in ("Running", "Succeeded", "Failed")
-                and (seconds(seen.received_at) or 0.0) <= at
+                mapping(pod_state.object, "status").get("phase") in ("Running", "Succeeded", "Failed")
+                and (seconds(pod_state.received_at) or 0.0) <= at
                 for pod in pods
-                for seen in pod.history
+                for pod_state in pod.history
             )
             for pods in case.pod_attempts.values()
         )
@@ -73,7 +73,7 @@ def _end(case: Case, ends: dict[int, End], states: list[ObjectState]) -> Finding
     if phase == "Succeeded" and failed:
         ranks = sorted(rank for end in ends.values() if end.state == "failed" for rank in end.ranks)
         text = f"the TorchrunJob is Succeeded, but the pods of nodes {failed} failed"
-        return found(CHECK, "run.status_wrong", text, ranks=ranks, evidence=[last.ref])
+        return not_passed(CHECK, "run.status_wrong", text, ranks=ranks, evidence=[last.ref])
     if case.terminal is None or case.jobset is None:
         if phase == "Succeeded":
             return _wrong("the TorchrunJob is Succeeded, but its JobSet has not ended", [last.ref])

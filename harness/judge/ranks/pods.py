@@ -14,7 +14,7 @@ from harness.judge.case import Case, gated, names
 from harness.judge.catalogue import RUNNING
 from harness.judge.cluster import containers, controllers, netcheck
 from harness.judge.end import End
-from harness.judge.finding import LATE, Finding, counted, found, passed, unknown
+from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 from harness.judge.logs import clues
 from harness.judge.points import tracker_faults
 from harness.judge.ranks import worlds
@@ -49,7 +49,7 @@ def rank_pods(case: Case) -> Finding:
         old = [index for index, pod in case.pods.items() if pod.attempt != restarts]
         if old and case.terminal:
             text = f"the JobSet restarted {restarts} times, but the last pod of node {old[0]} is not recorded"
-            return found("rank-pods", "run.evidence_missing", text, evidence=["objects/pod.jsonl"])
+            return not_passed("rank-pods", "run.evidence_missing", text, evidence=["objects/pod.jsonl"])
         return passed("rank-pods", f"{names(case.ranks)} had a pod")
     if case.launch.acceptance == "nodes":  # The check `reports` names the node.
         return unknown("rank-pods", f"{names(ranks)} never had a pod: see reports", ranks=ranks)
@@ -61,13 +61,15 @@ def rank_pods(case: Case) -> Finding:
     rejected = None if refusal else controllers.refused_request(case)
     if case.terminal == "Completed" or (case.broken("objects/pod.jsonl") and not (refusal or rejected)):
         text = f"no pod of {names(ranks)} was recorded"
-        return found("rank-pods", "run.evidence_missing", text, ranks=ranks, evidence=["objects/pod.jsonl"])
+        return not_passed(
+            "rank-pods", "run.evidence_missing", text, ranks=ranks, evidence=["objects/pod.jsonl"]
+        )
     cause: CauseId = (rejected.cause if rejected else None) or "rank.missing"
     if refusal and refusal.webhook_down:
         cause = "controllers.webhook_not_serving"
     why = f": {refusal.message}" if refusal else ""
     waits = None if refusal or rejected else _unready_before(case, missing[0])
-    return found(
+    return not_passed(
         "rank-pods",
         cause,
         f"{names(ranks)} never had a pod{why}",
@@ -108,7 +110,7 @@ def refused(case: Case) -> Finding | None:
     ranks = case.ranks_of(*missing)
     why = [f"the rule is {' '.join(filter(None, refusal.rule))}"] if refusal.rule else []
     text = f"the API server rejects the pods of {names(ranks)}: {refusal.message}"
-    return found("rank-pods", "launch.pods_refused", text, why=why, ranks=ranks, evidence=refs)
+    return not_passed("rank-pods", "launch.pods_refused", text, why=why, ranks=ranks, evidence=refs)
 
 
 def _refusal(case: Case) -> tuple[Refusal | None, list[str]]:
@@ -141,7 +143,7 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
     if cause.follows:
         cause = frozen(case, ends) or absent(case, cause, ends.values()) or cause
     others = [end for end in bad if end.index != cause.index]
-    after = [text for end in others[:3] for text in (f"after it: {end.text}", end.said)]
+    after = [text for end in others[:3] for text in (f"after it: {end.text}", end.log_quote)]
     id_ = cause.cause or "rank.crashed"
     if id_ == "run.deleted":
         return [unknown("rendezvous", "see completed"), unknown("rank-exit", cause.text)]
@@ -152,9 +154,9 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
         ranks = [rank for end in bad if end.cause == id_ for rank in end.ranks]
     if id_ in OF_THE_TRACKER:
         ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks]
-        away = tracker_faults.told_absence(case)
-    why = [cause.said, *containers.before(case, cause), *away, *after]
-    result = found(
+        away = tracker_faults.absence_texts(case)
+    why = [cause.log_quote, *containers.before(case, cause), *away, *after]
+    result = not_passed(
         "rank-exit",
         id_,
         cause.text,
@@ -169,7 +171,7 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
 
 def _no_bad_end(case: Case, ends: dict[int, End]) -> list[Finding]:
     if (cause := frozen(case, ends)) is not None:
-        result = found(
+        result = not_passed(
             "rank-exit", "rank.hung", cause.text, ranks=cause.ranks, evidence=cause.evidence, at=cause.at
         )
         return [unknown("rendezvous", "see rank-exit"), result]
@@ -196,11 +198,11 @@ def _never_met(case: Case, ends: dict[int, End], bad: list[End], cause: End, aft
         if "Ping failed" in cause.text:
             failed = "what answered at MASTER_ADDR is no rendezvous"
         text, ranks = f"{names(cause.ranks)} could not reach the others: {failed}", cause.ranks
-    return found(
+    return not_passed(
         "rendezvous",
         cause.cause or "rendezvous.timeout",
         text,
-        why=[cause.text, cause.said, *after],
+        why=[cause.text, cause.log_quote, *after],
         ranks=ranks or case.ranks,
         evidence=cause.evidence,
         at=cause.at,
@@ -217,7 +219,7 @@ def spread(case: Case) -> Finding:
         return unknown("node-spread", "the node of a pod was not recorded")
     text = f"{where}, but at least {case.expected.min_nodes_used} are expected"
     refs = [pod.last.ref for pod in case.pods.values()]
-    return found("node-spread", "scheduling.not_spread", text, ranks=case.ranks, evidence=refs)
+    return not_passed("node-spread", "scheduling.not_spread", text, ranks=case.ranks, evidence=refs)
 
 
 def logs(case: Case) -> Finding:
@@ -228,14 +230,14 @@ def logs(case: Case) -> Finding:
             return unknown("logs", f"{case.place(index)} is not recorded as running")
         for each in [*case.pod_attempts[index][:-1], pod]:
             path = case.bundle.log(each.name, case.launch.container)
-            known = [gap for gap in case.manifest.log_gaps if gap.startswith(each.name)]
+            gaps = [gap for gap in case.manifest.log_gaps if gap.startswith(each.name)]
             ran = each is pod or each.container(case.launch.container, "running") is not None
-            early = _stops_early(case, each, path) if ran and not known else None
-            if known and (unreached := _KUBELET.search(known[0])) is not None:
+            early = _stops_early(case, each, path) if ran and not gaps else None
+            if gaps and (unreached := _KUBELET.search(gaps[0])) is not None:
                 return _kubelet(case, index, each, unreached[0])
-            if known or early or (ran and not case.bundle.tail(path, 1)):
-                why = known[0] if known else early or f"{path} is missing or empty"
-                return found(
+            if gaps or early or (ran and not case.bundle.tail(path, 1)):
+                why = gaps[0] if gaps else early or f"{path} is missing or empty"
+                return not_passed(
                     "logs",
                     "run.log_incomplete",
                     f"the log of {case.place(index)} is incomplete: {why}",
@@ -252,7 +254,7 @@ def _kubelet(case: Case, index: int, pod: Pod, error: str) -> Finding:
         f"kubelet of node {pod.node} ({error})"
     )
     why = ["what the rank logged is not known, so the rank itself is not judged"]
-    return found(
+    return not_passed(
         "logs",
         "cluster.kubelet_unreachable",
         text,

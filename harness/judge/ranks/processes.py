@@ -12,7 +12,7 @@ from harness.evidence.schema.ground_truth import TruthStart
 from harness.evidence.schema.tracker import Attachment
 from harness.evidence.worlds import PATH
 from harness.judge.case import names
-from harness.judge.finding import Finding, counted, found, passed
+from harness.judge.finding import Finding, counted, not_passed, passed
 from harness.judge.points.run_attachment import Attached
 
 REFS = ["tracker/attachments.jsonl", PATH]
@@ -36,7 +36,7 @@ def check(attached: Attached) -> Finding:
             "each ran without the harness's recorder: with another environment, with Python's -S, or as "
             "another program"
         ]
-        return found(
+        return not_passed(
             "processes", "unification.unrecorded_process", text, details=list(strange), why=why, evidence=REFS
         )
     ranks = sorted({life.rank for lives in case.lives.values() for life in lives})
@@ -55,7 +55,7 @@ def _without_recorder(attached: Attached) -> Finding:
     text = f"{counted(len(own), 'attachment')} of {counted(lives, 'recorded life', 'recorded lives')}"
     if len(own) > lives:
         text += ": no recorder was mounted (HARNESS_RECORDER=false), so the other processes are unknown"
-        return found("processes", "unification.unrecorded_process", text, evidence=REFS[:1])
+        return not_passed("processes", "unification.unrecorded_process", text, evidence=REFS[:1])
     return passed("processes", f"{text}: the workers record by themselves, and no recorder was mounted")
 
 

@@ -10,13 +10,13 @@ from harness.core.causes import CauseId
 from harness.evidence.kubernetes import torchrun_processes
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.kubernetes.torchrun_processes import Agent
-from harness.evidence.schema.bundle import Asked, RendezvousSnapshot
+from harness.evidence.schema.bundle import ProbeResult, RendezvousSnapshot
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES
 from harness.judge.cluster import services
 from harness.judge.cluster.services import ServiceProblem
 from harness.judge.end import End
-from harness.judge.finding import Finding, found, listed
+from harness.judge.finding import Finding, listed, not_passed
 from harness.judge.ranks import worlds
 from harness.workers import truth_frames
 
@@ -29,7 +29,7 @@ class Node:
     ranks: list[int]
     place: str
     ref: str | None
-    seen: RendezvousSnapshot | None
+    snapshot: RendezvousSnapshot | None
     agent: Agent | None
 
     @property
@@ -44,28 +44,28 @@ class Node:
     @property
     def addresses(self) -> list[str] | None:
         """Return the addresses of the rendezvous host, [] if it does not resolve, or None if unknown."""
-        return self.seen.resolved.get(self.host) if self.seen else None
+        return self.snapshot.resolved.get(self.host) if self.snapshot else None
 
     @property
-    def asked(self) -> Asked | None:
+    def probe(self) -> ProbeResult | None:
         """Return netcheck's result for the rendezvous address from inside this container, or None."""
-        return self.seen.asked.get(self.where) if self.seen else None
+        return self.snapshot.asked.get(self.where) if self.snapshot else None
 
     def cause(self, families: tuple[str, ...], otherwise: CauseId) -> CauseId:
         """Return netcheck's cause for the rendezvous address if it is in `families`, else `otherwise`."""
-        outcome = self.asked.outcome if self.asked else ""
+        outcome = self.probe.outcome if self.probe else ""
         return CAUSES[outcome].id if outcome in CAUSES and outcome.startswith(families) else otherwise
 
     @property
     def why(self) -> str:
-        return f": {self.asked.text}" if self.asked and self.asked.outcome != "ok" else ""
+        return f": {self.probe.text}" if self.probe and self.probe.outcome != "ok" else ""
 
     @property
     def reached(self) -> bool:
         """Return whether a process of the node had a connection to the rendezvous port."""
-        if self.agent is None or self.seen is None:
+        if self.agent is None or self.snapshot is None:
             return False
-        return any(other.endswith(f":{self.agent.port}") for other in self.seen.connected)
+        return any(other.endswith(f":{self.agent.port}") for other in self.snapshot.connected)
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ class Scene:
     """Number of nodes of the job."""
 
 
-Told = tuple[CauseId, list[Node], str] | None
+Diagnosis = tuple[CauseId, list[Node], str] | None
 """A cause, the nodes to which it applies, and a sentence. None if the problem was not detected."""
 
 
@@ -106,7 +106,7 @@ def diagnose_rendezvous(case: Case, ends: dict[int, End]) -> Finding | None:
     cause, guilty, text = diagnosis or ("rendezvous.timeout", waiting, text)
     ranks = [rank for node in guilty for rank in node.ranks]
     refs = [node.ref for node in nodes if node.ref]
-    return found("rendezvous", cause, text, ranks=ranks, evidence=refs)
+    return not_passed("rendezvous", cause, text, ranks=ranks, evidence=refs)
 
 
 def _nodes(case: Case) -> list[Node]:
@@ -130,7 +130,7 @@ def _places(nodes: list[Node]) -> str:
     return " and ".join(node.place for node in nodes) if len(nodes) < 3 else _who(nodes)
 
 
-def _alone(case: Case, scene: Scene) -> Told:
+def _alone(case: Case, scene: Scene) -> Diagnosis:
     """Detect nodes that trained alone, or whose torchrun waits in a rendezvous of one node."""
     alone = [node for node in scene.nodes if worlds.alone(case, node.index)]
     apart = [node for node in scene.waiting if _standalone(node)]
@@ -148,33 +148,37 @@ def _alone(case: Case, scene: Scene) -> Told:
 
 
 def _standalone(node: Node) -> bool:
-    commands = [process.command for process in node.seen.processes] if node.seen else []
+    commands = [process.command for process in node.snapshot.processes] if node.snapshot else []
     return any("standalone" in (torchrun_processes.options(command) or {}) for command in commands)
 
 
-def _process(scene: Scene) -> Told:
+def _process(scene: Scene) -> Diagnosis:
     """Detect a pod in which no torchrun runs."""
-    gone = [node for node in scene.nodes if node.agent is None and not (node.seen and node.seen.error)]
-    if not gone:
+    without_agent = [
+        node for node in scene.nodes if node.agent is None and not (node.snapshot and node.snapshot.error)
+    ]
+    if not without_agent:
         return None
-    texts = listed([f"{node.place} never came to the rendezvous: {_instead(scene, node)}" for node in gone])
+    texts = listed(
+        [f"{node.place} never came to the rendezvous: {_instead(scene, node)}" for node in without_agent]
+    )
     text = f"{texts}, and {_who(scene.waiting)} waited at {scene.waiting[0].where}"
-    return "rendezvous.agent_missing", gone, text
+    return "rendezvous.agent_missing", without_agent, text
 
 
 def _instead(scene: Scene, node: Node) -> str:
     """Return a clause that says what runs in a pod instead of torchrun."""
-    if node.seen is None:
+    if node.snapshot is None:
         end = scene.ends.get(node.index)
         if end is not None and end.state == "succeeded":
             return "its pod had ended with exit code 0"
         return f"its pod was {end.state if end else 'unknown'}"
-    commands = [" ".join(process.command) for process in node.seen.processes]
+    commands = [" ".join(process.command) for process in node.snapshot.processes]
     own = [command[:80] for command in commands if command and not command.startswith("bash -c")]
     return f"no torchrun runs there, only {', '.join(own[:3]) or 'a shell'}"
 
 
-def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Told:
+def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Diagnosis:
     """Detect containers that cannot resolve the name of the rendezvous host."""
     blind = [node for node in scene.waiting if node.addresses == [] and not node.reached]
     if not blind:
@@ -200,7 +204,7 @@ def _by_dns(case: Case, node: Node) -> bool:
     return own not in (node.addresses or []) or node.host.count(".") == 1
 
 
-def _tcp(scene: Scene) -> Told:
+def _tcp(scene: Scene) -> Diagnosis:
     """Detect nodes that have no connection to the rendezvous port."""
     apart = [node for node in scene.waiting if not node.reached]
     if not apart:
@@ -214,7 +218,7 @@ def _tcp(scene: Scene) -> Told:
     return apart[0].cause(("tcp.",), "rendezvous.unreachable"), apart, text
 
 
-def _id(scene: Scene) -> Told:
+def _id(scene: Scene) -> Diagnosis:
     """Detect nodes that reach the same address but use different rendezvous ids."""
     ids = {node.index: node.agent.rendezvous_id for node in scene.waiting if node.agent}
     # If several ids are equally common, the id of the first node counts, because it is the rendezvous host.
@@ -226,7 +230,7 @@ def _id(scene: Scene) -> Told:
     return "rendezvous.id_mismatch", odd, f"{text}the others with {common}"
 
 
-def _size(scene: Scene) -> Told:
+def _size(scene: Scene) -> Diagnosis:
     """Detect nodes whose torchrun expects a number of nodes that differs from the job's."""
     sizes = {node.index: node.agent.nodes for node in scene.waiting if node.agent}
     odd = [node for node in scene.waiting if sizes[node.index] != str(scene.size)]
@@ -250,7 +254,7 @@ def too_many(case: Case) -> Finding | None:
         if len(ranks) > case.per_node:
             one_pod = f"{names(ranks)} ran in one pod, which should run {case.per_node} ({case.place(index)})"
             refs = [log, path]
-            return found(
+            return not_passed(
                 "rendezvous", "rendezvous.world_size", text, details=[one_pod], ranks=ranks, evidence=refs
             )
-    return found("rendezvous", "rendezvous.world_size", text, ranks=[ranks_], evidence=[path])
+    return not_passed("rendezvous", "rendezvous.world_size", text, ranks=[ranks_], evidence=[path])

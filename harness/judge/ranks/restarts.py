@@ -15,7 +15,7 @@ from harness.core.clock import seconds, timestamp
 from harness.evidence.kubernetes.objects import ObjectState, Pod, changed_by, items, mapping
 from harness.judge.case import Case, Restart, condition, names
 from harness.judge.cluster import deletion
-from harness.judge.finding import Finding, counted, found, passed
+from harness.judge.finding import Finding, counted, not_passed, passed
 from harness.judge.points.ground_truth import Truth
 from harness.judge.ranks.torchrun_restarts import beside, by_torchrun
 
@@ -23,11 +23,11 @@ RESTARTS = "pluto-e2e-harness/restarts"
 """The annotation that limits restarts. It repeats the value in harness/launch/names.py."""
 
 
-def seen(case: Case, truths: list[Truth]) -> list[Restart]:
+def all_restarts(case: Case, truths: list[Truth]) -> list[Restart]:
     """Return all restarts in chronological order."""
     others = [*_of_pods(case), *_of_containers(case)]
-    known = [*by_torchrun(case, truths, others), *_of_processes(case, truths), *others]
-    return sorted(known, key=lambda restart: restart.at)
+    restarts = [*by_torchrun(case, truths, others), *_of_processes(case, truths), *others]
+    return sorted(restarts, key=lambda restart: restart.at)
 
 
 def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
@@ -49,7 +49,7 @@ def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
         why = "because the run script started them again" if by_script else "as the job allows"
         text = f"{names(ranks)} ran again, {why}"
         return passed("restarts", text, refs, details=texts)
-    return found(
+    return not_passed(
         "restarts",
         "rank.restarted",
         f"{names(ranks)} ran again, but nothing in the job allows it",
@@ -82,7 +82,7 @@ def _counted(restarts: list[Restart], texts: list[str], limit: int) -> Finding:
             ]
         return passed("restarts", "; ".join(parts), refs, details=texts)
     text = f"{each}, but only {limit} are allowed"
-    return found(
+    return not_passed(
         "restarts",
         "rank.restarted_too_often",
         text,
@@ -140,19 +140,19 @@ def _replaced(case: Case, index: int, before: Pod, after: Pod) -> Restart:
         return restart(*suspended)
     jobs = [_owner(pod) for pod in (before, after)]
     if jobs[0] != jobs[1]:
-        gone = next((s for s in case.bundle.objects("job").get(jobs[0], []) if deletion.leaving(s)), None)
-        when = f" at {timestamp(seconds(gone.received_at) or at)}" if gone else ""
-        name = f"Job {gone.name}" if gone else "its Job"
+        deleted = next((s for s in case.bundle.objects("job").get(jobs[0], []) if deletion.leaving(s)), None)
+        when = f" at {timestamp(seconds(deleted.received_at) or at)}" if deleted else ""
+        name = f"Job {deleted.name}" if deleted else "its Job"
         return restart(
             f"{name} was deleted{when}, and a new one was created for it",
             False,
-            *([gone.ref] if gone else []),
+            *([deleted.ref] if deleted else []),
         )
     removed = deletion.while_it_ran(case, before)
     if removed is not None:
         why = deletion.evicted(before)
         text = f"pod {before.name} was {f'evicted ({why})' if why else 'deleted while it ran'}"
-        text += f" at {timestamp(deletion.asked(removed))}, and was created again"
+        text += f" at {timestamp(deletion.requested_at(removed))}, and was created again"
         return restart(text, False, removed.ref)
     limit = _backoff_limit(case, jobs[0])
     text = f"pod {before.name} failed{_ended(case, before)}, and its Job replaced it (backoffLimit {limit})"
@@ -177,10 +177,10 @@ def _suspended(case: Case, before: Pod, after: Pod) -> tuple[str, bool] | None:
                 f"Kueue suspended {case.launch.kind} {state.name} at {when} ({reason}) and admitted it again",
                 True,
             )
-        gone = [w for w in case.workload if deletion.leaving(w) and born < w.version < again]
-        if gone:
-            at = timestamp(seconds(gone[0].received_at) or 0.0)
-            text = f"Workload {gone[0].name} was deleted at {at}, so "
+        deleted = [w for w in case.workload if deletion.leaving(w) and born < w.version < again]
+        if deleted:
+            at = timestamp(seconds(deleted[0].received_at) or 0.0)
+            text = f"Workload {deleted[0].name} was deleted at {at}, so "
             return text + f"that Kueue suspended {case.launch.kind} {state.name} and admitted it again", False
         who = ", ".join(changed_by(previous, state)) or "somebody"
         text = f"{who} suspended {case.launch.kind} {state.name} at {when}, without Kueue, and it was resumed"
@@ -195,7 +195,7 @@ def _of_containers(case: Case) -> Iterator[Restart]:
             counted = _restart_count(case, pod.history[0])
             for after in pod.history[1:]:
                 count = _restart_count(case, after)
-                if count <= counted or _lost(_status(case, after)):
+                if count <= counted or _container_missing(_status(case, after)):
                     continue
                 counted = count
                 policy = mapping(after.object, "spec").get("restartPolicy", "Always")
@@ -218,7 +218,7 @@ def _restart_count(case: Case, state: ObjectState) -> int:
     return count if isinstance(count, int) else 0
 
 
-def _lost(status: dict[str, object]) -> bool:
+def _container_missing(status: dict[str, object]) -> bool:
     """Return whether a kubelet counts a restart only because the container no longer exists.
 
     This happens with evicted pods, whose container is not started again.

@@ -33,8 +33,8 @@ def of_pod(case: Case, index: int, at: float, exit_code: int | None) -> str:
         return ""
     of_node = case.processes.get(index)
     processes = list(of_node.processes.values()) if of_node is not None else []
-    known = [reached(one, at) for one in processes if one.end is None or one.end.code]
-    if limit := next(filter(None, known), ""):
+    limits = [reached(one, at) for one in processes if one.end is None or one.end.code]
+    if limit := next(filter(None, limits), ""):
         return limit
     in_script = _IN_SCRIPT.search(hiding.script(case, index)) if exit_code == TIMED_OUT else None
     return f"`{in_script[0]}`" if in_script else ""

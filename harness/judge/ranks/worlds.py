@@ -10,7 +10,7 @@ from harness.core.bounds import MAX_RANKS
 from harness.evidence.kubernetes import torchrun_processes
 from harness.evidence.worlds import PATH, ProcessRecord, RankLife, is_each
 from harness.judge.case import Case, names
-from harness.judge.finding import Finding, counted, found, listed, passed, unknown
+from harness.judge.finding import Finding, counted, listed, not_passed, passed, unknown
 
 
 def check(case: Case, before: list[Finding]) -> Finding:
@@ -21,7 +21,7 @@ def check(case: Case, before: list[Finding]) -> Finding:
             return passed("world", met(case), _refs(case))
         text = f"{counted(case.world.size, 'rank')} met, but the job file asks for {case.expected.ranks}"
         ranks = sorted(case.world.nodes)
-        return found("world", "rendezvous.world_size", text, ranks=ranks, evidence=_refs(case))
+        return not_passed("world", "rendezvous.world_size", text, ranks=ranks, evidence=_refs(case))
     silent = [index for index in nodes if not case.lives.get(index)]
     ended_badly = [other for other in before if other.name == "rank-exit" and other.result != "PASS"]
     if silent and ended_badly:
@@ -29,7 +29,7 @@ def check(case: Case, before: list[Finding]) -> Finding:
     if silent:
         text = f"no process of {_places(case, silent)} recorded which world it belongs to"
         why = ["its Python runs without the recorder, or no rank got that far"]
-        return found(
+        return not_passed(
             "world", "run.evidence_missing", text, why=why, ranks=case.ranks_of(*silent), evidence=[PATH]
         )
     apart = [index for index in nodes if alone(case, index)]
@@ -67,7 +67,7 @@ def _apart(case: Case, alone: list[int]) -> Finding:
     text = f"{who} trained alone, although the job has {case.expected.num_nodes} nodes"
     details = [f"pod {_pod(case, index)} ran {_ranks(case.lives[index])}" for index in alone]
     why = dict.fromkeys(why_alone(life) for index in alone for life in case.lives[index][:1])
-    return found(
+    return not_passed(
         "world",
         cause,  # type: ignore[arg-type]
         text,
@@ -84,18 +84,18 @@ def why_alone(life: RankLife) -> str:
     if life.agent is None:
         if life.by == "group":
             size = process.env("WORLD_SIZE") if process else None
-            given = f"WORLD_SIZE={size} in its environment" if size is not None else "its own arguments"
-            return f"no torchrun started it, and torch.distributed was initialised by {given}"
+            source = f"WORLD_SIZE={size} in its environment" if size is not None else "its own arguments"
+            return f"no torchrun started it, and torch.distributed was initialised by {source}"
         return "no torchrun started it, and it never initialised torch.distributed"
     met_nodes = life.agent.rounds[-1].nodes
     if life.by == "group" and met_nodes > 1:
         return (
             f"torchrun met {met_nodes} nodes, but the script initialised torch.distributed for {life.world}"
         )
-    return _told_of_one_node(life.agent)
+    return _one_node_reason(life.agent)
 
 
-def _told_of_one_node(agent: ProcessRecord) -> str:
+def _one_node_reason(agent: ProcessRecord) -> str:
     options = torchrun_processes.options(agent.argv)
     if options is None:
         return "the program that started its ranks was configured for one node"
@@ -124,11 +124,13 @@ def _not_one(case: Case) -> Finding:
     ranks = sorted({life.rank for life in lives})
     if len(sizes) == 1 and not twice:
         text = f"{names(lacking)} of a world of {sizes[0]} was not recorded"
-        return found("world", "run.evidence_missing", text, details=details, ranks=lacking, evidence=[PATH])
+        return not_passed(
+            "world", "run.evidence_missing", text, details=details, ranks=lacking, evidence=[PATH]
+        )
     text = "the ranks do not form one world"
     if twice:
         text = f"{names(twice)} ran in several pods"
-    return found(
+    return not_passed(
         "world", "rendezvous.world_size", text, details=details, ranks=twice or ranks, evidence=_refs(case)
     )
 

@@ -10,7 +10,7 @@ from harness.core.causes import CauseId
 from harness.evidence.schema.bundle import Launch
 from harness.evidence.schema.training import AUDIT, TrainingAudit
 from harness.judge.context import Facts
-from harness.judge.finding import Finding, counted, found, passed, unknown
+from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.points.series import NONE, Series
 from harness.workers.training import order
 
@@ -39,13 +39,13 @@ def checkpoints(facts: Facts) -> Finding:
     if isinstance(audit, str):
         return unknown("training-checkpoints", audit)
     for cause, head, details in _broken(audit, launch):
-        return found("training-checkpoints", cause, head, details=details, evidence=[AUDIT])
-    last, left = audit.checkpoints[-1], len(audit.leftovers)
+        return not_passed("training-checkpoints", cause, head, details=details, evidence=[AUDIT])
+    last, incomplete = audit.checkpoints[-1], len(audit.leftovers)
     parts = [f"{counted(len(audit.checkpoints), 'checkpoint')} complete and loaded"]
     parts += ["every weight was trained"] if audit.unchanged is not None else []
     parts += [f"the last, of step {last.step}, has the weights {last.weights}"]
     parts += [f"which are those of {launch.same_as}"] if launch.same_as else []
-    parts += [f"{counted(left, 'half-written folder')} that no resume reads"] if left else []
+    parts += [f"{counted(incomplete, 'half-written folder')} that no resume reads"] if incomplete else []
     return passed("training-checkpoints", ", ".join(parts), [AUDIT])
 
 
@@ -79,7 +79,7 @@ def best(facts: Facts) -> Finding:
     losses = _of_rank_0(facts, VAL_LOSS)
     problems = (*_curves(facts, audit, losses), *_other_than_logged(audit, losses), *_stale(audit, losses))
     for cause, head, details in problems:
-        return found("training-best", cause, head, details=details, evidence=[AUDIT])
+        return not_passed("training-best", cause, head, details=details, evidence=[AUDIT])
     there = audit.best
     if there is None or there.loss is None:
         return unknown("training-best", f"`best` could not be evaluated again: {there and there.why}")
@@ -145,22 +145,22 @@ def curve(facts: Facts) -> Finding:
     losses, reach = _of_rank_0(facts, VAL_LOSS), facts.case.launch.reach
     if isinstance(audit, str) or not losses:
         return unknown("training-curve", audit if isinstance(audit, str) else "no validation loss was logged")
-    least, known = min(losses.values()), audit.entropy
-    if known is None or any(audit.options.get(name) for name in OTHER_TOKENS):
+    least, entropy = min(losses.values()), audit.entropy
+    if entropy is None or any(audit.options.get(name) for name in OTHER_TOKENS):
         text = f"the lowest validation loss is {least:.4f} nats; the entropy of these tokens is not known"
         if reach is not None:
             return unknown("training-curve", f"{text}, so --reach cannot be checked")
         return passed("training-curve", text, [AUDIT])
-    above = f"{(least / known.val - 1):.1%} above the entropy of the texts, {known.val:.4f}"
+    above = f"{(least / entropy.val - 1):.1%} above the entropy of the texts, {entropy.val:.4f}"
     text = f"the lowest validation loss is {least:.4f} nats, {above}"
-    if least < known.val * (1 - BELOW):
+    if least < entropy.val * (1 - BELOW):
         why = ["the model sees the tokens that it predicts, or tokens were left out"]
-        return found("training-curve", "training.loss_below_entropy", text, why=why, evidence=[AUDIT])
-    if reach is not None and least > known.val * (1 + reach):
+        return not_passed("training-curve", "training.loss_below_entropy", text, why=why, evidence=[AUDIT])
+    if reach is not None and least > entropy.val * (1 + reach):
         why = [f"--reach asks for {reach:.1%} at most"]
-        return found("training-curve", "training.loss_not_reached", text, why=why, evidence=[AUDIT])
-    asked = f"--reach asks for {reach:.1%} at most" if reach is not None else "--reach was not given"
-    return passed("training-curve", f"{text}; {asked}", [AUDIT])
+        return not_passed("training-curve", "training.loss_not_reached", text, why=why, evidence=[AUDIT])
+    demand = f"--reach asks for {reach:.1%} at most" if reach is not None else "--reach was not given"
+    return passed("training-curve", f"{text}; {demand}", [AUDIT])
 
 
 def _audit(facts: Facts) -> TrainingAudit | str:

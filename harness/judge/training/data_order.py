@@ -10,7 +10,7 @@ from harness.evidence.schema.ground_truth import TruthRow, TruthStart
 from harness.evidence.schema.training import AUDIT, RESUMED_FROM
 from harness.judge.case import names
 from harness.judge.context import Facts
-from harness.judge.finding import Finding, counted, found, passed, unknown
+from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.points.elastic import RANKS
 from harness.judge.points.series import NONE, Series
 from harness.workers.training import order
@@ -19,7 +19,7 @@ MOSTLY = 0.75
 """Minimum share of steps in which a rank with another seed deviates. The rest can match by chance."""
 LOOKED = 3
 """Number of deviating steps of a rank that are compared with earlier steps."""
-Taken = tuple[float, float, float]
+Sums = tuple[float, float, float]
 """The number of sequences that a rank used in a step, and the sums of their indexes and of the squares."""
 
 
@@ -36,14 +36,14 @@ class Order:
         """Return the number of steps in an epoch."""
         return order.steps(self.sequences, self.batch)
 
-    def expected(self, step: int, rank: int, world: int) -> Taken:
+    def expected(self, step: int, rank: int, world: int) -> Sums:
         """Return the sequences that a rank must use in a step, in the form of `Taken`."""
         epoch, place = divmod(step, self.per_epoch)
         chosen = order.batch_of(self.seed, epoch, self.sequences, place * self.batch, self.batch)
-        return taken(list(order.share(chosen, rank, world)))
+        return sums(list(order.share(chosen, rank, world)))
 
 
-def taken(numbers: list[int]) -> Taken:
+def sums(numbers: list[int]) -> Sums:
     """Return how many numbers there are, their sum, and the sum of their squares."""
     return float(len(numbers)), float(sum(numbers)), float(sum(number * number for number in numbers))
 
@@ -62,13 +62,13 @@ def data(facts: Facts) -> Finding:
     if not worlds:
         return unknown("training-data", "no step was logged", ranks=[0])
     first, last = int(min(worlds)), int(max(worlds))
-    lost = [step for step in range(first, last + 1) if step not in worlds]
-    used = {step: _seen(facts, step, int(world)) for step, world in worlds.items()}
+    missing = [step for step in range(first, last + 1) if step not in worlds]
+    used = {step: _reported_sums(facts, step, int(world)) for step, world in worlds.items()}
     silent = {rank for ranks in used.values() for rank, what in ranks.items() if what is None}
-    if lost or silent:
+    if missing or silent:
         text = f"{names(silent)} did not report which data was used" if silent else "steps are missing"
-        details = [f"step {step}" for step in lost]
-        return found("training-data", "training.data_missed", text, details=details, ranks=silent)
+        details = [f"step {step}" for step in missing]
+        return not_passed("training-data", "training.data_missed", text, details=details, ranks=silent)
     deviates = {
         rank: [
             s
@@ -79,7 +79,7 @@ def data(facts: Facts) -> Finding:
     }
     deviates = {rank: steps for rank, steps in deviates.items() if steps}
     epochs = [e for e in range(first // of.per_epoch, last // of.per_epoch + 1) if _whole(of, e, first, last)]
-    odd = [epoch for epoch in epochs if _total(of, epoch, used) != taken(list(range(of.sequences)))]
+    odd = [epoch for epoch in epochs if _total(of, epoch, used) != sums(list(range(of.sequences)))]
     if deviates or odd:
         return _wrong(facts, of, used, worlds, deviates, odd)
     before = f", from step {first} on, which an earlier launch had reached" if first else ""
@@ -102,15 +102,15 @@ def resume(facts: Facts) -> Finding:
     )
     twice, differs = 0, []
     for rank in range(len(facts.truths)):
-        for metric, step, values in _made_twice(facts, rank):
+        for metric, step, values in _repeated(facts, rank):
             twice += 1
             if len(set(map(repr, values))) > 1:
                 differs.append((step, rank, f"{metric} at step {step}: {' then '.join(map(repr, values))}"))
     if differs and not cuda:
         step, rank, _ = min(differs)
         text = f"{names({r for _, r, _ in differs})} logged other values when steps ran again"
-        details = [told for *_, told in sorted(differs)]
-        return found(
+        details = [detail for *_, detail in sorted(differs)]
+        return not_passed(
             "training-resume",
             "training.resume_differs",
             text,
@@ -137,13 +137,13 @@ def _not_resumed(facts: Facts) -> Finding | None:
     if rows and min(rows) != step:
         text = f"the run from {url} is at step {step}, but the first step here is {min(rows)}"
         refs = [RESUMED_FROM, "truth/0.jsonl"]
-        return found("training-resume", "training.resume_from_failed", text, ranks=[0], evidence=refs)
+        return not_passed("training-resume", "training.resume_from_failed", text, ranks=[0], evidence=refs)
     return None
 
 
-def _seen(facts: Facts, step: int, world: int) -> dict[int, Taken | None]:
+def _reported_sums(facts: Facts, step: int, world: int) -> dict[int, Sums | None]:
     """Map each rank to the sequences that it used in a step, or to None if it did not report them."""
-    by_rank: dict[int, Taken | None] = {}
+    by_rank: dict[int, Sums | None] = {}
     for truth in facts.truths[:world]:
         values = [
             truth.rows.get(f"rank{truth.rank}/data/{what}", NONE).get(step)
@@ -158,7 +158,7 @@ def _whole(of: Order, epoch: int, first: int, last: int) -> bool:
     return first <= epoch * of.per_epoch and (epoch + 1) * of.per_epoch - 1 <= last
 
 
-def _total(of: Order, epoch: int, used: dict[int, dict[int, Taken | None]]) -> Taken:
+def _total(of: Order, epoch: int, used: dict[int, dict[int, Sums | None]]) -> Sums:
     """Return the total of the sequences that all ranks used in an epoch."""
     steps = range(epoch * of.per_epoch, (epoch + 1) * of.per_epoch)
     parts = [what for step in steps for what in used[step].values() if what is not None]
@@ -168,7 +168,7 @@ def _total(of: Order, epoch: int, used: dict[int, dict[int, Taken | None]]) -> T
 def _wrong(
     facts: Facts,
     of: Order,
-    used: dict[int, dict[int, Taken | None]],
+    used: dict[int, dict[int, Sums | None]],
     worlds: Series,
     deviates: dict[int, list[int]],
     odd: list[int],
@@ -212,14 +212,14 @@ def _wrong(
         for epoch in odd
     ]
     refs = [f"truth/{rank}.jsonl" for rank in ranks]
-    return found("training-data", cause, text, details=details, ranks=ranks, evidence=refs)
+    return not_passed("training-data", cause, text, details=details, ranks=ranks, evidence=refs)
 
 
-def _as_many(what: Taken | None, expected: Taken) -> bool:
+def _as_many(what: Sums | None, expected: Sums) -> bool:
     return what is not None and what[0] == expected[0]
 
 
-def _made_twice(facts: Facts, rank: int) -> Iterator[tuple[str, int, list[float]]]:
+def _repeated(facts: Facts, rank: int) -> Iterator[tuple[str, int, list[float]]]:
     """Yield metric, step and values if several attempts of a rank logged them in worlds of one size."""
     attempts: list[dict[tuple[str, int], float]] = [{}]
     sizes: list[int | None] = [None]

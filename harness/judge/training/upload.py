@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.evidence.schema.training import AUDIT, UPLOAD, TrainingAudit, TrainingTransfer
 from harness.judge.context import Facts
-from harness.judge.finding import Finding, counted, found, passed, unknown
+from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 
 STANDS = "the other checks of the training are still valid"
 
@@ -19,13 +19,13 @@ def check(facts: Facts) -> Finding:
         return unknown("training-upload", f"the bundle has no record of an upload to {url}")
     if sent.error is not None:
         text = f"the run was not uploaded to {url}: {sent.error}"
-        return found("training-upload", "training.upload_failed", text, why=[STANDS], evidence=[UPLOAD])
+        return not_passed("training-upload", "training.upload_failed", text, why=[STANDS], evidence=[UPLOAD])
     if audit is None or audit.error is not None:
         return unknown("training-upload", "the expected content is not known: no checkpoint was audited")
     if lacking := _lacking(audit, sent, str(url)):
         text = f"the upload to {url} differs from the run"
         refs = [UPLOAD, AUDIT]
-        return found(
+        return not_passed(
             "training-upload", "training.upload_failed", text, details=lacking, why=[STANDS], evidence=refs
         )
     size, new = (sum(getattr(one, name) for one in sent.checkpoints) for name in ("bytes", "sent"))

@@ -55,13 +55,13 @@ def users_config(path: Path | None) -> Object:
         return {}
     try:
         document = yaml_document(path, "HARNESS_KONDUKTOR_CONFIG")
-        given = (document or {}).get("kubernetes") or {}
-        taken = {name: given[name] for name in _TAKEN if name in given}
+        settings = (document or {}).get("kubernetes") or {}
+        copied = {name: settings[name] for name in _TAKEN if name in settings}
     except (AttributeError, TypeError) as error:
         raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path} is not a konduktor config: {error}") from None
-    if not all(isinstance(value, dict) for value in taken.values()):
+    if not all(isinstance(value, dict) for value in copied.values()):
         raise UsageError(f"HARNESS_KONDUKTOR_CONFIG {path}: expected mappings in {' and '.join(_TAKEN)}")
-    return taken
+    return copied
 
 
 def konduktor_config(submission: Submission) -> Object:

@@ -86,7 +86,7 @@ class JobFile:
         return self.num_nodes * self._processes.guess
 
     @property
-    def ranks_given(self) -> bool:
+    def has_rank_count(self) -> bool:
         """Return whether the file determines the number of ranks."""
         return self._processes.count is not None
 
@@ -115,15 +115,15 @@ class JobFile:
     @property
     def pod_spec(self) -> dict[str, Any]:
         """Return a pod's spec as konduktor 0.1 creates it, with the fields that admission rules check."""
-        asked = self.document["resources"]
-        requests = {"cpu": str(asked["cpus"]), "memory": f"{asked['memory']}Gi"}
+        resources = self.document["resources"]
+        requests = {"cpu": str(resources["cpus"]), "memory": f"{resources['memory']}Gi"}
         container = {
             "name": "konduktor-container",
             "image": self.image,
             "resources": {"requests": requests, "limits": requests},
             "securityContext": {"capabilities": {"add": ["IPC_LOCK"]}},
         }
-        gpus = [{"key": "nvidia.com/gpu", "operator": "Exists"}] if asked.get("accelerators") else []
+        gpus = [{"key": "nvidia.com/gpu", "operator": "Exists"}] if resources.get("accelerators") else []
         tolerations = {"tolerations": gpus} if gpus else {}
         return {"containers": [container], "restartPolicy": "Never", **tolerations}
 
@@ -132,7 +132,7 @@ class JobFile:
         return str(self.document["resources"]["image_id"])
 
     @property
-    def takes_ours(self) -> bool:
+    def uses_worker_image(self) -> bool:
         """Return whether the ranks run in the worker image that the harness builds."""
         return self.image == LOCAL_IMAGE
 

@@ -28,8 +28,8 @@ def for_launch(kube: Kube, namespace: str) -> Object:
     cluster = _absolute(_named(document, "clusters", context["cluster"])["cluster"], kube.kubeconfig.parent)
     user = _absolute(_named(document, "users", context["user"])["user"], kube.kubeconfig.parent)
     if any(name in user for name in _PROGRAMS):
-        kept = {name: value for name, value in user.items() if name not in _PROGRAMS}
-        user = {**kept, "token": _token(kube)}
+        credentials = {name: value for name, value in user.items() if name not in _PROGRAMS}
+        user = {**credentials, "token": _token(kube)}
     return {
         "apiVersion": "v1",
         "kind": "Config",

@@ -78,16 +78,16 @@ def _kind(value: Any) -> str:
     return f"blank {kinds[str]}" if value == "" else kinds.get(type(value), "a number")
 
 
-def _unknown(found: dict[Any, Any], known: Iterable[str], prefix: str) -> Iterator[str]:
-    for field in found:
-        if field in known:
+def _unknown(mapping: dict[Any, Any], fields: Iterable[str], prefix: str) -> Iterator[str]:
+    for field in mapping:
+        if field in fields:
             continue
         if not prefix and field in _UNUSED:
             yield f"{field}: {_UNUSED[field]}"
             continue
-        close = get_close_matches(str(field)[:64], known, 1)
-        meant = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(known)}"
-        yield f"{prefix}{str(field)[:64]}: konduktor knows no such field; {meant}"
+        close = get_close_matches(str(field)[:64], fields, 1)
+        suggestion = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(fields)}"
+        yield f"{prefix}{str(field)[:64]}: konduktor knows no such field; {suggestion}"
 
 
 def _envs(envs: Any) -> Iterator[str]:

@@ -73,9 +73,9 @@ class Konduktor:
         Also remove the HOMEs of killed processes.
         """
         state_dir.mkdir(parents=True, exist_ok=True)
-        for left in state_dir.glob("launch-*"):
-            if not processes.alive(left.name.split("-")[1]):
-                shutil.rmtree(left, ignore_errors=True)
+        for folder in state_dir.glob("launch-*"):
+            if not processes.alive(folder.name.split("-")[1]):
+                shutil.rmtree(folder, ignore_errors=True)
         self.home = Path(tempfile.mkdtemp(prefix=f"launch-{os.getpid()}-", dir=state_dir))
         self.config, self.kubeconfig, self.job = (
             self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")

@@ -53,25 +53,25 @@ class KonduktorLauncher:
         try:
             done = self.konduktor.launch(self.program)
         except ToolError as error:
-            self._keep_output(record, error.output)
+            self._record_output(record, error.output)
             cause, why = reason(error.returncode, error.output)
             raise HarnessError(
                 why, hint="launch/konduktor.log in the bundle has the whole output", cause=cause
             ) from None
-        self._keep_output(record, done.stdout + done.stderr)
+        self._record_output(record, done.stdout + done.stderr)
         claimed = _JOB_ID.search(done.stdout)
-        found = self.kube.objects(
+        jobs = self.kube.objects(
             JOBSET_API, "JobSet", submission.namespace, f"{NONCE_LABEL}={submission.nonce}"
         )
-        if len(found) != 1 or claimed is None or found[0]["metadata"]["name"] != claimed.group(1):
-            names = [item["metadata"]["name"] for item in found]
+        if len(jobs) != 1 or claimed is None or jobs[0]["metadata"]["name"] != claimed.group(1):
+            names = [item["metadata"]["name"] for item in jobs]
             raise HarnessError(
                 f"konduktor launch ended with exit code 0 and printed {claimed and claimed.group(0)!r}, "
                 f"but the JobSets of this launch are {names}",
                 hint="is the JobSet CRD installed? launch/konduktor.log has konduktor's output",
                 cause="launch.jobset_not_found",
             )
-        metadata = found[0]["metadata"]
+        metadata = jobs[0]["metadata"]
         return Handle(metadata["name"], metadata["uid"])
 
     def cancel(self, submission: Submission) -> None:
@@ -94,7 +94,7 @@ class KonduktorLauncher:
             path.write_text(text)
         record("launch/job.yaml", submission.job_yaml)
 
-    def _keep_output(self, record: Callable[[str, str], None], output: str) -> None:
+    def _record_output(self, record: Callable[[str, str], None], output: str) -> None:
         record("launch/konduktor.log", output)
         for log in sorted((self.konduktor.home / ".konduktor" / "logs").glob("*.log")):
             record(f"launch/konduktor-debug-{log.name}", log.read_text(errors="replace"))

@@ -35,7 +35,7 @@ class KonduktorWorkload:
     kind: str = "JobSet"
     launcher: str = "konduktor"
     container: str = CONTAINER
-    held: bool = False
+    keep_alive: bool = False
     spreads: bool = True
     purpose: Purpose = "training"
     watched: tuple[kinds.WatchedKind, ...] = kinds.JOBSET
@@ -62,8 +62,8 @@ class KonduktorWorkload:
         return self.job.ranks // self.job.num_nodes
 
     @property
-    def ranks_given(self) -> bool:
-        return self.job.ranks_given
+    def has_rank_count(self) -> bool:
+        return self.job.has_rank_count
 
     @property
     def queue(self) -> str | None:
@@ -78,8 +78,8 @@ class KonduktorWorkload:
         return self.job.image
 
     @property
-    def takes_ours(self) -> bool:
-        return self.job.takes_ours
+    def uses_worker_image(self) -> bool:
+        return self.job.uses_worker_image
 
     @property
     def resources(self) -> set[str]:

@@ -77,9 +77,9 @@ def merged(template: Object, file: Path, kubectl: str) -> Object:
     pod = json.loads(done.stdout)
     result: Object = {"metadata": pod.get("metadata") or {}, "spec": pod.get("spec") or {}}
     result["metadata"].pop("name", None)
-    if lost := listed(f"{path} is gone or changed" for path in _lost(template, result, ())):
+    if changes := listed(f"{path} is gone or changed" for path in _differences(template, result, ())):
         raise UsageError(
-            f"--pod {file}: the launch sets {lost}",
+            f"--pod {file}: the launch sets {changes}",
             hint="remove it from the file; image, GPUs and command have their own options",
         )
     if problem := _gpus(template, result):
@@ -90,10 +90,10 @@ def merged(template: Object, file: Path, kubectl: str) -> Object:
 
 def _add_tolerations(template: Object, result: Object) -> None:
     """Combine the tolerations of the template and the file."""
-    given = result["spec"].get("tolerations") or []
-    own = [each for each in template["spec"].get("tolerations") or [] if each not in given]
-    if own or given:
-        result["spec"]["tolerations"] = [*own, *given]
+    tolerations = result["spec"].get("tolerations") or []
+    own = [each for each in template["spec"].get("tolerations") or [] if each not in tolerations]
+    if own or tolerations:
+        result["spec"]["tolerations"] = [*own, *tolerations]
 
 
 def _head_problems(patch: Object) -> Iterator[str]:
@@ -117,26 +117,26 @@ def _container_problems(patch: Object, container: str) -> Iterator[str]:
             yield f"spec.containers[{at}].name: expected {container}, found {shown(each.get('name'))}"
 
 
-def _lost(wanted: Any, found: Any, path: tuple[str, ...]) -> Iterator[str]:
-    """Yield the paths of values in `wanted` that are missing or different in `found`."""
+def _differences(wanted: Any, actual: Any, path: tuple[str, ...]) -> Iterator[str]:
+    """Yield the paths of values in `wanted` that are missing or different in `actual`."""
     if path in _FREE or (len(path) == 5 and path[-2] in ("requests", "limits")):
         return
     if isinstance(wanted, dict):
         for name, value in wanted.items():
-            if not isinstance(found, dict) or (name not in found and value not in (None, {}, [])):
+            if not isinstance(actual, dict) or (name not in actual and value not in (None, {}, [])):
                 yield ".".join([*path, name])
             else:
-                yield from _lost(value, found.get(name), (*path, name))
+                yield from _differences(value, actual.get(name), (*path, name))
     elif isinstance(wanted, list) and wanted and all(isinstance(each, dict) for each in wanted):
         for each in wanted:
             key = next((key for key in _KEYS if key in each), None)
-            there = found if isinstance(found, list) else []
+            there = actual if isinstance(actual, list) else []
             again = next((one for one in there if key and one.get(key) == each[key]), None)
             if again is None and each not in there:
                 yield f"{'.'.join(path)}[{each.get(key, '') if key else shown(each)}]"
             elif key:
-                yield from _lost(each, again, (*path, str(each[key])))
-    elif wanted != found and wanted is not None:
+                yield from _differences(each, again, (*path, str(each[key])))
+    elif wanted != actual and wanted is not None:
         yield ".".join(path)
 
 

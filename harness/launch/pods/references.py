@@ -28,9 +28,9 @@ def check(kube: Kube, pod: Object, beside: Iterable[Object]) -> None:
     """
     for field, (version, kind) in _CLASSES.items():
         name = pod.get(field)
-        if name and (known := _missing(kube, version, kind, str(name))) is not None:
+        if name and (existing := _missing(kube, version, kind, str(name))) is not None:
             raise UsageError(
-                f"{field} {name}: the cluster has no such {kind}; it has {', '.join(known) or 'none'}"
+                f"{field} {name}: the cluster has no such {kind}; it has {', '.join(existing) or 'none'}"
             )
     account = str(pod.get("serviceAccountName") or "default")
     accounts = {str(each["metadata"]["name"]) for each in beside if each["kind"] == "ServiceAccount"}
@@ -51,9 +51,9 @@ def pull_secrets(
     the settings, `ours`, is not included, because it is copied anyway. Raises UsageError if a Secret is
     missing.
     """
-    made = {str(each["metadata"]["name"]) for each in beside if each["kind"] == "Secret"}
+    created = {str(each["metadata"]["name"]) for each in beside if each["kind"] == "Secret"}
     named = [str(each["name"]) for each in items(pod, "imagePullSecrets") if each.get("name")]
-    wanted = [Wanted(name, namespace) for name in dict.fromkeys(named) if name not in made | {ours}]
+    wanted = [Wanted(name, namespace) for name in dict.fromkeys(named) if name not in created | {ours}]
     return read(kube, wanted, {}, "imagePullSecrets")
 
 

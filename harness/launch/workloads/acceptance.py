@@ -84,7 +84,7 @@ _LIMITS = "limits-of-this-launch.toml"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class AcceptanceSpec:
     """The options of an acceptance test."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
@@ -138,9 +138,9 @@ class NodesWorkload(DaemonSetWorkload):
 
         A node whose device plugin has lost its GPUs still has them in its capacity, so the node is tested.
         """
-        asks = GPU in self.resources
+        needs_gpu = GPU in self.resources
         nodes = [node for node in kube.objects("v1", "Node") if accepts(self.template, node)]
-        return sorted(str(node["metadata"]["name"]) for node in nodes if not asks or gpus_of(node))
+        return sorted(str(node["metadata"]["name"]) for node in nodes if not needs_gpu or gpus_of(node))
 
     def members(self, kube: Kube, /) -> int:
         """Return the number of nodes to test. Raises UsageError if there is none."""
@@ -206,53 +206,53 @@ def each_has(kube: Kube, names: list[str]) -> int:
     return max(counts.values(), default=1)
 
 
-def nodes(asked: Asked) -> NodesWorkload:
+def nodes(spec: AcceptanceSpec) -> NodesWorkload:
     """Return the DaemonSet that tests each node."""
     (document,) = _read("acceptance-nodes.yaml")
     pod = document["spec"]["template"]["spec"]
-    pod["containers"][0]["args"] = [_script("acceptance.run_all_tests", asked)]
-    if asked.selector:
-        pod["nodeSelector"] = dict(asked.selector)
-    _complete(pod, asked)
-    every = asked.gpus is None and asked.device != "cpu"
-    return NodesWorkload(document, tuple(_files(asked)), "acceptance-nodes.yaml", every_gpu=every)
+    pod["containers"][0]["args"] = [_script("acceptance.run_all_tests", spec)]
+    if spec.selector:
+        pod["nodeSelector"] = dict(spec.selector)
+    _complete(pod, spec)
+    every = spec.gpus is None and spec.device != "cpu"
+    return NodesWorkload(document, tuple(_files(spec)), "acceptance-nodes.yaml", every_gpu=every)
 
 
-def ddp(asked: Asked, replicas: int) -> DdpWorkload:
+def ddp(spec: AcceptanceSpec, replicas: int) -> DdpWorkload:
     """Return the StatefulSet that tests the collectives with `replicas` pods."""
     service, document = _read("acceptance-ddp.yaml")
-    spec = document["spec"]
-    spec["replicas"] = replicas
-    pod, name = spec["template"]["spec"], document["metadata"]["name"]
+    workload_spec = document["spec"]
+    workload_spec["replicas"] = replicas
+    pod, name = workload_spec["template"]["spec"], document["metadata"]["name"]
     torchrun = (
-        f"torch.distributed.run --nnodes={replicas} --nproc-per-node={asked.gpus or 1} "
+        f"torch.distributed.run --nnodes={replicas} --nproc-per-node={spec.gpus or 1} "
         f"--node-rank=${{HOSTNAME##*-}} --master-addr={name}-0.{service['metadata']['name']} "
         f"--master-port={PORT} -m acceptance.ddp_tests"
     )
-    pod["containers"][0]["args"] = [_script(torchrun, asked)]
-    if asked.selector:
-        pod["nodeSelector"] = dict(asked.selector)
-    _complete(pod, asked)
-    return DdpWorkload(document, (*_files(asked), service), "acceptance-ddp.yaml")
+    pod["containers"][0]["args"] = [_script(torchrun, spec)]
+    if spec.selector:
+        pod["nodeSelector"] = dict(spec.selector)
+    _complete(pod, spec)
+    return DdpWorkload(document, (*_files(spec), service), "acceptance-ddp.yaml")
 
 
-def screen(asked: Asked, replicas: int) -> DdpWorkload:
+def screen(spec: AcceptanceSpec, replicas: int) -> DdpWorkload:
     """Return the StatefulSet whose pods, one per node, search for bad nodes.
 
     Without GPUs, several pods can share a node, so that the search can be tried on a small cluster.
     """
-    workload = ddp(asked, replicas)
+    workload = ddp(spec, replicas)
     name = workload.name
     words = (
-        f"acceptance.screen --nodes {replicas} --node-rank ${{HOSTNAME##*-}} --local {asked.gpus or 1} "
-        f"--master {name}-0.{name} --device {'cpu' if asked.device == 'cpu' else 'cuda'} "
+        f"acceptance.screen --nodes {replicas} --node-rank ${{HOSTNAME##*-}} --local {spec.gpus or 1} "
+        f"--master {name}-0.{name} --device {'cpu' if spec.device == 'cpu' else 'cuda'} "
         "--report-dir /app/reports"
     )
-    if asked.busbw_limit is not None:
-        words += f" --limit {asked.busbw_limit:g}"
+    if spec.busbw_limit is not None:
+        words += f" --limit {spec.busbw_limit:g}"
     pod = workload.document["spec"]["template"]["spec"]
     pod["containers"][0]["args"] = [f"exec sh {FOLDER}/acceptance.sh {words}\n"]
-    if asked.device != "cpu":
+    if spec.device != "cpu":
         (spread,) = pod["topologySpreadConstraints"]
         apart = {"topologyKey": spread["topologyKey"], "labelSelector": spread["labelSelector"]}
         pod["affinity"] = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}}
@@ -271,7 +271,7 @@ def manifests(workload: PlainWorkload, settings: Settings | None = None) -> str:
     container = pod["containers"][0]
     container["env"].append({"name": "ACCEPT_HOLD", "value": "1"})
     container["readinessProbe"] = copy.deepcopy(_READY)
-    if settings is not None and settings.worker_image and workload.takes_ours:
+    if settings is not None and settings.worker_image and workload.uses_worker_image:
         container["image"] = settings.worker_image
     if settings is not None and settings.image_pull_secret:
         namespace, _, name = settings.image_pull_secret.partition("/")
@@ -301,27 +301,27 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def _script(module: str, asked: Asked) -> str:
+def _script(module: str, spec: AcceptanceSpec) -> str:
     """Return a pod's shell command, which runs a module with the options of the tests."""
-    return f"exec sh {FOLDER}/acceptance.sh {module} {' '.join(asked.words())}\n"
+    return f"exec sh {FOLDER}/acceptance.sh {module} {' '.join(spec.words())}\n"
 
 
 def _read(name: str) -> list[Object]:
     return list(yaml.safe_load_all((_FILES / name).read_text()))
 
 
-def _complete(pod: Object, asked: Asked) -> None:
+def _complete(pod: Object, spec: AcceptanceSpec) -> None:
     """Add the image, the GPUs and the folder with the tests to a pod of either acceptance test."""
-    container, mounted = pod["containers"][0], asked.mounted()
-    container["image"] = asked.image
-    if asked.device != "cpu":
-        container["resources"]["limits"] = {GPU: asked.gpus or 1}
+    container, mounted = pod["containers"][0], spec.mounted()
+    container["image"] = spec.image
+    if spec.device != "cpu":
+        container["resources"]["limits"] = {GPU: spec.gpus or 1}
     container["volumeMounts"].append(mounted.mount())
     pod["volumes"].append(projected(mounted.name, mounted.parts(MAX_CONFIG_MAP)))
 
 
-def _files(asked: Asked) -> list[Object]:
-    documents = [part.config_map("") for part in asked.mounted().parts(MAX_CONFIG_MAP)]
+def _files(spec: AcceptanceSpec) -> list[Object]:
+    documents = [part.config_map("") for part in spec.mounted().parts(MAX_CONFIG_MAP)]
     for document in documents:
         del document["metadata"]["namespace"]
     return documents

@@ -85,7 +85,7 @@ class Workload(Protocol):
         """Return the name of the container in which the ranks run."""
 
     @property
-    def held(self) -> bool:
+    def keep_alive(self) -> bool:
         """Return whether the init keeps containers running, because Kubernetes would restart ended ones."""
 
     @property
@@ -117,7 +117,7 @@ class Workload(Protocol):
         """Return the number of ranks in each pod, or a guess if the file does not determine it."""
 
     @property
-    def ranks_given(self) -> bool:
+    def has_rank_count(self) -> bool:
         """Return whether the file determines the number of ranks in each pod."""
 
     @property
@@ -132,7 +132,7 @@ class Workload(Protocol):
     def image(self) -> str: ...
 
     @property
-    def takes_ours(self) -> bool:
+    def uses_worker_image(self) -> bool:
         """Return whether `image` is the placeholder for the worker image that the harness builds."""
 
     @property

@@ -93,15 +93,15 @@ def of_class(name: str, used: Iterable[Mount], namespace: str | None = None) -> 
         yield _claim(claim, namespace, name, None)
 
 
-def of_namespace(found: Iterable[Claimed], namespace: str, nonce: str) -> Iterable[Object]:
+def of_namespace(claims: Iterable[Claimed], namespace: str, nonce: str) -> Iterable[Object]:
     """Yield claims for the volumes of another namespace's claims.
 
     Each claim is bound to a copy of the PersistentVolume object. The reclaim policy of the copies is Retain.
     """
-    for one in found:
+    for one in claims:
         claim = one.mount.claim
-        kept = {"claimRef", "persistentVolumeReclaimPolicy", "storageClassName"}
-        spec = {key: value for key, value in copy.deepcopy(one.volume["spec"]).items() if key not in kept}
+        dropped = {"claimRef", "persistentVolumeReclaimPolicy", "storageClassName"}
+        spec = {key: value for key, value in copy.deepcopy(one.volume["spec"]).items() if key not in dropped}
         yield _volume(claim, namespace, nonce, spec)
         yield _claim(claim, namespace, "", _volume_name(claim, nonce), one.mode)
 
@@ -162,17 +162,17 @@ def _mode(theirs: str, mount: Mount, volume: Object, writers: int) -> str:
     )
 
 
-def on_one_node(found: Iterable[Claimed]) -> bool:
+def on_one_node(claims: Iterable[Claimed]) -> bool:
     """Return whether all pods must run on one node, because a volume cannot be attached to several nodes."""
-    return any(one.mode == ONE_NODE for one in found)
+    return any(one.mode == ONE_NODE for one in claims)
 
 
 def prove_class(kube: Kube, name: str) -> None:
     """Raise UsageError if the cluster has no storage class with the name `name`."""
     if kube.get(*_CLASS, name) is None:
-        known = sorted(each["metadata"]["name"] for each in kube.objects(*_CLASS))
+        classes = sorted(each["metadata"]["name"] for each in kube.objects(*_CLASS))
         raise UsageError(
-            f"--storage-class {name}: the cluster has no such class; it has {', '.join(known) or 'none'}",
+            f"--storage-class {name}: the cluster has no such class; it has {', '.join(classes) or 'none'}",
             hint="name a class whose volumes support ReadWriteMany",
         )
 

@@ -17,7 +17,7 @@ class DaemonSetWorkload(PlainWorkload):
     """A DaemonSet. Its containers keep running after the command, because the kubelet would restart them."""
 
     kind: ClassVar[str] = "DaemonSet"
-    held: ClassVar[bool] = True
+    keep_alive: ClassVar[bool] = True
     spreads: ClassVar[bool] = True
     watched_kind: ClassVar[kinds.WatchedKind] = kinds.DAEMONSET
 

@@ -16,7 +16,7 @@ class IndexedJobWorkload(PlainWorkload):
     """An Indexed Job. It is complete when a pod of every index has succeeded."""
 
     kind: ClassVar[str] = "Job"
-    held: ClassVar[bool] = False
+    keep_alive: ClassVar[bool] = False
     watched_kind: ClassVar[kinds.WatchedKind] = kinds.JOB
 
     @property

@@ -41,8 +41,8 @@ def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
     if problems := listed(problem for each in documents for problem in object_problems(each)):
         raise UsageError(f"manifest {source}: {problems}")
     named = [(each, PLAIN.get((str(each.get("apiVersion")), str(each.get("kind"))))) for each in documents]
-    known = [(each, kind) for each, kind in named if kind is not None]
-    if len(known) != 1:
+    workloads = [(each, kind) for each, kind in named if kind is not None]
+    if len(workloads) != 1:
         kinds = ", ".join(f"{api} {kind}" for api, kind in PLAIN)
         contents = listed(f"{each['apiVersion']} {each['kind']}" for each in documents)
         raise UsageError(
@@ -53,7 +53,7 @@ def of_manifest(documents: list[Any], source: str) -> PlainWorkload:
         metadata = each.get("metadata")
         if not isinstance(metadata, dict) or not isinstance(metadata.get("name"), str):
             raise UsageError(f"manifest {source}: {each.get('kind')}: metadata.name is expected")
-    workload, workload_class = known[0]
+    workload, workload_class = workloads[0]
     if problems := listed(workload_problems(workload)):
         raise UsageError(f"manifest {source}: {problems}")
     annotations = workload["metadata"].get("annotations") or {}

@@ -57,7 +57,7 @@ class PlainWorkload(ABC):
     source: str
 
     kind: ClassVar[str]
-    held: ClassVar[bool]
+    keep_alive: ClassVar[bool]
     spreads: ClassVar[bool] = False
     """False, because the manifest decides whether the pods are spread over the nodes."""
     purpose: ClassVar[Purpose] = "training"
@@ -118,7 +118,7 @@ class PlainWorkload(ABC):
         return self._processes.guess
 
     @property
-    def ranks_given(self) -> bool:
+    def has_rank_count(self) -> bool:
         return self._processes.count is not None
 
     @cached_property
@@ -153,7 +153,7 @@ class PlainWorkload(ABC):
         return str(self._container["image"])
 
     @property
-    def takes_ours(self) -> bool:
+    def uses_worker_image(self) -> bool:
         return self.image == LOCAL_IMAGE
 
     @property
@@ -166,13 +166,13 @@ class PlainWorkload(ABC):
 
     @property
     def resources(self) -> set[str]:
-        asked = [
+        resources = [
             amounts
             for container in self.template["spec"]["containers"]
             for amounts in (container.get("resources") or {}).values()
             if isinstance(amounts, dict)
         ]
-        return {"cpu", "memory", *(name for amounts in asked for name in amounts)}
+        return {"cpu", "memory", *(name for amounts in resources for name in amounts)}
 
     @property
     def envs(self) -> dict[str, str]:
@@ -271,24 +271,24 @@ class PlainWorkload(ABC):
 
     def _env(self, surroundings: Surroundings) -> list[Object]:
         """Return the manifest's environment without secrets, overridden by the launch's variables."""
-        given = {
+        values = {
             # Pluto's client reads the job's name only from this variable.
             "KONDUKTOR_JOB_NAME": self.job_name(surroundings.nonce),
             "HARNESS_NODES": str(surroundings.nodes),
-            "HARNESS_HOLD": "1" if self.held else "0",
+            "HARNESS_HOLD": "1" if self.keep_alive else "0",
             **(netcheck.master(self._command, self.first_host) if surroundings.netcheck else {}),
             **surroundings.envs,
         }
-        taken = {*given, *surroundings.secret_env}
+        names = {*values, *surroundings.secret_env}
         own = [
-            e for e in self._container.get("env") or [] if e["name"] not in taken | self.secret_envs.keys()
+            e for e in self._container.get("env") or [] if e["name"] not in names | self.secret_envs.keys()
         ]
-        plain = [{"name": name, "value": value} for name, value in given.items()]
-        held = [
+        plain = [{"name": name, "value": value} for name, value in values.items()]
+        secrets = [
             {"name": name, "valueFrom": {"secretKeyRef": {"name": secret, "key": key}}}
             for name, (secret, key) in surroundings.secret_env.items()
         ]
-        return [*plain, *held, *own]
+        return [*plain, *secrets, *own]
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
         """Apply the manifest and return the created workload. Raises HarnessError, cause launch.rejected."""

@@ -55,8 +55,8 @@ class PodOptions:
         container = template["spec"]["containers"][0]
         own = _names(workload.template["spec"]["containers"][0])
         _check_names(_names(container) - own | self.env.keys(), own)
-        kept = [each for each in container.get("env") or [] if each["name"] not in self.env]
-        container["env"] = [*kept, *(_variable(name, value) for name, value in self.env.items())]
+        others = [each for each in container.get("env") or [] if each["name"] not in self.env]
+        container["env"] = [*others, *(_variable(name, value) for name, value in self.env.items())]
         return replace(workload, document=document)
 
 
@@ -81,19 +81,19 @@ def variables(words: Iterable[str]) -> dict[str, str]:
     """
     values: dict[str, str] = {}
     for word in words:
-        name, given, value = word.partition("=")
+        name, equals, value = word.partition("=")
         if name in values:
             raise UsageError(f"--env: {name} is given twice")
-        if not given and name not in os.environ:
+        if not equals and name not in os.environ:
             raise UsageError(
                 f"--env {name}: this variable is not set here", hint="--env NAME=VALUE, or export it first"
             )
-        if given and (secret_variable(name) or secrets_in(value.replace("$", "_"))):
+        if equals and (secret_variable(name) or secrets_in(value.replace("$", "_"))):
             raise UsageError(
                 f"--env {name}=…: other users of this machine see a secret on a command line",
                 hint=f"export {name}, and give `--env {name}`",
             )
-        values[name] = value if given else os.environ[name]
+        values[name] = value if equals else os.environ[name]
     return values
 
 
@@ -131,9 +131,9 @@ def _names(container: Object) -> set[str]:
 
 def _check_names(names: set[str], own: set[str]) -> None:
     """Raise UsageError if the launch sets a variable itself and so would silently replace its value."""
-    if taken := sorted(name for name in names if name in TAKEN | own or name.startswith(TAKEN_PREFIXES)):
+    if reserved := sorted(name for name in names if name in TAKEN | own or name.startswith(TAKEN_PREFIXES)):
         raise UsageError(
-            f"{', '.join(taken)}: the launch sets this variable itself",
+            f"{', '.join(reserved)}: the launch sets this variable itself",
             hint="remove it from --env, --pod and the settings; use options and HARNESS_… settings instead",
         )
 

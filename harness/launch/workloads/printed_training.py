@@ -17,7 +17,6 @@ from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes.objects import items, mapping
 from harness.launch.user_secrets import HF_TOKEN, Wanted
 from harness.launch.workloads import claims
-from harness.launch.workloads.asked_training import Asked
 from harness.launch.workloads.base import Surroundings
 from harness.launch.workloads.indexed_job import IndexedJobWorkload
 from harness.launch.workloads.plain import PlainWorkload
@@ -30,6 +29,7 @@ from harness.launch.workloads.training import (
     on_one_node,
     shared_folder,
 )
+from harness.launch.workloads.training_spec import TrainingSpec
 from harness.settings import Settings
 
 _CLAIM = "PersistentVolumeClaim"
@@ -72,7 +72,7 @@ class PrintedTraining(Training):
         super(Training, self).check(settings)  # type: ignore[misc] # of PlainWorkload
         check_tracking(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
         names = sorted({one.claim for one in self._lacking})
-        if self.asked.claims_namespace or not names:
+        if self.spec.claims_namespace or not names:
             return
         unknown = sorted(set(names) - claims.CLAIMS.keys())
         if unknown or settings.kubeconfig is not None:
@@ -86,25 +86,25 @@ class PrintedTraining(Training):
         """Install nothing. Raises UsageError if the cluster lacks a Secret, claim or storage class."""
         super(Training, self).install(kube, context)  # type: ignore[misc] # of PlainWorkload
         self._secrets(kube, context)
-        self._found(kube)
+        self._user_claims(kube)
         for each in self.beside:  # type: ignore[attr-defined] # of PlainWorkload
             if each["kind"] == _CLAIM and (name := mapping(each, "spec").get("storageClassName")):
                 claims.prove_class(kube, str(name))
 
-    def _found(self, kube: Kube) -> list[claims.Claimed]:
-        if not self.asked.claims_namespace:
+    def _user_claims(self, kube: Kube) -> list[claims.Claimed]:
+        if not self.spec.claims_namespace:
             return []
-        return claims.read(kube, self.asked.claims_namespace, self._lacking, self.asked.replicas)
+        return claims.read(kube, self.spec.claims_namespace, self._lacking, self.spec.replicas)
 
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
         """Return the claims and volumes that are missing in the file and must be created, and the mounts."""
         namespace, nonce = surroundings.namespace, surroundings.nonce
         if not self._lacking:
             return [], Shared(self.mounts)
-        if self.asked.claims_namespace:
-            found = self._found(surroundings.kube)
-            made = list(claims.of_namespace(found, namespace, nonce))
-            return made, Shared(self.mounts, claims.on_one_node(found))
+        if self.spec.claims_namespace:
+            user_claims = self._user_claims(surroundings.kube)
+            documents = list(claims.of_namespace(user_claims, namespace, nonce))
+            return documents, Shared(self.mounts, claims.on_one_node(user_claims))
         folder = shared_folder(surroundings)
         return list(claims.of_folder(folder, namespace, namespace, nonce)), Shared(self.mounts)
 
@@ -136,7 +136,7 @@ def of_documents(document: Object, beside: Sequence[Object], source: str) -> Pla
     plain = workload_class(document, own, source)  # Raises UsageError for mistakes in the objects.
     namespace = document["metadata"].get("namespace")
     words = _words(document["spec"]["template"]["spec"]["containers"][0])
-    asked = Asked(
+    spec = TrainingSpec(
         kind="statefulset" if stateful else "job",
         replicas=plain.members(None),  # type: ignore[arg-type] # no cluster is needed
         max_replicas=_most(plain.envs.get("NNODES", ""), plain.members(None), source) if stateful else None,  # type: ignore[arg-type]
@@ -146,7 +146,7 @@ def of_documents(document: Object, beside: Sequence[Object], source: str) -> Pla
         claims_namespace=str(namespace) if namespace else None,
         secrets=tuple(_secrets(document["spec"]["template"]["spec"], namespace)),
     )
-    return workload_class(document, own, source, asked)
+    return workload_class(document, own, source, spec)
 
 
 def _most(nodes: str, replicas: int, source: str) -> int | None:

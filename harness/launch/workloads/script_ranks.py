@@ -46,12 +46,14 @@ def read(script: str, env: Mapping[str, str], gpus: int | None = None) -> Proces
 
 
 def _read(script: str, env: Mapping[str, str], gpus: int | None) -> Processes:
-    known = dict(env)
+    variables = dict(env)
     values: list[str | None] = []
-    for words in _programs(script, known):
+    for words in _programs(script, variables):
         arguments = _arguments(words)
         if arguments is not None:
-            values.append(_expanded(_option(arguments) or known.get("PET_NPROC_PER_NODE", "1"), known))
+            values.append(
+                _expanded(_option(arguments) or variables.get("PET_NPROC_PER_NODE", "1"), variables)
+            )
     if not values:
         return Processes(None)
     if len(set(values)) > 1:
@@ -66,10 +68,10 @@ def _read(script: str, env: Mapping[str, str], gpus: int | None) -> Processes:
     return Processes(None, text)
 
 
-def _programs(script: str, known: dict[str, str]) -> Iterator[list[str]]:
+def _programs(script: str, variables: dict[str, str]) -> Iterator[list[str]]:
     """Yield the words of each command that a script runs.
 
-    Add the variables that the script sets to `known`.
+    Add the variables that the script sets to `variables`.
     """
     for words in commands(script):
         rest = list(words)
@@ -77,11 +79,11 @@ def _programs(script: str, known: dict[str, str]) -> Iterator[list[str]]:
             rest[0] in _BEFORE or rest[0] in {"export", "declare"} or _ASSIGNMENT.fullmatch(rest[0])
         ):
             if set_ := _ASSIGNMENT.fullmatch(rest[0]):
-                value = _expanded(set_[2], known)
+                value = _expanded(set_[2], variables)
                 if value is None:
-                    known.pop(set_[1], None)
+                    variables.pop(set_[1], None)
                 else:
-                    known[set_[1]] = value
+                    variables[set_[1]] = value
             rest = rest[1:]
         if (
             rest
@@ -89,7 +91,7 @@ def _programs(script: str, known: dict[str, str]) -> Iterator[list[str]]:
             and any(re.fullmatch(r"-\w*c", w) for w in rest[:-1])
         ):
             at = next(n for n, word in enumerate(rest) if re.fullmatch(r"-\w*c", word))
-            yield from _programs(rest[at + 1], known)
+            yield from _programs(rest[at + 1], variables)
         elif rest:
             yield rest
 
@@ -112,11 +114,11 @@ def _option(arguments: list[str]) -> str | None:
     for word in rest:
         if not word.startswith("-"):
             return None
-        name, given, value = word.lstrip("-").partition("=")
+        name, equals, value = word.lstrip("-").partition("=")
         name = name.replace("-", "_")
         if name.startswith("nproc"):
-            return value if given else next(rest, "")
-        if not given and name not in {
+            return value if equals else next(rest, "")
+        if not equals and name not in {
             "standalone",
             "no_python",
             "run_path",
@@ -128,12 +130,12 @@ def _option(arguments: list[str]) -> str | None:
     return None
 
 
-def _expanded(text: str, known: Mapping[str, str]) -> str | None:
+def _expanded(text: str, variables: Mapping[str, str]) -> str | None:
     """Return a word with its variables expanded, or None if a variable is known only at run time."""
 
-    def value(found: re.Match[str]) -> str:
-        name, otherwise = found[1] or found[2], found[3]
-        return known.get(name) or (otherwise if otherwise is not None else "$")
+    def value(match: re.Match[str]) -> str:
+        name, otherwise = match[1] or match[2], match[3]
+        return variables.get(name) or (otherwise if otherwise is not None else "$")
 
     text = _VARIABLE.sub(value, text)
     return None if "$" in text or "`" in text else text.strip()
@@ -171,9 +173,9 @@ def _piece(text: str, at: int) -> tuple[str, int]:
         end = (text + "'").find("'", at + 1)
         return text[at + 1 : end], end + 1
     if char == '"':
-        found = re.compile(r'"((?:[^"\\]|\\.)*)("|$)', re.DOTALL).match(text, at)
-        end = found.end() if found else len(text)
-        return re.sub(r'\\(["\\$`])', r"\1", found[1] if found else text[at + 1 :]), end
+        match = re.compile(r'"((?:[^"\\]|\\.)*)("|$)', re.DOTALL).match(text, at)
+        end = match.end() if match else len(text)
+        return re.sub(r'\\(["\\$`])', r"\1", match[1] if match else text[at + 1 :]), end
     if text.startswith("$(", at):
         end = _closing(text, at + 1)
         return text[at:end], end

@@ -17,7 +17,7 @@ class StatefulSetWorkload(PlainWorkload):
     """A StatefulSet. Its containers are kept running after the command, or the kubelet would restart them."""
 
     kind: ClassVar[str] = "StatefulSet"
-    held: ClassVar[bool] = True
+    keep_alive: ClassVar[bool] = True
     watched_kind: ClassVar[kinds.WatchedKind] = kinds.STATEFULSET
 
     @property

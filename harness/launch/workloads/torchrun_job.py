@@ -54,7 +54,7 @@ class TorchrunJobWorkload(PlainWorkload):
     """A TorchrunJob with its TorchrunQueue. `document` is the job; `beside` contains the queue."""
 
     kind: ClassVar[str] = "JobSet"
-    held: ClassVar[bool] = False
+    keep_alive: ClassVar[bool] = False
     launcher: ClassVar[str] = "torchrun"
 
     @property
@@ -96,8 +96,8 @@ class TorchrunJobWorkload(PlainWorkload):
 
     @cached_property
     def _resolved(self) -> Resolved:
-        asked = self._spec.workspace_storage
-        if asked is not None and asked.source == "zip":
+        storage = self._spec.workspace_storage
+        if storage is not None and storage.source == "zip":
             raise _Wrong("spec.workspaceStorage.source: only `harness torchrun submit` uploads a zip")
         return resolve(self.name, self._spec, {}, _valid(QueueSpec, self._queue))
 
@@ -118,7 +118,7 @@ class TorchrunJobWorkload(PlainWorkload):
         return self._resolved.plan.processes
 
     @property
-    def ranks_given(self) -> bool:
+    def has_rank_count(self) -> bool:
         return True
 
     @property
@@ -152,14 +152,14 @@ class TorchrunJobWorkload(PlainWorkload):
         job, queue = copy.deepcopy(self.document), copy.deepcopy(self._queue)
         rest = [copy.deepcopy(each) for each in self.beside if each is not self._queue]
         added = [each for each in self._env(surroundings) if not RESERVED.fullmatch(each["name"])]
-        given = {each["name"] for each in added}
+        own_names = {each["name"] for each in added}
         template = queue["spec"].setdefault("podTemplate", {}).setdefault("spec", {})
         [trainer, *_] = template.setdefault("containers", [{"name": names.TRAINER}])
         take_image(template, surroundings.image)
         trainer["env"] = added
         trainer["image"] = surroundings.image
         for spec in (queue["spec"], job["spec"]):
-            spec["env"] = [each for each in spec.get("env") or [] if each["name"] not in given]
+            spec["env"] = [each for each in spec.get("env") or [] if each["name"] not in own_names]
         job["spec"].pop("image", None)
         self._mount(template, trainer, surroundings)
         labels = job["spec"].setdefault("labels", {})

@@ -28,13 +28,13 @@ from harness.launch.apply import apply
 from harness.launch.names import RESTARTS, TRAINING
 from harness.launch.user_secrets import HF_KEY, HF_TOKEN, UserSecret
 from harness.launch.workloads import claims, training_transfer
-from harness.launch.workloads.asked_training import PORT, Asked
 from harness.launch.workloads.base import Handle, Record, Surroundings
 from harness.launch.workloads.indexed_job import IndexedJobWorkload
 from harness.launch.workloads.plain import PlainWorkload
 from harness.launch.workloads.pod_options import PodOptions, by_reference
 from harness.launch.workloads.statefulset import StatefulSetWorkload
 from harness.launch.workloads.training_pod import Volumes
+from harness.launch.workloads.training_spec import PORT, TrainingSpec
 from harness.provision.cluster import SharedFolder
 from harness.provision.images.etcd import etcd_image
 from harness.provision.source.programs import pinned
@@ -63,27 +63,27 @@ class Shared:
 class Training:
     """The base class of trainings. It creates the volumes before the workload and removes them afterwards."""
 
-    asked: Asked = field(default_factory=Asked)
+    spec: TrainingSpec = field(default_factory=TrainingSpec)
 
     def check(self, settings: Settings) -> None:
         """Raise UsageError if the training's options are invalid or not possible on this kind of cluster."""
         super().check(settings)  # type: ignore[misc] # of PlainWorkload
         check_tracking(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
-        if self.asked.gpus is None:
+        if self.spec.gpus is None:
             check_gloo(self.envs)  # type: ignore[attr-defined] # of PlainWorkload
-        asked, existing = self.asked, settings.kubeconfig is not None
-        if not asked.smoke:
-            claims.check(asked.volumes, asked.storage_class, asked.claims_namespace, existing)
-        if existing and asked.data is not None:
+        spec, existing = self.spec, settings.kubeconfig is not None
+        if not spec.smoke:
+            claims.check(spec.volumes, spec.storage_class, spec.claims_namespace, existing)
+        if existing and spec.data is not None:
             raise UsageError("--data applies only to kind: copy the texts to the cluster's datasets-pvc")
-        if not asked.secrets:  # Otherwise, a Secret in the cluster can contain the keys.
-            for option, url in asked.transfers():
+        if not spec.secrets:  # Otherwise, a Secret in the cluster can contain the keys.
+            for option, url in spec.transfers():
                 training_transfer.check(option, url, training_transfer.keys_of((), option))
-        asked.examine_data()
+        spec.examine_data()
 
     def provide(self, context: RunContext) -> Iterable[str]:
         """Return the image of etcd if the launch has its own etcd."""
-        return [etcd_image(context)] if self.asked.brings_etcd else []
+        return [etcd_image(context)] if self.spec.brings_etcd else []
 
     def install(self, kube: Kube, context: RunContext) -> None:
         """Install nothing. Raises UsageError for Secrets, a model or claims that this training cannot use.
@@ -91,47 +91,47 @@ class Training:
         This check runs before any object of the launch is created.
         """
         super().install(kube, context)  # type: ignore[misc] # of PlainWorkload
-        asked, secrets = self.asked, self._secrets(kube, context)
-        if (model := asked.hub_model) is not None:
+        spec, secrets = self.spec, self._secrets(kube, context)
+        if (model := spec.hub_model) is not None:
             tokens = [value for one in secrets if one.name == HF_TOKEN for value in one.values]
             hub.check(model, next(iter(tokens), None), context.progress)
-        for option, url in asked.transfers():
+        for option, url in spec.transfers():
             keys = training_transfer.keys_of(secrets, option)
             _redact(context, training_transfer.credentials(keys))
-            if asked.secrets:
+            if spec.secrets:
                 training_transfer.check(option, url, keys)
         self._claimed(kube)
-        if asked.storage_class and not asked.smoke:
-            claims.prove_class(kube, asked.storage_class)
+        if spec.storage_class and not spec.smoke:
+            claims.prove_class(kube, spec.storage_class)
 
     def _secrets(self, kube: Kube, context: RunContext) -> list[UserSecret]:
         """Return the user's Secrets, and add their values to the redactor. Raises UsageError."""
-        secrets = user_secrets.read(kube, self.asked.secrets)
+        secrets = user_secrets.read(kube, self.spec.secrets)
         _redact(context, (value for secret in secrets for value in secret.values))
         return secrets
 
     def _claimed(self, kube: Kube) -> list[claims.Claimed]:
         """Return the user's claims that the pods mount. Raises UsageError."""
-        asked = self.asked
-        if not asked.claims_namespace:
+        spec = self.spec
+        if not spec.claims_namespace:
             return []
-        return claims.read(kube, asked.claims_namespace, asked.mounts(), asked.replicas)
+        return claims.read(kube, spec.claims_namespace, spec.mounts(), spec.replicas)
 
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
         """Return the claims and volumes to create, and the mounts of the pods."""
-        asked, namespace, nonce = self.asked, surroundings.namespace, surroundings.nonce
-        used = asked.mounts()
+        spec, namespace, nonce = self.spec, surroundings.namespace, surroundings.nonce
+        used = spec.mounts()
         if not used:
             return [], Shared()
-        if asked.storage_class:
-            return list(claims.of_class(asked.storage_class, used, namespace)), Shared(used)
-        if asked.claims_namespace:
+        if spec.storage_class:
+            return list(claims.of_class(spec.storage_class, used, namespace)), Shared(used)
+        if spec.claims_namespace:
             claimed = self._claimed(surroundings.kube)
             existing = {one.mount.claim for one in claimed}
             mounted = tuple(one for one in used if one.claim in existing)
             documents = list(claims.of_namespace(claimed, namespace, nonce))
             return documents, Shared(mounted, claims.on_one_node(claimed))
-        folder = asked.volumes or namespace
+        folder = spec.volumes or namespace
         return list(claims.of_folder(shared_folder(surroundings), folder, namespace, nonce)), Shared(used)
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
@@ -150,7 +150,7 @@ class Training:
 
         The ranks must not get this Secret.
         """
-        if not self.asked.transfers():
+        if not self.spec.transfers():
             return None
         return training_transfer.source_of(self._secrets(surroundings.kube, surroundings.context))
 
@@ -161,10 +161,10 @@ class Training:
 
     def upload(self, surroundings: Surroundings) -> str:
         """Upload the run to the storage of --upload. Return a JSON document with the result or the error."""
-        assert self.asked.upload is not None
+        assert self.spec.upload is not None
         keys = self._transfer_keys("--upload", surroundings)
         place = (self.of_pods(surroundings), surroundings, surroundings.context.progress)
-        return training_transfer.upload(self.asked.run, self.asked.upload, keys, *place)
+        return training_transfer.upload(self.spec.run, self.spec.upload, keys, *place)
 
     def _transfer_keys(self, option: training_transfer.Option, at: Surroundings) -> training_transfer.Keys:
         return training_transfer.keys_of(self._secrets(at.kube, at.context), option)
@@ -174,14 +174,14 @@ class Training:
 
         Raises HarnessError, cause training.resume_from_failed.
         """
-        url, context = self.asked.resume_from, surroundings.context
+        url, context = self.spec.resume_from, surroundings.context
         if url is None:
             return
         if isinstance(context, RecordedContext) and (context.writer.path / RESUMED_FROM).exists():
             return  # The launch is submitted a second time after an error of the API server.
         keys = self._transfer_keys("--resume-from", surroundings)
         place = (self.of_pods(surroundings), surroundings, context.progress)
-        record(RESUMED_FROM, training_transfer.bring_back(self.asked.run, url, keys, *place))
+        record(RESUMED_FROM, training_transfer.bring_back(self.spec.run, url, keys, *place))
 
     def submit(self, surroundings: Surroundings, record: Record) -> Handle:
         """Create the volumes, copy the texts, and apply the workload. Raises HarnessError, cause launch.*."""
@@ -191,14 +191,14 @@ class Training:
             surroundings.context.progress(
                 "all pods run on one node, because a volume is attached to one node"
             )
-        if self.asked.data is not None:
-            folder = self.asked.volumes or surroundings.namespace
+        if self.spec.data is not None:
+            folder = self.spec.volumes or surroundings.namespace
             destination = shared_folder(surroundings).here / folder / claims.DATASETS
             destination.mkdir(parents=True, exist_ok=True)
-            for path in sorted(self.asked.data.glob("*")):
+            for path in sorted(self.spec.data.glob("*")):
                 if path.is_file():
                     shutil.copy(path, destination)
-        if self.asked.brings_etcd:
+        if self.spec.brings_etcd:
             documents += etcd(etcd_image(surroundings.context), surroundings.namespace)
         keys = self._keys_secret(surroundings)
         for secret in self._secrets(surroundings.kube, surroundings.context):
@@ -211,7 +211,7 @@ class Training:
 
     def clean(self, surroundings: Surroundings) -> None:
         """Delete etcd and the PersistentVolumes. Cluster.free_disk later deletes folders of kind clusters."""
-        if self.asked.brings_etcd:
+        if self.spec.brings_etcd:
             surroundings.kube.delete("v1", "Pod", ETCD, surroundings.namespace)
         claims.remove(surroundings.kube, surroundings.nonce)
 
@@ -237,21 +237,21 @@ def shared_folder(surroundings: Surroundings) -> SharedFolder:
     return surroundings.shared_folder
 
 
-def workload(asked: Asked) -> PlainWorkload:
+def workload(spec: TrainingSpec) -> PlainWorkload:
     """Return the workload of `harness train`."""
-    service, document = yaml.safe_load_all((_FILES / f"train-{asked.kind}.yaml").read_text())
-    spec = document["spec"]
-    if asked.kind == "statefulset":
-        spec["replicas"] = asked.replicas
+    service, document = yaml.safe_load_all((_FILES / f"train-{spec.kind}.yaml").read_text())
+    workload_spec = document["spec"]
+    if spec.kind == "statefulset":
+        workload_spec["replicas"] = spec.replicas
     else:
-        spec |= {"completions": asked.replicas, "parallelism": asked.replicas}
-        spec["backoffLimit"] = asked.restarts * asked.replicas
-    document["metadata"]["annotations"] = {RESTARTS: f"{asked.restarts}"}
-    pod = spec["template"]["spec"]
-    _complete(pod, asked, document["metadata"]["labels"])
-    workload_class = TrainingStatefulSet if asked.kind == "statefulset" else TrainingJob
-    source = f"train-{asked.kind}.yaml"
-    return workload_class(document=document, beside=(service,), source=source, asked=asked)
+        workload_spec |= {"completions": spec.replicas, "parallelism": spec.replicas}
+        workload_spec["backoffLimit"] = spec.restarts * spec.replicas
+    document["metadata"]["annotations"] = {RESTARTS: f"{spec.restarts}"}
+    pod = workload_spec["template"]["spec"]
+    _complete(pod, spec, document["metadata"]["labels"])
+    workload_class = TrainingStatefulSet if spec.kind == "statefulset" else TrainingJob
+    source = f"train-{spec.kind}.yaml"
+    return workload_class(document=document, beside=(service,), source=source, spec=spec)
 
 
 def etcd(image: str, namespace: str | None = None) -> list[Object]:
@@ -296,71 +296,71 @@ def check_gloo(envs: Mapping[str, str]) -> None:
         raise UsageError(f"{GLOO}: {why}", hint="leave it out: gloo uses the interface of the pod's address")
 
 
-def manifests(asked: Asked, of_pods: PodOptions | None = None, pull_secret: str | None = None) -> str:
+def manifests(spec: TrainingSpec, of_pods: PodOptions | None = None, pull_secret: str | None = None) -> str:
     """Return the objects as YAML for `kubectl apply -f -`.
 
     With a storage class, they include claims. Other claims, Secrets and `pull_secret` must exist in the
     namespace. Pods of a StatefulSet keep running after their training until they are deleted. NNODES is a
     range, so `kubectl scale` can change the number of nodes, up to `Asked.max_replicas` or MOST_REPLICAS.
     """
-    if asked.kind == "statefulset" and not asked.smoke and asked.max_replicas is None:
-        asked = replace(asked, max_replicas=max(MOST_REPLICAS, asked.replicas))
-    for option, _ in asked.transfers():
+    if spec.kind == "statefulset" and not spec.smoke and spec.max_replicas is None:
+        spec = replace(spec, max_replicas=max(MOST_REPLICAS, spec.replicas))
+    for option, _ in spec.transfers():
         raise UsageError(
             f"{option} needs a pod of the launch, which printed manifests do not have: leave it out",
             hint="`harness train` without --print-manifests supports it",
         )
-    for on_kind, folder in (("--data", asked.data), ("--volumes", asked.volumes)):
+    for on_kind, folder in (("--data", spec.data), ("--volumes", spec.volumes)):
         if folder is not None:
             raise UsageError(
                 f"{on_kind} applies only to a launch on kind; printed manifests mount claims",
                 hint="copy the texts to datasets-pvc, or print with --synthetic",
             )
-    printed = (of_pods or PodOptions()).applied(workload(asked))
+    printed = (of_pods or PodOptions()).applied(workload(spec))
     check_tracking(printed.envs)
-    if asked.gpus is None:
+    if spec.gpus is None:
         check_gloo(printed.envs)
     document, comment = by_reference(copy.deepcopy(printed.document), printed)
     document["metadata"]["annotations"][TRAINING] = "true"
-    template, used = document["spec"]["template"], asked.mounts(printed=True)
+    template, used = document["spec"]["template"], spec.mounts(printed=True)
     use(template["spec"], Shared(used), template["metadata"]["labels"])
     if pull_secret:
         template["spec"]["imagePullSecrets"] = [{"name": pull_secret}]
-    hold = {"name": "TRAINING_HOLD", "value": "1" if asked.kind == "statefulset" else "0"}
+    waits = {"name": "TRAINING_HOLD", "value": "1" if spec.kind == "statefulset" else "0"}
     env = template["spec"]["containers"][0]["env"]
-    source = {"name": "TRAINING_SOURCE", "value": "1" if asked.makes_texts(printed=True) else "0"}
-    env[:] = [*(source if one["name"] == source["name"] else one for one in env), hold]
+    source = {"name": "TRAINING_SOURCE", "value": "1" if spec.generates_texts(printed=True) else "0"}
+    env[:] = [*(source if one["name"] == source["name"] else one for one in env), waits]
     beside = [*printed.beside]
-    if asked.brings_etcd:
+    if spec.brings_etcd:
         beside += etcd(pinned("rendezvous", "image"))
-    if asked.storage_class:
-        beside += claims.of_class(asked.storage_class, used)
+    if spec.storage_class:
+        beside += claims.of_class(spec.storage_class, used)
     documents = [copy.deepcopy(each) for each in (*beside, document)]
     for each in documents:
-        each["metadata"] |= {"namespace": asked.claims_namespace} if asked.claims_namespace else {}
+        each["metadata"] |= {"namespace": spec.claims_namespace} if spec.claims_namespace else {}
     return comment + yaml.safe_dump_all(documents, sort_keys=False, width=110)
 
 
-def _complete(pod: Object, asked: Asked, labels: Object) -> None:
+def _complete(pod: Object, spec: TrainingSpec, labels: Object) -> None:
     """Add the command, environment, volumes, GPUs and spread over nodes to the pods of either kind."""
     container = pod["containers"][0]
-    memory = asked.memory or ("8Gi" if asked.gpus is None else None)
+    memory = spec.memory or ("8Gi" if spec.gpus is None else None)
     limits: Object = {"memory": memory} if memory else {}
-    requests = {"memory": asked.memory or "4Gi"} if asked.gpus else {"cpu": "250m", "memory": "512Mi"}
-    if asked.gpus:
-        limits[GPU] = asked.gpus
-    names = [one.name for one in asked.secrets]
+    requests = {"memory": spec.memory or "4Gi"} if spec.gpus else {"cpu": "250m", "memory": "512Mi"}
+    if spec.gpus:
+        limits[GPU] = spec.gpus
+    names = [one.name for one in spec.secrets]
     token = {"secretKeyRef": {"name": HF_TOKEN, "key": HF_KEY, "optional": HF_TOKEN not in names}}
     others = [{"secretRef": {"name": name}} for name in names if name != HF_TOKEN]
     container |= {
-        "image": asked.image,
+        "image": spec.image,
         "command": ["sh", "-c"],
         # The kubelet expands $(NAME) and replaces $$ by $.
-        "args": [f"exec {shlex.join(asked.words())}\n".replace("$", "$$")],
+        "args": [f"exec {shlex.join(spec.words())}\n".replace("$", "$$")],
         "resources": {"requests": requests, "limits": limits},
         "env": [
             *container["env"],
-            *({"name": name, "value": value} for name, value in asked.environment().items()),
+            *({"name": name, "value": value} for name, value in spec.environment().items()),
             {"name": HF_KEY, "valueFrom": token},
         ],
         **({"envFrom": others} if others else {}),

@@ -65,7 +65,7 @@ def printed(program: Program, volumes: Volumes, surroundings: Surroundings, prog
     """Run the command in a pod. Return the last JSON document that it prints, or {"error": …}."""
     kube, namespace = surroundings.kube, surroundings.namespace
     try:
-        _made(kube, pod(program, volumes, surroundings))
+        _create_pod(kube, pod(program, volumes, surroundings))
         phase = _ended(kube, namespace, program, progress)
         text = _log(kube, namespace, program)
     except (ApiException, HTTPError) as error:
@@ -120,7 +120,7 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
     wait=wait_fixed(1),
     reraise=True,
 )
-def _made(kube: Kube, document: Object) -> None:
+def _create_pod(kube: Kube, document: Object) -> None:
     """Create the pod. Retry, because a fault in the training can also make a webhook restart."""
     kube.apply(document)
 

@@ -45,7 +45,7 @@ def wait_available(
                 "apps/v1",
                 "Deployment",
                 available,
-                seconds=min(LOOK_SECONDS, deadline.left),
+                seconds=min(LOOK_SECONDS, deadline.remaining),
                 namespace=namespace,
                 cause=cause,
             )
@@ -59,8 +59,8 @@ def wait_available(
                     cause="controllers.image_failed",
                 ) from None
             if deadline.passed:
-                seen = "; ".join([error.last_seen, *_waiting(kube, namespace)])
-                raise WaitError(error.awaited, seen, seconds, cause=cause) from None
+                problems = "; ".join([error.last_seen, *_waiting(kube, namespace)])
+                raise WaitError(error.awaited, problems, seconds, cause=cause) from None
     if not endpoints:
         return
     kube.wait(
@@ -79,14 +79,14 @@ def _waiting(kube: Kube, namespace: str, reasons: tuple[str, ...] = ()) -> list[
 
     If `reasons` is given, other reasons are ignored.
     """
-    found = []
+    waiting_pods = []
     for pod in kube.objects("v1", "Pod", namespace):
         for status in pod["status"].get("containerStatuses") or []:
             waiting = (status.get("state") or {}).get("waiting")
             if waiting and (not reasons or waiting.get("reason") in reasons):
-                said = f"{waiting.get('reason')}: {waiting.get('message', '')}".rstrip(": ")
-                found.append(f"{pod['metadata']['name']} ({status['image']}) {said}")
-    return found
+                text = f"{waiting.get('reason')}: {waiting.get('message', '')}".rstrip(": ")
+                waiting_pods.append(f"{pod['metadata']['name']} ({status['image']}) {text}")
+    return waiting_pods
 
 
 def _why_not_available(deployment: Object) -> str:

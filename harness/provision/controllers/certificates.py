@@ -53,13 +53,13 @@ def issued(secret: Object) -> Object:
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
-    held = {
+    files = {
         "ca.crt": authority.public_bytes(serialization.Encoding.PEM),
         "ca.key": _pem(authority_key),
         "tls.crt": server.public_bytes(serialization.Encoding.PEM),
         "tls.key": _pem(server_key),
     }
-    return {**secret, "data": {file: base64.b64encode(text).decode() for file, text in held.items()}}
+    return {**secret, "data": {file: base64.b64encode(text).decode() for file, text in files.items()}}
 
 
 def _key() -> rsa.RSAPrivateKey:

@@ -24,7 +24,7 @@ from harness.core.progress import Progress
 from harness.provision.controllers.available import wait_available
 from harness.provision.controllers.prove import probes, prove
 from harness.provision.controllers.quick import DEFINITION, DEPLOYMENT
-from harness.provision.controllers.readiness import CONTROLLERS, looks, standing
+from harness.provision.controllers.readiness import CONTROLLERS, checks, standing
 from harness.provision.controllers.trusting import SECRET, trusting
 
 NAMESPACE = "Namespace"
@@ -128,7 +128,7 @@ def _authorities(kube: Kube, manifests: Iterable[Path]) -> dict[str, str]:
     Create certificates in missing or empty Secrets. A Secret with certificates is not changed, because a
     controller created or renewed them.
     """
-    found = {}
+    authorities = {}
     for document in filter(_is_certificate, _documents(manifests)):
         metadata = document["metadata"]
         there = kube.get("v1", "Secret", metadata["name"], metadata["namespace"])
@@ -138,8 +138,8 @@ def _authorities(kube: Kube, manifests: Iterable[Path]) -> dict[str, str]:
 
             there = issued(document)
             kube.apply(there)
-        found[metadata["namespace"]] = there["data"]["ca.crt"]
-    return found
+        authorities[metadata["namespace"]] = there["data"]["ca.crt"]
+    return authorities
 
 
 def _wait_created(kube: Kube, namespace: str, seconds: float, cause: CauseId) -> None:
@@ -187,11 +187,11 @@ def prove_again(kube: Kube, seconds: float = 60) -> None:
 
 def _serve_now(kube: Kube) -> bool:
     """Return whether both controllers serve, after checking all their parts once and concurrently."""
-    asked: list[Callable[[], object]] = [*looks(kube), *probes(kube)]
+    tests: list[Callable[[], object]] = [*checks(kube), *probes(kube)]
     for name, namespace in CONTROLLERS.items():
-        asked.append(partial(wait_available, kube, namespace, ONCE_SECONDS, NOT_READY[name], endpoints=False))
+        tests.append(partial(wait_available, kube, namespace, ONCE_SECONDS, NOT_READY[name], endpoints=False))
     try:
-        together(asked)
+        together(tests)
     except (HarnessError, ApiException, NOT_SERVED):
         return False  # the caller then waits for each part, or reports which part fails
     return True

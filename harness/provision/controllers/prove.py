@@ -28,10 +28,10 @@ def prove(kube: Kube, seconds: float = 60) -> None:
                 with attempt:
                     kube.apply(probe, dry_run=True)
         except RetryError as error:
-            seen = error.last_attempt.exception()
+            last_error = error.last_attempt.exception()
             raise WaitError(
                 f"a dry-run create of a {probe['kind']} to pass its webhooks",
-                reason_of(seen) if isinstance(seen, ApiException) else str(seen),
+                reason_of(last_error) if isinstance(last_error, ApiException) else str(last_error),
                 seconds,
                 cause="controllers.webhook_not_serving",
             ) from None

@@ -41,17 +41,17 @@ def quotas(nodes: list[Object], pods: list[Object]) -> dict[str, Decimal]:
     return {resource: max(Decimal(0), amount) for resource, amount in total.items()}
 
 
-def fitting_request(asked: Decimal, pods: int, quota: Decimal, node: Decimal) -> Decimal | None:
+def fitting_request(request: Decimal, pods: int, quota: Decimal, node: Decimal) -> Decimal | None:
     """Return a CPU request with which all `pods` fit into `quota` on one node, in steps of 10m.
 
     Returns None if the pods fit with their own request. Also returns None if a single pod requests more than
     the node has, because such a job is too big and must fail for that reason.
     """
     share = (quota / pods).quantize(Decimal("0.01"), rounding=ROUND_DOWN)
-    return share if asked > share > 0 and asked <= node else None
+    return share if request > share > 0 and request <= node else None
 
 
-def single_node_request(kube: Kube, asked: Decimal, pods: int) -> str | None:
+def single_node_request(kube: Kube, wanted: Decimal, pods: int) -> str | None:
     """Return `fitting_request` for this cluster as a quantity, or None if several nodes accept pods.
 
     On a single node, the pods of a job share the machine with the control plane. Their requests exceed the
@@ -63,7 +63,7 @@ def single_node_request(kube: Kube, asked: Decimal, pods: int) -> str | None:
         return None
     resources = queue["spec"]["resourceGroups"][0]["flavors"][0]["resources"]
     quota = next(parse_quantity(r["nominalQuota"]) for r in resources if r["name"] == "cpu")
-    request = fitting_request(asked, pods, quota, parse_quantity(nodes[0]["status"]["allocatable"]["cpu"]))
+    request = fitting_request(wanted, pods, quota, parse_quantity(nodes[0]["status"]["allocatable"]["cpu"]))
     return None if request is None else _quantity("cpu", request)
 
 
@@ -171,13 +171,13 @@ def manages(kube: Kube, kind: str) -> None:
     then check whether Kueue created a Workload.
     """
     try:
-        found = kube.get("v1", "ConfigMap", "kueue-manager-config", "kueue-system")
+        config_map = kube.get("v1", "ConfigMap", "kueue-manager-config", "kueue-system")
     except ApiException as error:
         if error.status not in (401, 403):
             raise
         return
-    if found is not None:
-        check_configuration(found, kind)
+    if config_map is not None:
+        check_configuration(config_map, kind)
 
 
 def check_configuration(config_map: Object, kind: str) -> None:

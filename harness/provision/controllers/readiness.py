@@ -40,11 +40,11 @@ def standing(kube: Kube) -> None:
     Raises HarnessError, cause controllers.crd_missing, version_unsupported, *_not_ready or
     webhook_not_serving.
     """
-    for look in looks(kube):
-        look()
+    for check in checks(kube):
+        check()
 
 
-def looks(kube: Kube) -> list[Callable[[], None]]:
+def checks(kube: Kube) -> list[Callable[[], None]]:
     """Return the checks of `standing` as functions, which raise the same errors."""
     return [
         *(partial(_apis, kube, name) for name in CONTROLLERS),
@@ -68,17 +68,17 @@ def explain(kube: Kube, error: Exception) -> HarnessError | None:
 
     `error` is the exception of the failed call.
     """
-    said = error.message if isinstance(error, HarnessError) else f"HTTP {getattr(error, 'status', '?')}"
+    message = error.message if isinstance(error, HarnessError) else f"HTTP {getattr(error, 'status', '?')}"
     try:
         standing(kube)
     except HarnessError as problem:
-        short = said.partition(": HTTP response body")[0]
+        short = message.partition(": HTTP response body")[0]
         return HarnessError(f"{problem.message}; {short}", hint=problem.hint, cause=problem.cause)
     except (ApiException, HTTPError, OSError):
         return None
-    if _WEBHOOK in said:
+    if _WEBHOOK in message:
         hint = "controllers/ logs; `kubectl get endpointslices -A`"
-        return HarnessError(said, hint=hint, cause="controllers.webhook_not_serving")
+        return HarnessError(message, hint=hint, cause="controllers.webhook_not_serving")
     if isinstance(error, NOT_SERVED):
         text = f"the API server does not know the kind: {error}"
         return HarnessError(text, cause="controllers.crd_missing")
@@ -167,16 +167,16 @@ def _definition(kube: Kube, name: str) -> Object | None:
         if error.status == 404:
             return None
         raise
-    found: Object = answer.json()
-    return found
+    definition: Object = answer.json()
+    return definition
 
 
 def _deployments(kube: Kube, name: Controller) -> None:
     namespace = CONTROLLERS[name]
     deployments = kube.objects("apps/v1", "Deployment", namespace)
-    gone = [d["metadata"]["name"] for d in deployments if d["spec"].get("replicas") == 0]
-    if gone or not deployments:
-        what = f"Deployment {', '.join(gone)} is scaled to 0" if gone else "there is no Deployment"
+    stopped = [d["metadata"]["name"] for d in deployments if d["spec"].get("replicas") == 0]
+    if stopped or not deployments:
+        what = f"Deployment {', '.join(stopped)} is scaled to 0" if stopped else "there is no Deployment"
         raise HarnessError(
             f"the controller {name} is down: {what} in {namespace}",
             hint=f"`kubectl -n {namespace} scale deployment --all --replicas=1`",
@@ -192,9 +192,9 @@ def _endpoints(kube: Kube, name: Controller) -> None:
     """
     namespace = CONTROLLERS[name]
     pods = kube.objects("v1", "Pod", namespace)
-    lost = [s for s in _unserved(kube, name) if not any(_selects(s, pod) for pod in pods)]
-    if lost and any(_ready(pod) for pod in pods):
-        services = ", ".join(s["metadata"]["name"] for s in lost)
+    unselected = [s for s in _unserved(kube, name) if not any(_selects(s, pod) for pod in pods)]
+    if unselected and any(_ready(pod) for pod in pods):
+        services = ", ".join(s["metadata"]["name"] for s in unselected)
         raise HarnessError(
             f"Service {services} in {namespace} selects no pod: no endpoint, and nothing passes its webhooks",
             hint=f"compare its selector with the labels: `kubectl -n {namespace} get pods --show-labels`",

@@ -30,8 +30,8 @@ def install(kube: Kube, image: str) -> None:
 
 def require(kube: Kube) -> None:
     """Check that a user's cluster has the controller. Raises HarnessError if it does not."""
-    found = kube.get("apps/v1", "Deployment", manifests.NAME, manifests.NAMESPACE) or {}
-    missing = _unavailable(found)
+    deployment = kube.get("apps/v1", "Deployment", manifests.NAME, manifests.NAMESPACE) or {}
+    missing = _unavailable(deployment)
     if missing is not None:
         raise HarnessError(
             f"the cluster has no torchrun controller that serves: Deployment {manifests.NAMESPACE}/"
@@ -40,9 +40,9 @@ def require(kube: Kube) -> None:
         )
 
 
-def _established(found: dict[str, Object]) -> str | None:
+def _established(definitions: dict[str, Object]) -> str | None:
     names = [str(definition["metadata"]["name"]) for definition in crd.definitions()]
-    late = [n for n in names if condition(found.get(n, {}), "Established").get("status") != "True"]
+    late = [n for n in names if condition(definitions.get(n, {}), "Established").get("status") != "True"]
     return f"not established: {', '.join(late)}" if late else None
 
 
@@ -54,5 +54,7 @@ def _unavailable(deployment: Object) -> str | None:
     if status.get("observedGeneration") != deployment["metadata"].get("generation"):
         return "the latest generation is not observed"
     ready, updated = status.get("readyReplicas") or 0, status.get("updatedReplicas") or 0
-    asked = deployment["spec"].get("replicas", 1)
-    return None if ready >= asked <= updated else f"{ready} of {asked} pods are ready, {updated} are new"
+    replicas = deployment["spec"].get("replicas", 1)
+    return (
+        None if ready >= replicas <= updated else f"{ready} of {replicas} pods are ready, {updated} are new"
+    )

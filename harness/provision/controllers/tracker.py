@@ -38,7 +38,7 @@ class EmbeddedTracker:
         return _through_api_server(kube, {"X-Api-Key": self.key})
 
 
-def gone(kube: Kube) -> str | None:
+def permanent_fault(kube: Kube) -> str | None:
     """Return why the tracker cannot respond even after a wait, or None if a wait can help."""
     deployment = kube.get("apps/v1", "Deployment", NAME, NAMESPACE)
     if deployment is None:
@@ -50,7 +50,7 @@ def gone(kube: Kube) -> str | None:
 
 def prove(kube: Kube, seconds: float = 20) -> None:
     """Check that an installed tracker serves. Raises HarnessError (cause tracker.not_ready)."""
-    why = gone(kube)
+    why = permanent_fault(kube)
     if why is not None:
         hint = f"`kubectl -n {NAMESPACE} scale deployment {NAME} --replicas=1`, or `harness down`"
         raise HarnessError(f"the tracker is down: {why}", hint=hint, cause="tracker.not_ready")

@@ -45,7 +45,7 @@ def parse_deb822(text: str) -> list[Source]:
     """Return the sources of binary packages that are enabled in the text of a .sources file."""
     from debian.deb822 import Deb822  # imported here, because it takes 30 ms and launches do not need it
 
-    found = []
+    sources = []
     for stanza in Deb822.iter_paragraphs(text.splitlines(keepends=True), use_apt_pkg=False):
         fields = {str(name).title(): str(value) for name, value in stanza.items()}
         disabled = fields.pop("Enabled", "yes").lower() in {"no", "false"}
@@ -53,8 +53,8 @@ def parse_deb822(text: str) -> list[Source]:
             uris, suites, components = (
                 tuple(fields.pop(key, "").split()) for key in ("Uris", "Suites", "Components")
             )
-            found.append(Source(uris, suites, components, fields))
-    return found
+            sources.append(Source(uris, suites, components, fields))
+    return sources
 
 
 def parse_one_line(text: str) -> list[Source]:
@@ -62,7 +62,7 @@ def parse_one_line(text: str) -> list[Source]:
 
     Their lines are `deb [option=value …] uri suite component …`.
     """
-    found = []
+    sources = []
     for line in text.splitlines():
         match = re.match(r"\s*deb\s+(?:\[([^\]]*)\]\s*)?(\S+)\s+(\S+)([^#]*)", line)
         if match:
@@ -71,20 +71,20 @@ def parse_one_line(text: str) -> list[Source]:
                 key, _, value = option.partition("=")
                 key = {"arch": "architectures", "lang": "languages", "target": "targets"}.get(key, key)
                 options[key.title()] = value.replace(",", " ")
-            found.append(Source((match[2],), (match[3],), tuple(match[4].split()), options))
-    return found
+            sources.append(Source((match[2],), (match[3],), tuple(match[4].split()), options))
+    return sources
 
 
 def read_sources(root: Path = Path("/")) -> list[Source]:
     """Return all sources of the system at `root`, in apt's order."""
     apt = root / "etc/apt"
-    found = parse_one_line(text_of(apt / "sources.list"))
+    sources = parse_one_line(text_of(apt / "sources.list"))
     for path in sorted((apt / "sources.list.d").glob("*")):
         if path.suffix == ".list":
-            found += parse_one_line(text_of(path))
+            sources += parse_one_line(text_of(path))
         elif path.suffix == ".sources":
-            found += parse_deb822(text_of(path))
-    return found
+            sources += parse_deb822(text_of(path))
+    return sources
 
 
 def text_of(path: Path) -> str:
@@ -115,8 +115,8 @@ def specs(packages: Iterable[str], release: str) -> list[str]:
 def missing_suites(wanted: Sequence[str], sources: Iterable[Source]) -> list[str]:
     """Return the suites in the package specs `wanted` that no enabled source of Debian's archive has."""
     suites = dict.fromkeys(spec.partition("/")[2] for spec in wanted if "/" in spec)
-    known = {suite for source in sources if source.is_archive for suite in source.suites}
-    return [suite for suite in suites if not ALIASES.get(suite, {suite}) & known]
+    available = {suite for source in sources if source.is_archive for suite in source.suites}
+    return [suite for suite in suites if not ALIASES.get(suite, {suite}) & available]
 
 
 def our_source(suites: Sequence[str], sources: Iterable[Source], release: str) -> str:

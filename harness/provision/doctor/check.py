@@ -38,18 +38,18 @@ class Check:
 
 def version_of(text: str) -> Version | None:
     """Return the first dotted number in a tool's output: `kind v0.33.0 go1.27.2` → (0, 33, 0)."""
-    found = re.search(r"\d+(?:\.\d+)+", text)
-    return tuple(int(part) for part in found.group().split(".")) if found else None
+    match = re.search(r"\d+(?:\.\d+)+", text)
+    return tuple(int(part) for part in match.group().split(".")) if match else None
 
 
-def at_least(seen: Version | None, wanted: Version) -> bool:
+def at_least(version: Version | None, wanted: Version) -> bool:
     """Return whether a version is at least `wanted`, comparing as many parts as `wanted` has.
 
     A missing part counts as 0, and an unknown version (None) counts as too old.
     """
-    if seen is None:
+    if version is None:
         return False
-    padded = seen + (0,) * (len(wanted) - len(seen))
+    padded = version + (0,) * (len(wanted) - len(version))
     return padded[: len(wanted)] >= wanted
 
 

@@ -40,14 +40,14 @@ def checks(settings: Settings) -> list[Check]:
     registries = probe.registries()
     source = settings.images == "source" or (settings.images == "auto" and any(registries.values()))
     info, problem = probe.docker_info()
-    found = [_python(), _client(), _daemon(info, problem)]
+    results = [_python(), _client(), _daemon(info, problem)]
     if info:
-        found += [_privileged(info), _cgroup(info)]
-    found += [_buildx(), _kind(settings), _kubectl(settings), _go(source), _mmdebstrap(source)]
-    found += _disk(settings, info, source)
-    found += [_memory(info), _cores(info), *_inotify()]
-    found += [_registry(name, problem) for name, problem in registries.items()]
-    return found
+        results += [_privileged(info), _cgroup(info)]
+    results += [_buildx(), _kind(settings), _kubectl(settings), _go(source), _mmdebstrap(source)]
+    results += _disk(settings, info, source)
+    results += [_memory(info), _cores(info), *_inotify()]
+    results += [_registry(name, problem) for name, problem in registries.items()]
+    return results
 
 
 def _python() -> Check:
@@ -83,17 +83,17 @@ def _privileged(info: dict[str, Any]) -> Check:
 
     If a local image exists, a privileged container is run from it.
     """
-    worked, seen = probe.privileged_run()
+    worked, text = probe.privileged_run()
     if worked is None:
         withheld = probe.capabilities_withheld()
         worked = at_least(version_of(info["ServerVersion"]), DOCKER_BOUNDED) or not withheld
-        seen = f"{info['ServerVersion']}, {seen}"
+        text = f"{info['ServerVersion']}, {text}"
         if withheld:
-            seen += f"; this machine withholds capabilities {', '.join(map(str, withheld))}"
+            text += f"; this machine withholds capabilities {', '.join(map(str, withheld))}"
     return Check(
         "privileged containers",
         worked,
-        seen,
+        text,
         "work (kind's nodes need them); Docker ≥ 23 where the machine withholds capabilities",
         "doctor does not stop a running daemon: end its containers, stop it, then "
         + REPAIR
@@ -103,10 +103,10 @@ def _privileged(info: dict[str, Any]) -> Check:
 
 def _cgroup(info: dict[str, Any]) -> Check:
     version = str(info.get("CgroupVersion", "1"))
-    seen = f"v{version}, {info.get('CgroupDriver', '?')}"
+    text = f"v{version}, {info.get('CgroupDriver', '?')}"
     if version == "1":
-        seen += ": the kubelet gets failCgroupV1: false, and nodes need systemd < 257"
-    return Check("cgroups", version in {"1", "2"}, seen, "v2, or v1", "boot with cgroups v2")
+        text += ": the kubelet gets failCgroupV1: false, and nodes need systemd < 257"
+    return Check("cgroups", version in {"1", "2"}, text, "v2, or v1", "boot with cgroups v2")
 
 
 def _buildx() -> Check:
@@ -126,9 +126,9 @@ def _kind(settings: Settings) -> Check:
 def _kubectl(settings: Settings) -> Check:
     answer = probe.ask(settings.kubectl_bin, "version", "--client")
     version = version_of(answer.text) if answer.ok else None
-    seen = ".".join(map(str, version)) if version else answer.last_line
+    text = ".".join(map(str, version)) if version else answer.last_line
     fix = f"{REPAIR}; elsewhere install kubectl, or set its path with --kind-kubectl-bin"
-    return Check("kubectl", version is not None, seen, "any", fix)
+    return Check("kubectl", version is not None, text, "any", fix)
 
 
 def _go(source: bool) -> Check:
@@ -159,13 +159,13 @@ def _disk(settings: Settings, info: dict[str, Any], source: bool) -> list[Check]
     root = Path(info.get("DockerRootDir") or "/var/lib/docker")
     if root.is_dir():  # Docker Desktop has this folder in a virtual machine
         places["disk, Docker"] = root
-    found = []
+    results = []
     for name, place in places.items():
         free = shutil.disk_usage(place).free
-        seen = f"{free / GIB:.1f} GiB free at {place}"
+        text = f"{free / GIB:.1f} GiB free at {place}"
         fix = f"free {(needed - free) / GIB:.1f} GiB there (`docker system df`), or set HARNESS_CACHE_DIR"
-        found.append(Check(name, free >= needed, seen, f"≥ {needed // GIB} GiB free", fix))
-    return found
+        results.append(Check(name, free >= needed, text, f"≥ {needed // GIB} GiB free", fix))
+    return results
 
 
 def _memory(info: dict[str, Any]) -> Check:
@@ -187,14 +187,14 @@ def _inotify() -> list[Check]:
     Each node runs systemd, a kubelet and containerd. If the limits are too low, one of these programs fails
     with 'too many open files'.
     """
-    found = []
+    results = []
     for name, wanted in INOTIFY.items():
-        seen = probe.kernel_number(Path("/proc/sys/fs/inotify") / name)
-        if seen is not None:
+        value = probe.kernel_number(Path("/proc/sys/fs/inotify") / name)
+        if value is not None:
             fix = f"`sudo sysctl fs.inotify.{name}={wanted}`, or {REPAIR}"
-            ok = seen >= wanted
-            found.append(Check(f"inotify {name}", ok, str(seen), f"≥ {wanted}", fix, required=False))
-    return found
+            ok = value >= wanted
+            results.append(Check(f"inotify {name}", ok, str(value), f"≥ {wanted}", fix, required=False))
+    return results
 
 
 def _registry(name: str, problem: str) -> Check:

@@ -84,8 +84,8 @@ def docker_info() -> tuple[dict[str, Any], str]:
             return info, ""
         if isinstance(info, dict) and info.get("ServerErrors"):
             return {}, str(info["ServerErrors"][0])
-    said = [line for line in answer.text.splitlines() if line and not line.startswith("{")]
-    return {}, said[-1] if said else answer.last_line
+    errors = [line for line in answer.text.splitlines() if line and not line.startswith("{")]
+    return {}, errors[-1] if errors else answer.last_line
 
 
 def lacking_capabilities(status: str, last: int) -> list[int]:
@@ -117,7 +117,7 @@ def privileged_run() -> tuple[bool | None, str]:
     images = ask("docker", "image", "ls", "--quiet", "--no-trunc", "--filter", "dangling=false")
     if not images.ok:
         return None, images.last_line
-    seen = "no local image to try it with"
+    reason = "no local image to try it with"
     for image in list(dict.fromkeys(images.text.split()))[:IMAGES_TRIED]:
         # fmt: off
         answer = ask(
@@ -129,8 +129,8 @@ def privileged_run() -> tuple[bool | None, str]:
             return True, "a privileged container ran"
         if "no such file" not in answer.text and "not found" not in answer.text:
             return False, answer.last_line
-        seen = "no local image has /bin/true to try it with"
-    return None, seen
+        reason = "no local image has /bin/true to try it with"
+    return None, reason
 
 
 def reached(url: str, seconds: float = 4) -> str:

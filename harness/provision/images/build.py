@@ -33,7 +33,7 @@ class ImageRef:
     image_id: str
     changed: Mapping[str, bytes] = field(default_factory=dict)
     """Scripts to mount over the image, by their path in /workspace."""
-    made_of: Mapping[str, str] = field(default_factory=dict)
+    components: Mapping[str, str] = field(default_factory=dict)
     """Versions by name, for the evidence. Empty if the image was not built on this machine."""
     scripts: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of each script of the ranks, including `changed`.
@@ -104,7 +104,7 @@ def build_worker(bases: Stack | Bases, context: RunContext, exact: bool = False)
     """
     worker = versions.load(context.settings).worker
     arguments = {"BASE": bases.torch_base, "TORCH": worker.torch}
-    made_of = {"worker_base": bases.torch_base, "pluto": pinned(WORKER.lock.read_text(), "pluto-ml")}
+    components = {"worker_base": bases.torch_base, "pluto": pinned(WORKER.lock.read_text(), "pluto-ml")}
     making, files = WORKER.making(arguments, worker.python), scripts.read(SCRIPTS)
     tag = WORKER.tag(arguments, worker.python)
     built_id = image_id(tag)
@@ -114,10 +114,10 @@ def build_worker(bases: Stack | Bases, context: RunContext, exact: bool = False)
             context.progress(
                 f"{there.tag}: reused; changed scripts are mounted over it: {', '.join(there.changed)}"
             )
-            return ImageRef(there.tag, there.image_id, there.changed, made_of, scripts.digests(files))
+            return ImageRef(there.tag, there.image_id, there.changed, components, scripts.digests(files))
     if built_id is None:
         built_id = _build(WORKER, arguments, worker.python, context, scripts.labels(making, files)).image_id
-    return ImageRef(tag, built_id, made_of=made_of, scripts=scripts.digests(files))
+    return ImageRef(tag, built_id, components=components, scripts=scripts.digests(files))
 
 
 def build_tracker(bases: Stack | Bases, context: RunContext) -> ImageRef:
@@ -154,14 +154,14 @@ def _build(
             dockerfile = recipe.dockerfile.resolve()
             words += ["--build-context", f"packages={folder}"]
             shell.run([*BUILD, *words, "-f", dockerfile, "-t", tag, ROOT])
-    made = image_id(tag)
-    if made is None:
+    built_id = image_id(tag)
+    if built_id is None:
         raise HarnessError(
             f"{tag} was built, but is not in Docker",
             hint="another process may have removed it: try again",
             cause=CAUSE,
         )
-    return ImageRef(tag, made)
+    return ImageRef(tag, built_id)
 
 
 def _files(parts: Iterable[Path]) -> list[Path]:

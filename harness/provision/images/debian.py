@@ -38,11 +38,11 @@ def bases(suite: str, context: RunContext) -> Bases:
     image.build_failed).
     """
     root = f"harness/debian-{suite}:{key(suite, code_input(str(debian.__file__)))}"
-    made = {name: f"harness/{name}-{suite}:{_key(root, files)}" for name, files in _INPUTS.items()}
-    for name, tag in made.items():
+    tags = {name: f"harness/{name}-{suite}:{_key(root, files)}" for name, files in _INPUTS.items()}
+    for name, tag in tags.items():
         if image_id(tag) is None:
             _make(name, tag, suite, root, context)
-    return Bases(torch_base=made["torch"], python_base=made["python"])
+    return Bases(torch_base=tags["torch"], python_base=tags["python"])
 
 
 def _key(root: str, files: list[str]) -> str:

@@ -44,8 +44,8 @@ def status_id(tag: str) -> str | None:
     kubelet identifies it by its configuration.
     """
     done = processes.run(["docker", "image", "inspect", tag], timeout=30, check=False, cause=CAUSE)
-    found = json.loads(done.stdout)[0] if done.returncode == 0 else {"Descriptor": tag}
-    return None if found.get("Descriptor") else str(found["Id"])
+    image = json.loads(done.stdout)[0] if done.returncode == 0 else {"Descriptor": tag}
+    return None if image.get("Descriptor") else str(image["Id"])
 
 
 @contextmanager

@@ -31,17 +31,17 @@ def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], contex
     if not local or not nodes:
         return
     start = time.monotonic()
-    seen = _each_node(nodes, lambda node: _seen(node, local))
-    missing = {node: [i for i in local if not has(seen[node].listing, i)] for node in nodes}
+    states = _each_node(nodes, lambda node: _inspect(node, local))
+    missing = {node: [i for i in local if not has(states[node].listing, i)] for node in nodes}
     wanted = [image for image in local if any(image in lacks for lacks in missing.values())]
     if not wanted:
         context.progress(f"nodes: {len(local)} images are there")
         return
-    linked = [node for node in nodes if missing[node] and seen[node].mounted]
+    linked = [node for node in nodes if missing[node] and states[node].mounted]
     if linked:
         _unpack(wanted, linked[0], context)
-        left = _each_node(linked, lambda node: _link(node, missing[node], context))
-        missing = {**missing, **left}
+        unlinked = _each_node(linked, lambda node: _link(node, missing[node], context))
+        missing = {**missing, **unlinked}
     for image in wanted:
         lacking = [node for node in nodes if image in missing[node]]
         if lacking:
@@ -68,7 +68,7 @@ class _Node:
     mounted: bool
 
 
-def _seen(node: str, images: Sequence[LocalImage]) -> _Node:
+def _inspect(node: str, images: Sequence[LocalImage]) -> _Node:
     """Return which of the images the node's containerd has, and whether the volume is mounted."""
     # The listing is filtered, because ctr sums up the layers of every image that it lists.
     names = [name for image in images for name in (node_name(image.tag), image.image_id)]
@@ -92,14 +92,14 @@ def _unpack(images: Sequence[LocalImage], node: str, context: RunContext) -> Non
 
 def _link(node: str, images: Sequence[LocalImage], context: RunContext) -> list[LocalImage]:
     """Link images in a node. Return the images that could not be linked and must be imported."""
-    left = []
+    unlinked = []
     for image in images:
         command = ["docker", "exec", node, "sh", unpacked.script(image)]
         done = processes.run(command, timeout=SECONDS, check=False)
         if done.returncode:
             context.progress(f"{node}: {image.tag} is imported, it could not be linked: {_last(done.stdout)}")
-            left.append(image)
-    return left
+            unlinked.append(image)
+    return unlinked
 
 
 def _last(text: str) -> str:

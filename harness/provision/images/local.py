@@ -81,5 +81,5 @@ def pipe(image: LocalImage, command: Sequence[str]) -> None:
         written = processes.communicated(saving, save, None, timeout=SECONDS, cause=CAUSE)
     for done in (read, written):
         if done.returncode:
-            said = read.stdout + read.stderr + written.stderr
-            raise ToolError(done.args, done.returncode, said, cause=CAUSE)
+            output = read.stdout + read.stderr + written.stderr
+            raise ToolError(done.args, done.returncode, output, cause=CAUSE)

@@ -48,9 +48,9 @@ def unreached(registry: Registry) -> list[str]:
     checks += [(controller.manifest, {200}) for controller in (registry.jobset, registry.kueue)]
     # No client is created before this check: a client reads all certificates, which takes 0.1 s of CPU time.
     urls = [url for url, _ in checks]
-    found = within(ADDRESS_SECONDS, _nameless, urls)
+    errors = within(ADDRESS_SECONDS, _nameless, urls)
     late = f"no address within {ADDRESS_SECONDS:g} s"
-    if nameless := [*filter(None, (found.get(url, f"{url}: {late}") for url in urls))]:
+    if nameless := [*filter(None, (errors.get(url, f"{url}: {late}") for url in urls))]:
         return nameless
     with (
         ThreadPoolExecutor(len(checks)) as pool,

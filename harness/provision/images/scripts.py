@@ -65,20 +65,20 @@ def near(repository: str, making: str, scripts: Mapping[str, bytes]) -> Near | N
     form += ["--format", "{{.Repository}}:{{.Tag}}"]
     listed = processes.run(["docker", "images", *form], timeout=30, cause=CAUSE)
     for tag in listed.stdout.split():
-        changed, there = changed_since(_said(tag), scripts), image_id(tag)
+        changed, there = changed_since(_hashes_of(tag), scripts), image_id(tag)
         if changed is not None and there is not None:
             return Near(tag, there, changed)
     return None
 
 
-def changed_since(said: Mapping[str, str], scripts: Mapping[str, bytes]) -> dict[str, bytes] | None:
-    """Return the scripts to mount over an image, whose own scripts have the hashes `said`.
+def changed_since(hashes: Mapping[str, str], scripts: Mapping[str, bytes]) -> dict[str, bytes] | None:
+    """Return the scripts to mount over an image, whose own scripts have these `hashes`.
 
     None means that scripts were deleted after the image was built, or that the changes are too large.
     """
-    if not set(said) <= set(scripts):
+    if not set(hashes) <= set(scripts):
         return None
-    changed = {name: text for name, text in scripts.items() if said.get(name) != _hash(text)}
+    changed = {name: text for name, text in scripts.items() if hashes.get(name) != _hash(text)}
     return changed if fits(changed) else None
 
 
@@ -107,7 +107,7 @@ def users(settings: Settings) -> dict[str, bytes]:
     return read(settings.scripts)
 
 
-def said(tag: str, changed: Mapping[str, bytes]) -> str:
+def version_text(tag: str, changed: Mapping[str, bytes]) -> str:
     """Return the image's tag and its changed scripts as one line of text, for the evidence."""
     return " + ".join([tag, *(f"{name}@{_hash(text)[:12]}" for name, text in sorted(changed.items()))])
 
@@ -135,9 +135,9 @@ def volumes(mounts: Sequence[Object]) -> list[Object]:
     return [{"name": mount["name"], "configMap": {"name": CONFIG_MAP}} for mount in mounts]
 
 
-def _said(tag: str) -> dict[str, str]:
-    asked = ["docker", "image", "inspect", "--format", f'{{{{index .Config.Labels "{SCRIPTS}"}}}}', tag]
-    done = processes.run(asked, timeout=30, check=False, cause=CAUSE)
+def _hashes_of(tag: str) -> dict[str, str]:
+    command = ["docker", "image", "inspect", "--format", f'{{{{index .Config.Labels "{SCRIPTS}"}}}}', tag]
+    done = processes.run(command, timeout=30, check=False, cause=CAUSE)
     try:
         return dict(json.loads(done.stdout))
     except ValueError:

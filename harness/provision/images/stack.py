@@ -108,7 +108,7 @@ def _built(locked: Versions, context: RunContext, then: Own) -> Stack:
 
     with beside(debian) as aside:
         source = build(context, lambda node_image: unpacked.attempt(aside.result()[1], node_image, context))
-    made, _ = aside.result()
+    base_images, _ = aside.result()
     return Stack(
         way="source",
         node_image=source.node_image,
@@ -116,8 +116,8 @@ def _built(locked: Versions, context: RunContext, then: Own) -> Stack:
         jobset_manifest=source.jobset_manifest,
         kueue_manifest=source.kueue_manifest,
         node_images=(source.jobset_image, source.kueue_image),
-        torch_base=made.torch_base,
-        python_base=made.python_base,
+        torch_base=base_images.torch_base,
+        python_base=base_images.python_base,
         versions={
             "jobset": _tag(source.jobset_image),
             "kueue": _tag(source.kueue_image),
@@ -187,10 +187,10 @@ def verified(content: bytes, controller: Controller) -> bytes:
 
     Raises HarnessError (cause controllers.manifest) if its hash is not the pinned hash.
     """
-    seen = hashlib.sha256(content).hexdigest()
-    if seen != controller.sha256:
+    digest = hashlib.sha256(content).hexdigest()
+    if digest != controller.sha256:
         raise HarnessError(
-            f"{controller.manifest}: sha256 {controller.sha256} was expected, {seen} was seen "
+            f"{controller.manifest}: sha256 {controller.sha256} was expected, {digest} was seen "
             f"({len(content)} bytes)",
             hint="a proxy may have answered instead; if the release really changed, read it, then set its "
             "sha256 in versions.toml",

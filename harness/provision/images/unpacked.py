@@ -73,7 +73,7 @@ def folder(context: RunContext) -> Path:
     return Path(_docker("volume", "inspect", "--format", "{{.Mountpoint}}", name).strip())
 
 
-def made(context: RunContext) -> str:
+def created_at(context: RunContext) -> str:
     """Return the creation time of the volume. A new volume can have the same layer in another folder."""
     folder(context)
     return _docker("volume", "inspect", "--format", "{{.CreatedAt}}", volume(context)).strip()

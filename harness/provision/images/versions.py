@@ -50,12 +50,12 @@ class Registry(_Table):
         None means the default version. If there is no image, raises UsageError, which lists the available
         versions.
         """
-        known = {self.kubernetes: self.node, **self.nodes}
-        for version, image in known.items():
+        images = {self.kubernetes: self.node, **self.nodes}
+        for version, image in images.items():
             if is_of(version, wanted):
                 return version, image
         raise UsageError(
-            f"no node image of Kubernetes {wanted} is known, only of {', '.join(known)}",
+            f"no node image of Kubernetes {wanted} is known, only of {', '.join(images)}",
             hint="add it to [registry.nodes] of versions.toml, or set HARNESS_NODE_IMAGE",
         )
 

@@ -25,7 +25,7 @@ class KindCluster(KindNodes):
     """A kind cluster, by name. A lock lets only one process at a time create, install or delete it."""
 
     owns_namespaces = True
-    keeps_namespaces = True
+    retains_namespaces = True
     """Namespaces are deleted with the cluster. On a kept cluster, the newest few stay for inspection."""
 
     ephemeral_storage = "10Gi"

@@ -33,11 +33,11 @@ def daemon() -> None:
     try:
         processes.run(["docker", "version", "--format", "{{.Server.Version}}"], timeout=20)
     except ToolError as error:
-        said = (error.output.strip().splitlines() or ["no output"])[-1]
+        last_line = (error.output.strip().splitlines() or ["no output"])[-1]
         where = f" (DOCKER_HOST is {host})" if (host := os.environ.get("DOCKER_HOST")) else ""
-        named = [cause for text, cause in _CAUSES if text in said]
+        named = [cause for text, cause in _CAUSES if text in last_line]
         raise HarnessError(
-            f"the Docker daemon does not answer{where}: {said}",
+            f"the Docker daemon does not answer{where}: {last_line}",
             hint="`harness doctor` shows what is wrong with Docker",
             cause=named[0] if named else "docker.daemon_down",
         ) from None

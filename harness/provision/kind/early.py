@@ -147,14 +147,14 @@ class _Filling:
         except (_Stopped, HarnessError, ApiException, HTTPError, OSError, NOT_SERVED):
             return
 
-    def _until(self, done: Callable[[], bool]) -> None:
-        """Wait until `done` returns true.
+    def _until(self, condition: Callable[[], bool]) -> None:
+        """Wait until `condition` returns true.
 
         Raises _Stopped if kind ends first; `install` then does the missing steps.
         """
-        while not done():
+        while not condition():
             if self._created.wait(LOOK_SECONDS):
-                if not self._stop.is_set() and done():
+                if not self._stop.is_set() and condition():
                     return
                 raise _Stopped
 

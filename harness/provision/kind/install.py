@@ -82,7 +82,7 @@ class Images:
             "konduktor": konduktor_version(),
             "kubernetes": self.stack.kubernetes,
             "images": self.stack.way,
-            "worker": scripts.said(self.worker.tag, self.worker.changed),
+            "worker": scripts.version_text(self.worker.tag, self.worker.changed),
         }
 
 
@@ -117,10 +117,10 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
         progress(f"cluster {kind.name}: reused")
         return None
     own = (images.worker.local, images.tracker.local)
-    made = usable(kind, images, context)
-    if made is not None:
+    usable_template = usable(kind, images, context)
+    if usable_template is not None:
         progress(f"cluster {kind.name}: copying 1 control plane and {kind.settings.workers} workers")
-        copy = copied.attempt(kind, made, stack, own, context)
+        copy = copied.attempt(kind, usable_template, stack, own, context)
         if copy is not None:
             return copy
     progress(f"cluster {kind.name}: creating 1 control plane and {kind.settings.workers} workers")
@@ -137,17 +137,17 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
             context.progress(f"cluster {kind.name}: kind creates it, no template is used ({why})")
         return None
     name = template.tag(kind.settings, images.stack, images.own, context)
-    if template.gave_up(name, context):
+    if template.attempts_exhausted(name, context):
         where = context.settings.cache_dir / template.FAILURES
         context.progress(
             f"cluster {kind.name}: kind creates it, copies failed {template.GIVE_UP} times ({where})"
         )
         return None
-    found = template.find(name)
-    if found is not None and not found.fresh:
-        context.progress(f"cluster {kind.name}: its template is of {found.made}, too old to be used")
+    own_template = template.find(name)
+    if own_template is not None and not own_template.fresh:
+        context.progress(f"cluster {kind.name}: its template is of {own_template.made}, too old to be used")
         return None
-    return found
+    return own_template
 
 
 def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
@@ -155,8 +155,8 @@ def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
     if copied.refused(kind, images.stack) is not None:
         return False
     name = template.tag(kind.settings, images.stack, images.own, context)
-    found = template.find(name)
-    return (found is None or not found.fresh) and not template.gave_up(name, context)
+    own_template = template.find(name)
+    return (own_template is None or not own_template.fresh) and not template.attempts_exhausted(name, context)
 
 
 def _freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
@@ -165,7 +165,7 @@ def _freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
         return
     try:
         name = template.tag(kind.settings, images.stack, images.own, context)
-        if not template.gave_up(name, context):
+        if not template.attempts_exhausted(name, context):
             with context.writer.attempt("template for the next cluster"):
                 template.make(name, kind, images.stack, images.own, context)
     except (HarnessError, OSError, ValueError, KeyError) as error:

@@ -53,7 +53,7 @@ class KindNodes:
         """The folder that all nodes share. They mount it at configuration.VOLUMES_MOUNT."""
         self.lock = settings.state_dir / "clusters" / f"{self.name}.lock"
         """Lock of the process that creates, installs or deletes the cluster."""
-        self._made = ""
+        self._created_at = ""
         """Creation time of the cluster that is in use."""
         self.users = settings.state_dir / "clusters" / f"{self.name}.users"
         """Shared lock of all processes that use the cluster."""
@@ -97,7 +97,7 @@ class KindNodes:
     def used_from_now_on(self) -> None:
         """Remember the cluster's creation time, so that `deleted` can detect a new one with the same name."""
         state = self.state()
-        self._made = state.created_at if state else ""
+        self._created_at = state.created_at if state else ""
 
     def deleted(self) -> str | None:
         """Return a message if the cluster in use was deleted or replaced by a new one, or else None."""
@@ -106,10 +106,10 @@ class KindNodes:
         except HarnessError:
             return None  # Docker does not respond
         if not any("control-plane" in node for node in nodes):
-            left = f" (left: {', '.join(nodes)})" if nodes else ""
-            return f"Docker has no container of the control plane of cluster {self.name}{left}"
+            remaining = f" (left: {', '.join(nodes)})" if nodes else ""
+            return f"Docker has no container of the control plane of cluster {self.name}{remaining}"
         state = self.state()
-        if state is not None and self._made not in ("", state.created_at):
+        if state is not None and self._created_at not in ("", state.created_at):
             return f"cluster {self.name} was made anew at {state.created_at}"
         return None
 
@@ -256,12 +256,12 @@ class KindNodes:
         """
         from harness.provision.kind.configuration import VOLUMES_MOUNT
 
-        left = sorted(self.volumes.glob("*")) if not name else [self.volumes / name]
-        if any(folder.exists() for folder in left):
-            paths = [f"{VOLUMES_MOUNT}/{folder.name}" for folder in left]
+        folders = sorted(self.volumes.glob("*")) if not name else [self.volumes / name]
+        if any(folder.exists() for folder in folders):
+            paths = [f"{VOLUMES_MOUNT}/{folder.name}" for folder in folders]
             for node in self.nodes()[:1]:
                 processes.run(["docker", "exec", node, "rm", "-rf", *paths], timeout=60, check=False)
-        for folder in left:
+        for folder in folders:
             shutil.rmtree(folder, ignore_errors=True)
 
     # -- users -----------------------------------------------------------------------------------------
@@ -310,7 +310,7 @@ def _why(error: ToolError) -> str:
     """Return a sentence with kind's exit code and its error or last step."""
     lines = [line.strip() for line in error.output.splitlines() if line.strip()]
     last = lines[-1] if lines else "no output"
-    told = next((line for line in lines if line.startswith("ERROR")), last)
+    reason = next((line for line in lines if line.startswith("ERROR")), last)
     code = error.returncode
     how = f"exit code {code}" if code >= -1 else f"killed by signal {-code}"
-    return f"kind could not create the cluster ({how}): {told}"
+    return f"kind could not create the cluster ({how}): {reason}"

@@ -58,10 +58,10 @@ def pause(kind: KindNodes) -> bool:
 def restarted(kind: KindNodes) -> datetime | None:
     """Return the time of the first node's restart, or None if not all nodes were restarted recently."""
     command = ["docker", "inspect", "--format", "{{.Created}} {{.State.StartedAt}}", *kind.nodes()]
-    said = processes.run(command, timeout=30, cause="docker.daemon_down").stdout.splitlines()
-    times = [[datetime.fromisoformat(f"{each[:19]}+00:00") for each in line.split()] for line in said]
+    lines = processes.run(command, timeout=30, cause="docker.daemon_down").stdout.splitlines()
+    times = [[datetime.fromisoformat(f"{each[:19]}+00:00") for each in line.split()] for line in lines]
     recent = CLOCK.utc() - timedelta(seconds=STARTING_SECONDS)
-    if not times or any(begun < max(recent, made + FIRST_START) for made, begun in times):
+    if not times or any(begun < max(recent, created + FIRST_START) for created, begun in times):
         return None
     return min(begun for _, begun in times)
 
@@ -73,8 +73,8 @@ def resume(kind: KindNodes) -> None:
     for node in nodes:  # Start in the order of creation, so that each node gets its former address again.
         processes.run(["docker", "start", node], timeout=60, cause=CAUSE)
 
-    def done(seen: dict[str, Object]) -> str | None:
-        late = [name for name, node in seen.items() if not _said_ready_since(node, started)]
+    def done(nodes: dict[str, Object]) -> str | None:
+        late = [name for name, node in nodes.items() if not _ready_since(node, started)]
         return f"not Ready again: {', '.join(late)}" if late else None
 
     kind.kube().wait(
@@ -96,7 +96,7 @@ def _stop(node: str) -> None:
     )
 
 
-def _said_ready_since(node: Object, started: datetime) -> bool:
+def _ready_since(node: Object, started: datetime) -> bool:
     """Return whether a node has reported Ready since it was started.
 
     Reports from before the stop do not count. Times in the API are whole seconds.
@@ -104,5 +104,5 @@ def _said_ready_since(node: Object, started: datetime) -> bool:
     from harness.core.kubernetes import condition
 
     ready = condition(node, "Ready")
-    said = datetime.fromisoformat(ready.get("lastHeartbeatTime", "1970-01-01T00:00:00Z"))
-    return ready.get("status") == "True" and said >= started.replace(microsecond=0)
+    heartbeat = datetime.fromisoformat(ready.get("lastHeartbeatTime", "1970-01-01T00:00:00Z"))
+    return ready.get("status") == "True" and heartbeat >= started.replace(microsecond=0)

@@ -30,8 +30,8 @@ def read(folder: Path) -> State | None:
     """Return the state in a cluster's folder, or None if there is no readable state file."""
     try:
         document = json.loads((folder / "state.json").read_text())
-        known = [field.name for field in fields(State) if field.name in document]
-        return State(**{name: document[name] for name in known})
+        names = [field.name for field in fields(State) if field.name in document]
+        return State(**{name: document[name] for name in names})
     except (FileNotFoundError, ValueError, TypeError):
         return None
 

@@ -45,8 +45,10 @@ def pods(kube: Kube, namespace: str | None = None) -> list[PodDisk]:
         return []
     with ThreadPoolExecutor(len(nodes)) as pool:
         written = dict(zip(nodes, pool.map(_written, nodes), strict=True))
-    found = [_of(pod, written[pod["spec"]["nodeName"]]) for pod in placed if written[pod["spec"]["nodeName"]]]
-    return sorted(found, key=lambda pod: -pod.bytes)
+    result = [
+        _of(pod, written[pod["spec"]["nodeName"]]) for pod in placed if written[pod["spec"]["nodeName"]]
+    ]
+    return sorted(result, key=lambda pod: -pod.bytes)
 
 
 def remove_large(kube: Kube, namespace: str, progress: Progress) -> None:
@@ -54,8 +56,8 @@ def remove_large(kube: Kube, namespace: str, progress: Progress) -> None:
     for pod in pods(kube, namespace):
         if pod.ended and pod.bytes > KEEP_BYTES:
             kube.delete("v1", "Pod", pod.name, namespace)
-            kept = f"{pod.bytes / 2**30:.1f} GiB on node {pod.node}"
-            progress(f"removed pod {pod.name}, which had ended and kept {kept}: the bundle has its evidence")
+            size = f"{pod.bytes / 2**30:.1f} GiB on node {pod.node}"
+            progress(f"removed pod {pod.name}, which had ended and kept {size}: the bundle has its evidence")
 
 
 def _written(node: str) -> dict[str, int]:
@@ -77,14 +79,14 @@ def sizes(lines: Iterable[str]) -> dict[str, int]:
     Lines are "<container id> <bytes> <inodes>" from containerd and "<bytes> <path>" from `du`. The path is
     "<uid>/volumes/…" for emptyDirs and "<namespace>_<name>_<uid>" for logs.
     """
-    found: dict[str, int] = {}
+    result: dict[str, int] = {}
     for words in map(str.split, lines):
         if len(words) == 3 and words[1].isdecimal():
-            found[words[0]] = int(words[1])
+            result[words[0]] = int(words[1])
         elif len(words) == 2 and words[0].isdecimal():
             uid = words[1].partition("/")[0].rpartition("_")[2]
-            found[uid] = found.get(uid, 0) + int(words[0])
-    return found
+            result[uid] = result.get(uid, 0) + int(words[0])
+    return result
 
 
 def _of(pod: Object, written: dict[str, int]) -> PodDisk:

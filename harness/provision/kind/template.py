@@ -129,7 +129,7 @@ def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: Ru
         *(hashlib.sha256(path.read_bytes()).hexdigest() for path in stack.controllers),
         processes.run([settings.kind_bin, "version"], timeout=30).stdout,
         unpacked.volume(context),
-        unpacked.made(context),
+        unpacked.created_at(context),
         settings.tracker,
         _program(),
     ]
@@ -146,7 +146,7 @@ def find(image: str) -> Template | None:
         return None
 
 
-def gave_up(image: str, context: RunContext) -> bool:
+def attempts_exhausted(image: str, context: RunContext) -> bool:
     """Return whether the last GIVE_UP attempts to start a cluster from this template failed."""
     return _failures(context).get(image, 0) >= GIVE_UP
 
@@ -166,10 +166,10 @@ def ended(image: str, context: RunContext, *, well: bool) -> None:
 
 def _failures(context: RunContext) -> dict[str, int]:
     try:
-        found: dict[str, int] = json.loads((context.settings.cache_dir / FAILURES).read_text())
+        counts: dict[str, int] = json.loads((context.settings.cache_dir / FAILURES).read_text())
     except (OSError, ValueError):
         return {}
-    return found
+    return counts
 
 
 def make(
@@ -182,7 +182,7 @@ def make(
             return there
         _docker("image", "rm", image, check=False)  # remove a template that is too old
         nodes = kind.nodes()
-        kept = keys(_etcd(nodes[0]), names(controllers.late(stack.controllers)))
+        entries = keys(_etcd(nodes[0]), names(controllers.late(stack.controllers)))
         roles = dict(zip(("control-plane", "worker"), nodes, strict=False))
         configurations = {role: _file(node, "/kind/kubeadm.conf") for role, node in roles.items()}
         dns = eager(kind.kube().get("apps/v1", "Deployment", "coredns", "kube-system"))
@@ -192,19 +192,19 @@ def make(
             for name in ("config.yaml", "instance-config.yaml")
         }
         links = [unpacked.script(each) for each in (*(LocalImage.of(i) for i in stack.node_images), *own)]
-        _commit(template, stack.node_image, unpacked.volume(context), kept, files, links)
+        _commit(template, stack.node_image, unpacked.volume(context), entries, files, links)
         _tidy(image)
         return template
 
 
-def keys(found: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[str, str]]:
+def keys(entries: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[str, str]]:
     """Return the etcd keys for a template, each with `key` and `value` in base64, as in etcd's response.
 
     `late` has the names of objects that are applied once their controllers serve. Raises HarnessError for an
     unknown kind, because a copy without its objects might differ from the cluster.
     """
-    kept = []
-    for each in found:
+    copied = []
+    for each in entries:
         path = base64.b64decode(each["key"]).decode()
         below = path.removeprefix(_REGISTRY)
         name = below.rpartition("/")[2]
@@ -213,10 +213,10 @@ def keys(found: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[str,
         if below in _NAMING or name == _AUTHORITY or name in late:
             continue
         if below.startswith(_KEPT):
-            kept.append({"key": each["key"], "value": each["value"]})
+            copied.append({"key": each["key"], "value": each["value"]})
         elif not below.startswith(_MADE):
             raise HarnessError(f"etcd has {path}, which no template is known to need or not to need")
-    return kept
+    return copied
 
 
 def eager(dns: Object | None) -> Object:
@@ -239,14 +239,14 @@ def names(documents: Iterator[dict[str, Any]]) -> list[str]:
     return [str(document["metadata"]["name"]) for document in documents]
 
 
-def puts(kept: Sequence[dict[str, str]], limit: int = 1_000_000) -> Iterator[str]:
+def puts(entries: Sequence[dict[str, str]], limit: int = 1_000_000) -> Iterator[str]:
     """Yield request bodies for etcd's /v3/kv/txn that put all keys.
 
     Each has at most 100 keys and, unless one key is larger, at most `limit` bytes in base64.
     """
     batch: list[dict[str, Any]] = []
     size = 0
-    for each in kept:
+    for each in entries:
         length = len(each["key"]) + len(each["value"])
         if batch and (size + length > limit or len(batch) == 100):
             yield json.dumps({"success": batch})
@@ -270,13 +270,13 @@ def _etcd(node: str) -> list[dict[str, str]]:
     """Return all keys and values of a cluster's etcd."""
     pki = "/etc/kubernetes/pki"
     mine = f"--cert {pki}/apiserver-etcd-client.crt --key {pki}/apiserver-etcd-client.key"
-    asked = json.dumps({"key": _encoded(_REGISTRY), "range_end": _encoded("/registry0")})
+    request = json.dumps({"key": _encoded(_REGISTRY), "range_end": _encoded("/registry0")})
     script = (
-        f"curl -sS --fail --cacert {pki}/etcd/ca.crt {mine} https://127.0.0.1:2379/v3/kv/range -d '{asked}'"
+        f"curl -sS --fail --cacert {pki}/etcd/ca.crt {mine} https://127.0.0.1:2379/v3/kv/range -d '{request}'"
     )
     answer = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=SECONDS).stdout
-    found: list[dict[str, str]] = json.loads(answer)["kvs"]
-    return found
+    entries: list[dict[str, str]] = json.loads(answer)["kvs"]
+    return entries
 
 
 def _encoded(text: str) -> str:
@@ -291,7 +291,7 @@ def _commit(
     template: Template,
     node_image: str,
     volume: str,
-    kept: Sequence[dict[str, str]],
+    entries: Sequence[dict[str, str]],
     files: dict[str, str],
     links: Sequence[str],
 ) -> None:
@@ -303,7 +303,7 @@ def _commit(
     _docker("run", "--detach", "--rm", "--privileged", "--name", name, *mounts, *life)
     try:
         _inside(name, (FILES / "containerd.sh").read_text(), *links)
-        _inside(name, _FILLED + "".join(_put(body) for body in puts(kept)) + _ENDED)
+        _inside(name, _FILLED + "".join(_put(body) for body in puts(entries)) + _ENDED)
         for path, text in files.items():
             _inside(name, f"cat >/kind/template/{path} <<'END'\n{text}END\n")
         configuration = json.loads(_docker("image", "inspect", "--format", "{{json .Config}}", node_image))

@@ -37,9 +37,9 @@ def mirror(etc: Path = Path("/etc/apt")) -> str:
     files += sorted(folder.glob("*.list")) + sorted(folder.glob("*.sources"))
     for path in files:
         if path.is_file():
-            found = mirrors(path.read_text())
-            if found:
-                return found[0]
+            urls = mirrors(path.read_text())
+            if urls:
+                return urls[0]
     raise HarnessError(
         f"no source of Debian packages in {etc}: none of {', '.join(sorted(SUITES))} with component main",
         hint="building the node image needs a Debian mirror; with internet use HARNESS_IMAGES=registry",

@@ -137,10 +137,10 @@ class Go:
 
     def check(self) -> None:
         """Raise HarnessError if the Go on PATH is too old."""
-        seen = self.shell.run(["go", "env", "GOVERSION"], env=self._environment).strip()
-        if _numbers(seen) < _numbers(self.oldest):
+        version = self.shell.run(["go", "env", "GOVERSION"], env=self._environment).strip()
+        if _numbers(version) < _numbers(self.oldest):
             raise HarnessError(
-                f"Go {self.oldest} or newer was expected, {seen} was seen",
+                f"Go {self.oldest} or newer was expected, {version} was seen",
                 hint="`harness doctor` says how to get it",
                 cause=CAUSE,
             )

@@ -207,6 +207,6 @@ def _name(shell: Shell) -> str:
 
 def remove_leftovers(shell: Shell) -> None:
     """Remove containers of a killed build. The caller must hold the build's lock."""
-    left = shell.run(["docker", "ps", "--all", "--quiet", "--filter", f"name=^/{_name(shell)}$"]).split()
-    if left:
-        shell.run(["docker", "rm", "--force", "--volumes", *left])
+    leftovers = shell.run(["docker", "ps", "--all", "--quiet", "--filter", f"name=^/{_name(shell)}$"]).split()
+    if leftovers:
+        shell.run(["docker", "rm", "--force", "--volumes", *leftovers])

@@ -42,9 +42,9 @@ def kwok(context: RunContext) -> Kwok:
     stages = store.path("kwok-stages", version, key("kwok-stages", *STAGES))
     with building("kwok", store, context) as shell:
         if not stages.is_dir():
-            with store.work() as work, store.making(stages) as made:
+            with store.work() as work, store.making(stages) as folder:
                 oldest = versions.load(context.settings).go
                 source = Go(shell, oldest, work).download(PATH, version, work)
                 texts = [(source / "kustomize/stage" / name).read_text() for name in STAGES]
-                (made / "stages.yaml").write_text("\n---\n".join(texts))
+                (folder / "stages.yaml").write_text("\n---\n".join(texts))
     return Kwok(controller, stages / "stages.yaml")

@@ -23,7 +23,7 @@ from harness.provision.source.plan import CONTROLLERS, Plan
 from harness.provision.source.shell import CAUSE, Shell
 from harness.provision.source.store import Store
 
-TOLD_SECONDS = 20.0
+REPORT_SECONDS = 20.0
 """Seconds between two progress messages while Go compiles."""
 
 
@@ -39,10 +39,10 @@ class SourceStack:
     kueue_manifest: Path
 
 
-def build(context: RunContext, node_made: Callable[[str], object]) -> SourceStack:
+def build(context: RunContext, on_node_image: Callable[[str], object]) -> SourceStack:
     """Build all images of a cluster from Go modules and Debian packages, without a registry.
 
-    Existing artefacts are not built again. `node_made` is called with a newly built node image, while the
+    Existing artefacts are not built again. `on_node_image` is called with a newly built node image, while the
     controllers are compiled. One process builds at a time, and others wait. Requires root privileges (for
     mmdebstrap), Docker and Go.
 
@@ -63,7 +63,7 @@ def build(context: RunContext, node_made: Callable[[str], object]) -> SourceStac
         plan.store.clear_unfinished()
         missing = _missing(plan, shell)
         if missing:
-            _Making(plan, shell, context.progress, missing, node_made).everything()
+            _Making(plan, shell, context.progress, missing, on_node_image).everything()
     return stack
 
 
@@ -92,19 +92,19 @@ class _Compiling:
 
     packages: int
     progress: Progress
-    done: int = 0
+    compiled: int = 0
     begun: float = field(default_factory=time.monotonic)
-    told: float = field(default_factory=time.monotonic)
+    reported: float = field(default_factory=time.monotonic)
 
     def __call__(self) -> None:
-        self.done += 1
+        self.compiled += 1
         now = time.monotonic()
-        if now - self.told < TOLD_SECONDS:
+        if now - self.reported < REPORT_SECONDS:
             return
-        self.told = now
-        left = max(0, self.packages - self.done) * (now - self.begun) / self.done / 60
-        about = f"about {left:.0f} min left" if left >= 1 else "less than a minute left"
-        self.progress(f"Go: {self.done} of {self.packages} packages compiled, {about}")
+        self.reported = now
+        minutes = max(0, self.packages - self.compiled) * (now - self.begun) / self.compiled / 60
+        about = f"about {minutes:.0f} min left" if minutes >= 1 else "less than a minute left"
+        self.progress(f"Go: {self.compiled} of {self.packages} packages compiled, {about}")
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class _Making:
     shell: Shell
     progress: Progress
     missing: set[str]
-    node_made: Callable[[str], object]
+    on_node_image: Callable[[str], object]
 
     def everything(self) -> None:
         """Run the steps whose results are missing, unless no remaining step needs the result."""
@@ -165,7 +165,7 @@ class _Making:
                 root=plan.root_image,
             )
             images.build_node(self.shell, parts, plan.node_image, work)
-        self.node_made(plan.node_image)
+        self.on_node_image(plan.node_image)
 
     def _controllers(self, programs: _Programs) -> None:
         shell = replace(self.shell, cause="controllers.image_failed")
@@ -181,11 +181,11 @@ class _Making:
 
     def _manifest(self, go: Go, name: str, image: str, manifest: Path) -> None:
         module, kubectl = self.plan.modules[name], self.plan.programs("kubernetes") / "kubectl"
-        with self._step(f"manifest of {name}") as work, self.plan.store.making(manifest.parent) as made:
+        with self._step(f"manifest of {name}") as work, self.plan.store.making(manifest.parent) as target:
             folder = go.download(module.path, module.version, work)
             text = go.shell.run([kubectl, "kustomize", folder / "config/default"])
             adapted = manifests.adapt(manifests.parse(text), {f"{name}-controller-manager": image})
-            (made / manifest.name).write_text(manifests.render(adapted))
+            (target / manifest.name).write_text(manifests.render(adapted))
 
 
 @dataclass
@@ -206,8 +206,8 @@ class _Programs:
             count = len(module.programs)
             programs = f"{count} binaries" if count > 1 else "1 binary"
             what = f"{module.name} {module.version}".rstrip() + f": {programs}"
-            with self.making._step(what), plan.store.making(plan.programs(module.name)) as made:
-                replace(self.go, shell=shell or self.go.shell).build(module, self.module, made, compiled)
+            with self.making._step(what), plan.store.making(plan.programs(module.name)) as folder:
+                replace(self.go, shell=shell or self.go.shell).build(module, self.module, folder, compiled)
 
     def _prepared(self) -> _Compiling:
         """Download all modules on the first call. Return the progress reporter for the missing programs."""
@@ -215,6 +215,6 @@ class _Programs:
             plan = self.making.plan
             with self.making._step("Go modules: downloading"):
                 self.go.require(plan.modules.values(), self.module)
-                left = [each for each in plan.modules.values() if not plan.programs(each.name).is_dir()]
-                self.compiling = _Compiling(self.go.packages(left, self.module), self.making.progress)
+                remaining = [each for each in plan.modules.values() if not plan.programs(each.name).is_dir()]
+                self.compiling = _Compiling(self.go.packages(remaining, self.module), self.making.progress)
         return self.compiling

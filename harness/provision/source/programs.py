@@ -41,17 +41,17 @@ def programs(module: Module, context: RunContext) -> Path:
     """
     oldest = versions.load(context.settings).go
     store = Store.of(context.settings)
-    made_by = code_input(golang.__file__)
-    built = store.path(module.name, module.version, key(module.name, repr(module), oldest, made_by))
+    code_digest = code_input(golang.__file__)
+    built = store.path(module.name, module.version, key(module.name, repr(module), oldest, code_digest))
     with building(module.name, store, context) as shell:
         if not built.is_dir():
             context.progress(f"{module.name} {module.version}: building …")
-            with store.work() as work, store.making(built) as made:
+            with store.work() as work, store.making(built) as folder:
                 go = Go(shell, oldest, work / "go-build")
                 go.check()
                 (work / "module").mkdir()
                 go.require([module], work / "module")
-                go.build(module, work / "module", made)
+                go.build(module, work / "module", folder)
     return built
 
 

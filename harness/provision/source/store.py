@@ -108,10 +108,10 @@ class Store:
     def making(self, target: Path) -> Iterator[Path]:
         """Yield a folder that becomes `target` if the block succeeds, and is removed otherwise."""
         with self.work() as folder:
-            made = folder / target.name
-            made.mkdir()
-            yield made
-            made.rename(target)
+            result = folder / target.name
+            result.mkdir()
+            yield result
+            result.rename(target)
 
     def discard(self, folder: Path) -> None:
         """Take a folder out of use immediately, by moving it. The caller must hold the lock.
@@ -122,9 +122,9 @@ class Store:
         if folder.exists():
             unfinished = self.root / "unfinished"
             unfinished.mkdir(parents=True, exist_ok=True)
-            left = Path(tempfile.mkdtemp(dir=unfinished))
-            folder.rename(left / folder.name)
-            atexit.register(shutil.rmtree, left, ignore_errors=True)
+            trash = Path(tempfile.mkdtemp(dir=unfinished))
+            folder.rename(trash / folder.name)
+            atexit.register(shutil.rmtree, trash, ignore_errors=True)
 
     def clear_unfinished(self) -> None:
         """Remove the leftovers of a killed build. The caller must hold the lock."""

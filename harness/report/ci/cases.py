@@ -130,25 +130,25 @@ def _test(check: Check, name: str, start: int, stop: int) -> ctrf.Test:
     )
 
 
-def _accepted(check: Check, own: str, took: float, name: str, stop: int) -> ctrf.Test:
+def _accepted(check: Check, own: str, seconds: float, name: str, stop: int) -> ctrf.Test:
     """Return an acceptance test. Its start is not recorded, only its duration."""
     test = _test(check, name, stop, stop)
     return test.model_copy(
         update={
-            "duration": round(took * 1000),
+            "duration": round(seconds * 1000),
             "raw_status": own,
             "tags": ["WARN"] if own == "WARN" else None,
         }
     )
 
 
-def _case(check: Check, took: float = 0.0) -> junit.Case:
+def _case(check: Check, seconds: float = 0.0) -> junit.Case:
     """Return a check as a test. Its duration is 0 by default, because checks run after the launch."""
     if check.result == "PASS":
-        return junit.Case(check.name, took, text=check.explanation)
+        return junit.Case(check.name, seconds, text=check.explanation)
     return junit.Case(
         name=check.name,
-        seconds=took,
+        seconds=seconds,
         problem="failure" if check.result == "FAIL" else "error",
         kind=check.cause or check.result,
         message=_message(check),

@@ -69,10 +69,10 @@ def properties(launch: Launched) -> Iterator[tuple[str, str]]:
         yield f"{PREFIX}{name}", text
 
 
-def from_properties(found: Iterable[tuple[str, object]]) -> list[Launched]:
+def from_properties(properties: Iterable[tuple[str, object]]) -> list[Launched]:
     """Return the launches in the properties of a test, in order. Other properties are ignored."""
     launches: list[dict[str, object]] = []
-    for name, value in found:
+    for name, value in properties:
         field = name.removeprefix(PREFIX)
         if not name.startswith(PREFIX) or field not in Launched.model_fields:
             continue

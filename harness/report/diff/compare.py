@@ -44,7 +44,7 @@ class Timing(Record):
     marked: bool
 
 
-class Told(Record):
+class PointCounts(Record):
     """Rows of one rank and metric in one bundle: the number logged, and the number in the run (`kept`).
 
     `missing` describes the steps that the run lacks, and `only` the steps that were logged only in this
@@ -60,8 +60,8 @@ class Told(Record):
 class PointsChange(Record):
     rank: int
     metric: str
-    a: Told | None
-    b: Told | None
+    a: PointCounts | None
+    b: PointCounts | None
 
 
 class ValueChange(Record):
@@ -181,18 +181,20 @@ def _timings(a: Mapping[str, float], b: Mapping[str, float]) -> list[Timing]:
 def _points(a: Facts, b: Facts) -> Iterator[PointsChange]:
     for rank, metric in sorted({*a.series, *b.series}):
         one, other = a.series.get((rank, metric)), b.series.get((rank, metric))
-        change = PointsChange(rank=rank, metric=metric, a=_told(one, other), b=_told(other, one))
+        change = PointsChange(
+            rank=rank, metric=metric, a=_point_counts(one, other), b=_point_counts(other, one)
+        )
         if change.a != change.b:
             yield change
 
 
-def _told(own: Series | None, other: Series | None) -> Told | None:
+def _point_counts(own: Series | None, other: Series | None) -> PointCounts | None:
     if own is None:
         return None
     lost = [steps(own.missing)] if own.missing else []
     lost += [f"{own.missing_in_blocks} of those known by digest"] if own.missing_in_blocks else []
     only = [] if other is None or _same_steps(own, other) else sorted(set(own.values) - set(other.values))
-    return Told(logged=own.logged, kept=own.kept, missing=", ".join(lost), only=steps(only))
+    return PointCounts(logged=own.logged, kept=own.recorded, missing=", ".join(lost), only=steps(only))
 
 
 def _values(a: Facts, b: Facts) -> Iterator[ValueChange]:

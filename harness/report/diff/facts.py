@@ -31,7 +31,7 @@ class Series:
     missing_in_blocks: int = 0
 
     @property
-    def kept(self) -> int:
+    def recorded(self) -> int:
         return self.logged - len(self.missing) - self.missing_in_blocks
 
 
@@ -134,7 +134,7 @@ def _series(bundle: Bundle, manifest: Manifest) -> dict[tuple[int, str], Series]
     known = metrics(bundle, manifest.expected.run_id)
     found = {
         (rank, name): Series(
-            values=metric.truth[rank], logged=cell.logged, missing=tuple(sorted(set(cell.lost)))
+            values=metric.truth[rank], logged=cell.logged, missing=tuple(sorted(set(cell.missing)))
         )
         for name, metric in known.items()
         for rank, cell in metric.cells.items()

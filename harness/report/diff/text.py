@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from harness.report.diff.compare import NOISE_RATIO, NOISE_SECONDS, Change, Diff, Timing, Told
+from harness.report.diff.compare import NOISE_RATIO, NOISE_SECONDS, Change, Diff, PointCounts, Timing
 from harness.report.terminal.console import MARK, STYLE
 
 MOST = 30
@@ -32,7 +32,7 @@ def render(diff: Diff, console: Console) -> None:
         console,
         "points: how many of those logged are in the run, and steps",
         ["rank", "metric", "A", "B"],
-        ([str(each.rank), each.metric, _told(each.a), _told(each.b)] for each in diff.points),
+        ([str(each.rank), each.metric, _counts_text(each.a), _counts_text(each.b)] for each in diff.points),
     )
     if diff.values_differ:
         more = f"the first {len(diff.values)} of {diff.values_differ}"
@@ -85,12 +85,12 @@ def _change(change: Change) -> list[str]:
     return [change.what, *("–" if side is None else side for side in (change.a, change.b))]
 
 
-def _told(told: Told | None) -> str:
-    if told is None:
+def _counts_text(counts: PointCounts | None) -> str:
+    if counts is None:
         return "–"
-    missing = f"; not {told.missing}" if told.missing else ""
-    only = f"; only here {told.only}" if told.only else ""
-    return f"{told.kept} of {told.logged}{missing}{only}"
+    missing = f"; not {counts.missing}" if counts.missing else ""
+    only = f"; only here {counts.only}" if counts.only else ""
+    return f"{counts.kept} of {counts.logged}{missing}{only}"
 
 
 def _timing(timing: Timing) -> list[str]:

@@ -46,12 +46,12 @@ class Row:
 
 @dataclass(frozen=True)
 class Node:
-    """A node on the page. `tells` contains its cells that did not pass."""
+    """A node on the page. `problems` contains its cells that did not pass."""
 
     result: NodeResult
     rows: list[Row]
     columns: list[int]
-    tells: list[Cell]
+    problems: list[Cell]
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ def view(bundle: Bundle) -> View | None:
     return None if found is None else of_fleet(found)
 
 
-def of_fleet(found: Fleet) -> View:
+def of_fleet(fleet: Fleet) -> View:
     """Return the section for a fleet."""
-    bad = [_node(node) for node in found.nodes if node.verdict != "PASS"]
-    passed = [_node(node) for node in found.nodes if node.verdict == "PASS"]
+    bad = [_node(node) for node in fleet.nodes if node.verdict != "PASS"]
+    passed = [_node(node) for node in fleet.nodes if node.verdict == "PASS"]
     failed = [node.result.node for node in sorted(bad, key=lambda n: ORDER.index(n.result.verdict))]
-    return View(found, bad, passed, failed[0] if failed else "", list(_spreads(found)), picture(found))
+    return View(fleet, bad, passed, failed[0] if failed else "", list(_spreads(fleet)), picture(fleet))
 
 
 def _node(node: NodeResult) -> Node:
@@ -141,10 +141,10 @@ def _figure(value: float | None, unit: str) -> str:
     return "" if value is None else f"{value:.4g} {unit}".rstrip()
 
 
-def _spreads(found: Fleet) -> Iterator[Spread]:
+def _spreads(fleet: Fleet) -> Iterator[Spread]:
     """Yield the results of each check over the whole fleet, worst first."""
     places: dict[str, list[tuple[NodeResult, Cell]]] = {}
-    for node in found.nodes:
+    for node in fleet.nodes:
         for cell in node.cells:
             places.setdefault(cell.id, []).append((node, cell))
     ordered = sorted(
@@ -185,9 +185,9 @@ def first(node: NodeResult) -> str:
     return "" if cell is None else f"{cell.name}: {cell.text}"
 
 
-def lines(found: Fleet) -> list[str]:
+def lines(fleet: Fleet) -> list[str]:
     """Return the acceptance results as Markdown: the verdict, and the nodes and checks that did not pass."""
-    bad = [node for node in found.nodes if node.verdict != "PASS"]
+    bad = [node for node in fleet.nodes if node.verdict != "PASS"]
     rows = [
         [
             MARKS[node.verdict],
@@ -198,10 +198,10 @@ def lines(found: Fleet) -> list[str]:
         ]
         for node in bad[:MOST]
     ]
-    output = [f"**Acceptance: {found.verdict}** ({found.text})", ""]
+    output = [f"**Acceptance: {fleet.verdict}** ({fleet.text})", ""]
     output += markdown.table(["", "node", "verdict", "cause", "what failed first"], rows)
     output += [f"{len(bad) - MOST} more nodes are in the report.", ""] if len(bad) > MOST else []
-    wrong = [cell for cell in found.checks if cell.verdict != "PASS"]
+    wrong = [cell for cell in fleet.checks if cell.verdict != "PASS"]
     return output + [
         f"- {cell.verdict} {markdown.code(cell.id)}: {markdown.text(cell.text)}" for cell in wrong
     ]
@@ -238,13 +238,13 @@ def _check(where: str, cell: Cell, evidence: str) -> Check:
     )
 
 
-def _apart(made: Iterable[tuple[Check, str, float]]) -> Iterator[tuple[Check, str, float]]:
+def _apart(cases: Iterable[tuple[Check, str, float]]) -> Iterator[tuple[Check, str, float]]:
     """Number tests that have the same name, so that names are unique."""
     seen: dict[str, int] = {}
-    for check, verdict, took in made:
+    for check, verdict, seconds in cases:
         number = seen[check.name] = seen.get(check.name, 0) + 1
         named = check if number == 1 else check.model_copy(update={"name": f"{check.name} #{number}"})
-        yield named, verdict, took
+        yield named, verdict, seconds
 
 
 def as_json(bundle: Bundle, verdict: Verdict) -> str:

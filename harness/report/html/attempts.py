@@ -60,17 +60,17 @@ def attempts(bundle: Bundle, verdict: Verdict) -> list[RankAttempt]:
     case, logged = truths(bundle) if restarted(verdict) else (None, [])
     if case is None:
         return []
-    seen, prefix = restarts.seen(case, logged), f"{case.launch.object_name}-"
+    seen, prefix = restarts.all_restarts(case, logged), f"{case.launch.object_name}-"
     return [one for truth in logged for one in _of_rank(truth, seen, prefix)]
 
 
-def _of_rank(truth: Truth, seen: list[Restart], prefix: str) -> list[RankAttempt]:
+def _of_rank(truth: Truth, all_restarts: list[Restart], prefix: str) -> list[RankAttempt]:
     starts = [attempt.start for attempt in truth.attempts if attempt.start is not None]
     if len(starts) < 2:
         return []
     begins = [start.time_ms / 1000 for start in starts]
     reasons: dict[int, list[str]] = {}
-    for restart in (each for each in seen if truth.rank in each.ranks):
+    for restart in (each for each in all_restarts if truth.rank in each.ranks):
         # A restart causes the next attempt. Clocks differ: if no attempt seems to follow, it is the last one.
         index = next((i for i, begin in enumerate(begins) if i and begin >= restart.at), len(begins) - 1)
         reasons.setdefault(index, []).append(restart.text)

@@ -22,10 +22,10 @@ Series = list[tuple[int, float]]
 
 @dataclass
 class Cell:
-    """One rank's points of one metric. `lost` contains the steps whose logged value is not in the run."""
+    """One rank's points of one metric. `missing` contains the steps whose logged value is not in the run."""
 
     logged: int = 0
-    lost: list[int] = field(default_factory=list)
+    missing: list[int] = field(default_factory=list)
     attempts: list[int] = field(default_factory=list)
     """Number of rows of each attempt, for a rank that ran more than once.
 
@@ -43,9 +43,9 @@ class Metric:
     recorded: series.Series = field(default_factory=series.Series)
 
     @property
-    def lost(self) -> int:
+    def missing_count(self) -> int:
         """Return the number of logged points that are not in the run."""
-        return sum(len(cell.lost) for cell in self.cells.values())
+        return sum(len(cell.missing) for cell in self.cells.values())
 
 
 def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
@@ -74,14 +74,14 @@ def metrics(bundle: Bundle, run_id: str | None) -> dict[str, Metric]:
             whole = rows.same_steps(metric.recorded)
             lost = [] if whole else [step for step in rows if step not in metric.recorded]
             each = [count.get(name, 0) for count in counts]
-            metric.cells[truth.rank] = Cell(logged=len(rows), lost=lost, attempts=each)
-    return dict(sorted(found.items(), key=lambda item: (not item[1].lost, item[0])))
+            metric.cells[truth.rank] = Cell(logged=len(rows), missing=lost, attempts=each)
+    return dict(sorted(found.items(), key=lambda item: (not item[1].missing_count, item[0])))
 
 
-def steps(lost: Sequence[int], limit: int = 6) -> str:
+def steps(numbers: Sequence[int], limit: int = 6) -> str:
     """Return steps as text, such as "3, 7–9 and 12 more"."""
     runs: list[list[int]] = []
-    for step in sorted(set(lost)):
+    for step in sorted(set(numbers)):
         if runs and step == runs[-1][-1] + 1:
             runs[-1] = [runs[-1][0], step]
         else:
@@ -95,7 +95,7 @@ def steps(lost: Sequence[int], limit: int = 6) -> str:
 class Plot:
     """A metric's curves as SVG paths in a box of `width` × `height`.
 
-    `lost` contains the points that are not in the run.
+    `missing` contains the points that are not in the run.
     """
 
     name: str
@@ -103,7 +103,7 @@ class Plot:
     height: int
     recorded: str
     truth: dict[int, str]
-    lost: list[tuple[float, float, str]]
+    missing: list[tuple[float, float, str]]
     low: str
     high: str
     first: int
@@ -153,7 +153,7 @@ def plot(metric: Metric, width: int = 360, height: int = 120) -> Plot | None:
 
 def _drawn(metric: Metric) -> list[int]:
     """Return the ranks whose curves are drawn, at most MAX_CURVES of them."""
-    misses = {rank for rank, cell in metric.cells.items() if cell.lost}
+    misses = {rank for rank, cell in metric.cells.items() if cell.missing}
     first = sorted(metric.truth, key=lambda rank: (rank not in misses, rank))
     return sorted(first[:MAX_CURVES])
 

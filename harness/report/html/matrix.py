@@ -26,7 +26,7 @@ class Row:
     """The ranks that logged the metric, such as "rank 3" or "ranks 0, 1, …"."""
     logged: int
     recorded: int
-    lost: int
+    missing_count: int
     missing: list[tuple[int, Cell]]
     """The first ranks with missing points."""
     more: int
@@ -37,12 +37,12 @@ class Row:
 class Wide:
     """The rows of the table.
 
-    `others` is the number of omitted metrics, and `others_lost` the number of their missing points.
+    `others` is the number of omitted metrics, and `others_missing` the number of their missing points.
     """
 
     rows: list[Row]
     others: int
-    others_lost: int
+    others_missing: int
 
 
 def wide(metrics: Iterable[Metric], ranks: int) -> Wide | None:
@@ -51,18 +51,18 @@ def wide(metrics: Iterable[Metric], ranks: int) -> Wide | None:
         return None
     rest = iter(metrics)
     rows = [_row(metric) for metric in islice(rest, MOST_ROWS)]
-    lost = [metric.lost for metric in rest]
+    lost = [metric.missing_count for metric in rest]
     return Wide(rows, len(lost), sum(lost))
 
 
 def _row(metric: Metric) -> Row:
-    missing = [(rank, cell) for rank, cell in sorted(metric.cells.items()) if cell.lost]
+    missing = [(rank, cell) for rank, cell in sorted(metric.cells.items()) if cell.missing]
     return Row(
         metric.name,
         names(metric.cells),
         sum(cell.logged for cell in metric.cells.values()),
         len(metric.recorded),
-        metric.lost,
+        metric.missing_count,
         missing[:MOST_MISSING],
         max(0, len(missing) - MOST_MISSING),
     )

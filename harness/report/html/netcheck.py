@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.netcheck import NetcheckCell, NetcheckStep
 from harness.judge.case import Case
-from harness.judge.cluster.netcheck import best, said, steps
+from harness.judge.cluster.netcheck import best, diagnoses, steps
 from harness.report import markdown
 from harness.workers.netcheck.bandwidth import megabytes
 from harness.workers.netcheck.show import MOST, word
@@ -52,7 +52,7 @@ def matrix(bundle: Bundle) -> Matrix | None:
     if manifest is None or manifest.launch is None or manifest.expected is None:
         return None
     case = Case(bundle, manifest, manifest.expected, manifest.launch)
-    there = said(case)
+    there = diagnoses(case)
     first = best(there.values())
     if first is None:
         return None
@@ -89,13 +89,13 @@ def _square(cell: NetcheckCell | None) -> Square:
     return Square(word(cell.outcome), "bad", f"{cell.outcome}: {cell.host}: {cell.text}")
 
 
-def lines(found: Matrix) -> list[str]:
+def lines(diagnosis: Matrix) -> list[str]:
     """Return the matrix as a Markdown table, with a row for each sending pod."""
-    count = len(found.rows)
-    head = ["from \\ to", *(row.name for row in found.rows), "pod"]
+    count = len(diagnosis.rows)
+    head = ["from \\ to", *(row.name for row in diagnosis.rows), "pod"]
     cells = [
         [row.name, *([s.text for s in row.squares] or ["not heard", *[""] * (count - 1)]), row.place]
-        for row in found.rows
+        for row in diagnosis.rows
     ]
     return markdown.table(
         [markdown.text(one) for one in head], [[markdown.text(one) for one in row] for row in cells]

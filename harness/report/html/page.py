@@ -18,7 +18,7 @@ from harness.report.html import matrix as matrix_
 from harness.report.html.attempts import HEADINGS, attempts
 from harness.report.html.curves import Metric, metrics, plot, steps
 from harness.report.html.netcheck import matrix
-from harness.report.html.pairs import told
+from harness.report.html.pairs import describe
 from harness.report.html.timeline import Lane, lanes
 
 REPORT = "report.html"
@@ -36,7 +36,7 @@ LETTER = 0.85
 class Log:
     title: str
     file: str
-    left_out: int
+    omitted: int
     lines: list[tuple[int, str, str]]
     """Line number, time and text of each line."""
 
@@ -76,7 +76,7 @@ def render(bundle: Bundle, verdict: Verdict) -> str:
         acceptance=acceptance.view(bundle),
         training=training.view(bundle, found),
         marks=acceptance.MARKS,
-        told=told,
+        describe=describe,
         plots=plots,
         lanes=drawn,
         ticks=_ticks(end - begin),
@@ -97,9 +97,9 @@ def write(bundle: Bundle, verdict: Verdict, path: Path | None = None) -> Path:
     return path
 
 
-def _tiles(manifest: Manifest, found: dict[str, Metric]) -> list[tuple[str, str]]:
-    logged = sum(cell.logged for metric in found.values() for cell in metric.cells.values())
-    lost = sum(metric.lost for metric in found.values())
+def _tiles(manifest: Manifest, by_name: dict[str, Metric]) -> list[tuple[str, str]]:
+    logged = sum(cell.logged for metric in by_name.values() for cell in metric.cells.values())
+    lost = sum(metric.missing_count for metric in by_name.values())
     tiles = []
     if manifest.expected:
         tiles.append(("ranks", f"{manifest.expected.ranks} on {manifest.expected.num_nodes} nodes"))

@@ -40,31 +40,31 @@ class PairPicture:
     tested: int
 
 
-def picture(found: Fleet) -> PairPicture | None:
+def picture(fleet: Fleet) -> PairPicture | None:
     """Return the picture, or None if no pair was tested."""
-    if not found.pairs:
+    if not fleet.pairs:
         return None
-    nodes = sorted({name for pair in found.pairs for name in (pair.a, pair.b)}, key=natural)
+    nodes = sorted({name for pair in fleet.pairs for name in (pair.a, pair.b)}, key=natural)
     at = {name: number for number, name in enumerate(nodes)}
-    rates = [pair.busbw for pair in found.pairs if pair.busbw is not None]
-    passed = [pair.busbw for pair in found.pairs if pair.busbw is not None and pair.verdict == "PASS"]
+    rates = [pair.busbw for pair in fleet.pairs if pair.busbw is not None]
+    passed = [pair.busbw for pair in fleet.pairs if pair.busbw is not None and pair.verdict == "PASS"]
     shades: dict[int, list[str]] = {}
     squares: list[Square] = []
-    for pair in found.pairs:
+    for pair in fleet.pairs:
         for one, other in ((at[pair.a], at[pair.b]), (at[pair.b], at[pair.a])):
             x, y = (MARGIN + number * (SIDE + GAP) for number in (other, one))
             if pair.verdict == "PASS":
                 shades.setdefault(_shade(pair.busbw, passed), []).append(f"M{x} {y}h{SIDE}v{SIDE}h-{SIDE}z")
             else:
-                squares.append(Square(x, y, pair.verdict, told(pair)))
+                squares.append(Square(x, y, pair.verdict, describe(pair)))
     return PairPicture(
         nodes=nodes,
         size=2 * MARGIN + len(nodes) * (SIDE + GAP) - GAP,
         shades={shade: "".join(paths) for shade, paths in sorted(shades.items())},
         squares=squares,
-        worst=_worst(found.pairs),
+        worst=_worst(fleet.pairs),
         median=median(rates) if rates else None,
-        tested=len(found.pairs),
+        tested=len(fleet.pairs),
     )
 
 
@@ -81,7 +81,7 @@ def _worst(pairs: Iterable[Pair]) -> list[Pair]:
     return sorted(bad, key=lambda pair: (ORDER.index(pair.verdict), pair.busbw or 0.0, pair.a, pair.b))
 
 
-def told(pair: Pair) -> str:
+def describe(pair: Pair) -> str:
     """Return a description of a pair in one line."""
     rate = "no figure" if pair.busbw is None else f"{pair.busbw:.4g} GB/s"
     return f"{pair.a} ↔ {pair.b}: {rate}" + (f": {pair.text}" if pair.text else "")

@@ -68,15 +68,15 @@ def _stages(manifest: Manifest) -> Iterator[tuple[str, list[Span]]]:
             yield stage.name, [Span(start, start + stage.seconds, label, kind)]
 
 
-def _phase(seen: ObjectState, kind: str) -> tuple[str, str]:
+def _phase(item: ObjectState, kind: str) -> tuple[str, str]:
     """Return the activity and colour of an object, from its most advanced condition."""
-    true = {c.get("type") for c in items(seen.object, "status", "conditions") if c.get("status") == "True"}
+    true = {c.get("type") for c in items(item.object, "status", "conditions") if c.get("status") == "True"}
     if kind != "workload":
         done = next((word for word in ("Complete", "Failed") if word in true), "")
-        state = mapping(seen.object, "status").get("terminalState") or done
+        state = mapping(item.object, "status").get("terminalState") or done
         if state:
             return str(state), "good" if str(state).startswith("Complete") else "bad"
-        suspended = mapping(seen.object, "spec").get("suspend") is True
+        suspended = mapping(item.object, "spec").get("suspend") is True
         return ("suspended", "wait") if suspended else ("running", "work")
     for name, colour in (
         ("Finished", "good"),

@@ -59,15 +59,15 @@ class View:
     """The reason why the training's disk could not be read, or None if it could be read."""
 
 
-def view(bundle: Bundle, found: Mapping[str, Metric]) -> View | None:
-    """Return the section for a bundle, or None if it has no training. `found` comes from curves.metrics."""
+def view(bundle: Bundle, facts: Mapping[str, Metric]) -> View | None:
+    """Return the section for a bundle, or None if it has no training. `facts` comes from curves.metrics."""
     audit = bundle.training_audit
     if audit is None:
         return None
     target = audit.best.target if audit.best else ""
     known = [(one, one.name == target) for one in audit.checkpoints]
     floor = audit.entropy.val if audit.entropy else None
-    return View(_curves(found, _resumed(bundle), floor), known, audit.error)
+    return View(_curves(facts, _resumed(bundle), floor), known, audit.error)
 
 
 def _resumed(bundle: Bundle) -> list[int]:
@@ -78,8 +78,8 @@ def _resumed(bundle: Bundle) -> list[int]:
     return [attempt.steps[TRAIN_LOSS][0] for attempt in logged.attempts[1:] if TRAIN_LOSS in attempt.steps]
 
 
-def _curves(found: Mapping[str, Metric], resumed: list[int], floor: float | None) -> Curves | None:
-    trained, evaluated = (_finite(found.get(name)) for name in (TRAIN_LOSS, VAL_LOSS))
+def _curves(metrics: Mapping[str, Metric], resumed: list[int], floor: float | None) -> Curves | None:
+    trained, evaluated = (_finite(metrics.get(name)) for name in (TRAIN_LOSS, VAL_LOSS))
     drawn = trained + evaluated
     if not drawn:
         return None

@@ -46,7 +46,7 @@ def row(one: Past) -> Row:
         verdict=verdict.verdict if verdict else "none",
         cause=verdict.cause if verdict else None,
         seconds=one.seconds,
-        bytes=disk_use.taken(one.path),
+        bytes=disk_use.bytes_used(one.path),
     )
 
 

@@ -112,22 +112,22 @@ def _attempts(attempts: Sequence[RankAttempt]) -> Table:
     return table
 
 
-def _matrix(found: Matrix) -> Table:
+def _matrix(matrix: Matrix) -> Table:
     """Return netcheck's matrix: a row for each sending pod, a column for each receiving pod."""
     styles = {"good": "green", "bad": "bold red", "idle": "yellow", "self": "dim"}
     table = Table(box=None, pad_edge=False, header_style="dim", padding=(0, 2, 0, 0))
     table.add_column("from \\ to", justify="right")
-    for row in found.rows:
+    for row in matrix.rows:
         table.add_column(row.name, justify="right", no_wrap=True)
     table.add_column("", overflow="fold")
-    for row in found.rows:
+    for row in matrix.rows:
         cells = [Text(square.text, style=styles[square.kind]) for square in row.squares]
-        silent = [Text("not heard", style="yellow"), *[Text("")] * (len(found.rows) - 1)]
+        silent = [Text("not heard", style="yellow"), *[Text("")] * (len(matrix.rows) - 1)]
         table.add_row(Text(row.name), *(cells or silent), Text(row.place, style="dim"))
     return table
 
 
-def accepted_table(found: Fleet) -> Table:
+def accepted_table(fleet: Fleet) -> Table:
     """Return a table of the acceptance results.
 
     It contains the nodes that did not pass, worst first, then the failed checks of the fleet and the verdict.
@@ -135,16 +135,16 @@ def accepted_table(found: Fleet) -> Table:
     table = Table(box=None, pad_edge=False, header_style="dim", title=None)
     for heading in ("", "node", "verdict", "cause", "what failed first"):
         table.add_column(heading, overflow="fold", no_wrap=heading in ("", "node", "verdict"))
-    bad = [node for node in found.nodes if node.verdict != "PASS"]
+    bad = [node for node in fleet.nodes if node.verdict != "PASS"]
     for node in bad[: acceptance.MOST]:
         cause = node.first.cause if node.first else None
         _accepted_row(table, node.verdict, node.node, cause, acceptance.first(node))
-    for cell in found.checks:
+    for cell in fleet.checks:
         if cell.verdict != "PASS":
             _accepted_row(table, cell.verdict, "all nodes", cell.cause, f"{cell.id}: {cell.text}")
     if len(bad) > acceptance.MOST:
         table.add_row("", f"{len(bad) - acceptance.MOST} more", "", "", "the report has all of them")
-    _accepted_row(table, found.verdict, "acceptance", None, found.text)
+    _accepted_row(table, fleet.verdict, "acceptance", None, fleet.text)
     return table
 
 

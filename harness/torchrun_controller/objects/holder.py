@@ -11,7 +11,7 @@ from harness.torchrun_controller.api import names
 from harness.torchrun_controller.objects import command, template, workspace
 from harness.torchrun_controller.objects.jobset import owner
 from harness.torchrun_controller.objects.template import Resolved
-from harness.torchrun_sync.bundle import held
+from harness.torchrun_sync.bundle import holder_command
 from harness.torchrun_sync.pods import STORE, WAITING
 
 TAKEN_OVER = ("imagePullSecrets", "nodeSelector", "securityContext", "serviceAccountName", "tolerations")
@@ -55,7 +55,7 @@ def _pod(resolved: Resolved, path: str) -> Object:
     whole = template.pod(resolved, kai=False)["spec"]
     trainer = whole["containers"][0]
     digest = resolved.workspace_digest or ""
-    words = held(workspace.KEPT_FOLDER, f"{path.rstrip('/')}/{STORE}", digest, names.HOLDER_PORT)
+    words = holder_command(workspace.KEPT_FOLDER, f"{path.rstrip('/')}/{STORE}", digest, names.HOLDER_PORT)
     small = {"cpu": "50m", "memory": "128Mi"}
     container = {
         "name": WAITING,

@@ -6,7 +6,7 @@ from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import WorkspaceStorage
 from harness.torchrun_controller.objects import command, storage
-from harness.torchrun_sync.bundle import kept, s3_fetch
+from harness.torchrun_sync.bundle import init_command, s3_fetch
 from harness.torchrun_sync.pods import CONTROL, STORE, WAITING
 
 READY = ".torchrun/ready"
@@ -108,7 +108,7 @@ def container(
     elif digest:
         store = f"{code.path.rstrip('/')}/{STORE}"
         holder = f"{names.holder(job)}-0.{names.holder(job)}:{names.HOLDER_PORT}" if code.held else ""
-        words, values = kept(KEPT_FOLDER, holder, store, CONTROL, digest, WORKSPACE_SECONDS), []
+        words, values = init_command(KEPT_FOLDER, holder, store, CONTROL, digest, WORKSPACE_SECONDS), []
     else:
         return None
     secret = asked.secret_name if asked else None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from harness.core.kubernetes import Object, condition
-from harness.evidence.kubernetes.unschedulable import in_words, kept_away, quantity, requests
+from harness.evidence.kubernetes.unschedulable import exclusions, in_words, quantity, requests
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import QueueSpec, Scheduling
 
@@ -89,7 +89,7 @@ def _eligible(nodes: list[Object], queue: QueueSpec, scheduling: Scheduling) -> 
         for node in nodes
         if not node["spec"].get("unschedulable")
         and condition(node, "Ready").get("status") == "True"
-        and not kept_away({"spec": asked}, node)
+        and not exclusions({"spec": asked}, node)
     ]
 
 

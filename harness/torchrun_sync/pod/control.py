@@ -97,10 +97,10 @@ class Control:
             raise Refused(f"another supervisor runs with {self.folder}") from None
         return file
 
-    def say(self, **status: Any) -> None:
+    def write_status(self, **status: Any) -> None:
         write_json(self._at("status.json"), status)
 
-    def held(self) -> str:
+    def hold_token(self) -> str:
         """Return the token of the current hold, or "" if there is no hold."""
         hold = read_json(self._at("hold.json"))
         return str(hold["token"]) if hold and time.monotonic() < hold["until"] else ""

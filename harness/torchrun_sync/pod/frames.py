@@ -28,25 +28,25 @@ class Frames:
     """A parser for frames in a stream that arrives in pieces."""
 
     def __init__(self) -> None:
-        self._seen = bytearray()
+        self._buffer = bytearray()
 
     def feed(self, piece: bytes) -> None:
-        self._seen += piece
+        self._buffer += piece
 
     def take(self) -> tuple[str, bytes] | None:
         """Return kind and payload of the next frame, or None if the frame is incomplete. Raises BadFrame."""
-        if not (self._seen.startswith(MAGIC) or MAGIC.startswith(bytes(self._seen[: len(MAGIC)]))):
-            raise BadFrame(f"expected a frame, seen {bytes(self._seen[:80])!r}")
-        if len(self._seen) < HEADER.size:
+        if not (self._buffer.startswith(MAGIC) or MAGIC.startswith(bytes(self._buffer[: len(MAGIC)]))):
+            raise BadFrame(f"expected a frame, seen {bytes(self._buffer[:80])!r}")
+        if len(self._buffer) < HEADER.size:
             return None
-        _, kind, length, digest = HEADER.unpack_from(self._seen)
+        _, kind, length, digest = HEADER.unpack_from(self._buffer)
         if length > MAX_PAYLOAD:
             raise BadFrame(f"a frame says it has {length} bytes; at most {MAX_PAYLOAD} are allowed")
         end = HEADER.size + length
-        if len(self._seen) < end:
+        if len(self._buffer) < end:
             return None
-        payload = bytes(self._seen[HEADER.size : end])
-        del self._seen[:end]
+        payload = bytes(self._buffer[HEADER.size : end])
+        del self._buffer[:end]
         if hashlib.sha256(payload).digest() != digest:
             raise BadFrame(f"a frame {kind.rstrip(bytes(1))!r} came with another hash than it was sent with")
         return kind.rstrip(b"\0").decode("ascii", "replace"), payload

@@ -16,25 +16,25 @@ class Incoming:
     def __init__(self, path: str, sha: str, size: int, offset: int) -> None:
         self.path, self.part, self.sha, self.size = path, f"{path}.part", sha, size
         self._hash = hashlib.sha256()
-        self.came = 0
+        self.received = 0
         self._file = open(self.part, "a+b", buffering=0)  # noqa: SIM115
         self._file.truncate(offset)
         self._file.seek(0)
-        while self.came < offset:
-            piece = self._file.read(min(PIECE, offset - self.came))
+        while self.received < offset:
+            piece = self._file.read(min(PIECE, offset - self.received))
             if not piece:
-                raise Refused(f"{sha[:12]} has {self.came} bytes here; expected {offset}")
+                raise Refused(f"{sha[:12]} has {self.received} bytes here; expected {offset}")
             self._hash.update(piece)
-            self.came += len(piece)
+            self.received += len(piece)
 
     def write(self, piece: bytes) -> None:
-        if self.came + len(piece) > self.size:
+        if self.received + len(piece) > self.size:
             raise Refused(f"{self.sha[:12]} is longer than the {self.size} bytes it was said to have")
         left = memoryview(piece)
         while left:
             left = left[self._file.write(left) :]
         self._hash.update(piece)
-        self.came += len(piece)
+        self.received += len(piece)
 
     def finish(self) -> None:
         """Rename the complete content to its digest. If the digest differs, delete it and raise Dropped."""

@@ -128,7 +128,7 @@ def restore(store: Store, whole: Whole, ready: str) -> None:
     if staged != head["tree"]:
         raise Refused(f"expected the tree {head['tree'][:12]} of what is kept, and it makes {staged[:12]}")
     store.switch(head["tree"], head["generation"])
-    store.say_ready(ready)
+    store.write_ready(ready)
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -39,7 +39,7 @@ class Receiver:
         self.store = Store(root)
         self._packed = b""
         self._content: Incoming | None = None
-        self._came = self._said = 0
+        self._received = self._acknowledged = 0
         self._answers: dict[str, Callable[[dict[str, Any]], bytes]] = {
             "hello": self._hello,
             "manifest": self._manifest,
@@ -63,11 +63,11 @@ class Receiver:
             raise Refused(f"a frame of an unknown kind came: {kind!r}")
         return self._answers[kind](json.loads(payload))
 
-    def _hello(self, asked: dict[str, Any]) -> bytes:
+    def _hello(self, message: dict[str, Any]) -> bytes:
         current = self.store.current()
-        return _say(
+        return _message(
             "state",
-            session=asked["session"],
+            session=message["session"],
             store=self.store.id,
             tree=current.get("tree", ""),
             generation=current.get("generation", 0),
@@ -77,68 +77,68 @@ class Receiver:
             status=self.control.status(),
         )
 
-    def _manifest(self, asked: dict[str, Any]) -> bytes:
-        self.store.lock(self.session, asked["seconds"])
+    def _manifest(self, message: dict[str, Any]) -> bytes:
+        self.store.lock(self.session, message["seconds"])
         unpacking = zlib.decompressobj()
         text = unpacking.decompress(self._packed, MAX_ENTRIES)
         self._packed = b""
         if not unpacking.eof:
             raise Refused("the entries of the tree were cut, or are too many")
-        return _say("need", need=self.store.expect(json.loads(text)))
+        return _message("need", need=self.store.expect(json.loads(text)))
 
-    def _file(self, asked: dict[str, Any]) -> bytes:
-        self._content = self.store.content(asked["sha256"], asked["size"], asked["offset"])
+    def _file(self, message: dict[str, Any]) -> bytes:
+        self._content = self.store.content(message["sha256"], message["size"], message["offset"])
         return self._data(b"")
 
     def _data(self, payload: bytes) -> bytes:
         if self._content is None:
             raise Refused("data came that belongs to no file")
         self._content.write(payload)
-        self._came += len(payload)
-        if self._content.came == self._content.size:
+        self._received += len(payload)
+        if self._content.received == self._content.size:
             self._content.finish()
             self._content = None
-        if self._came - self._said < ACK_BYTES:
+        if self._received - self._acknowledged < ACK_BYTES:
             return b""
-        self._said = self._came
-        return _say("ack", came=self._came)
+        self._acknowledged = self._received
+        return _message("ack", came=self._received)
 
-    def _drop(self, asked: dict[str, Any]) -> bytes:
+    def _drop(self, message: dict[str, Any]) -> bytes:
         """Delete the partly received file. The sender requests this if the file changed while it was read."""
-        del asked
+        del message
         if self._content is not None:
             self._content.drop()
             self._content = None
         return b""
 
-    def _stage(self, asked: dict[str, Any]) -> bytes:
-        del asked
-        return _say("staged", tree=self.store.stage())
+    def _stage(self, message: dict[str, Any]) -> bytes:
+        del message
+        return _message("staged", tree=self.store.stage())
 
-    def _patience(self, asked: dict[str, Any]) -> bytes:
-        self.control.be_patient(asked["seconds"])
-        return _say("patient", status=self.control.status())
+    def _patience(self, message: dict[str, Any]) -> bytes:
+        self.control.be_patient(message["seconds"])
+        return _message("patient", status=self.control.status())
 
-    def _hold(self, asked: dict[str, Any]) -> bytes:
-        del asked
-        return _say("held", supervised=self.control.hold())
+    def _hold(self, message: dict[str, Any]) -> bytes:
+        del message
+        return _message("held", supervised=self.control.hold())
 
-    def _switch(self, asked: dict[str, Any]) -> bytes:
-        now = self.store.switch(asked["tree"], asked["generation"])
-        self.control.be_patient(asked["patience"])
-        self.control.start(asked["generation"], asked["tree"])
+    def _switch(self, message: dict[str, Any]) -> bytes:
+        now = self.store.switch(message["tree"], message["generation"])
+        self.control.be_patient(message["patience"])
+        self.control.start(message["generation"], message["tree"])
         # The next call ends a waiting init container, perhaps before the response is sent. So everything else
         # comes first: if the sender retries, the switch is already complete.
-        self.store.say_ready(asked["ready"] or asked["tree"])
-        return _say("switched", tree=now["tree"], generation=now["generation"])
+        self.store.write_ready(message["ready"] or message["tree"])
+        return _message("switched", tree=now["tree"], generation=now["generation"])
 
-    def _release(self, asked: dict[str, Any]) -> bytes:
-        del asked
+    def _release(self, message: dict[str, Any]) -> bytes:
+        del message
         self.control.release()
-        return _say("released")
+        return _message("released")
 
 
-def _say(kind: str, **said: Any) -> bytes:
+def _message(kind: str, **said: Any) -> bytes:
     return pack(kind, json.dumps(said).encode())
 
 

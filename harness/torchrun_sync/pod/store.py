@@ -93,7 +93,7 @@ class Store:
                 digests[there] = sha
         return digests
 
-    def _known(self) -> dict[str, str]:
+    def _current_paths(self) -> dict[str, str]:
         return {sha: path for path, sha in self._unchanged(self.current()).items()}
 
     # -- the write lock --------------------------------------------------------------------------------
@@ -122,7 +122,7 @@ class Store:
         self._staged = self._built(tree_digest(entries))
         if self._staged:
             return []
-        known = self._known()
+        known = self._current_paths()
         missing: dict[str, int] = {}
         for entry in entries:
             sha = entry.get("sha256")
@@ -148,7 +148,7 @@ class Store:
         name = f"{tree_digest(self._entries)[:12]}-{os.urandom(4).hex()}"
         top = os.path.join(self.trees, name)
         os.mkdir(top)
-        known = self._known()
+        known = self._current_paths()
         built: list[Entry] = []
         files: dict[str, list[Any]] = {}
         for entry in sorted(self._entries, key=lambda each: str(each["path"])):
@@ -183,16 +183,16 @@ class Store:
                     return str(record["name"])
         return ""
 
-    def _place(self, entry: Entry, path: str, known: dict[str, str]) -> None:
+    def _place(self, entry: Entry, path: str, paths: dict[str, str]) -> None:
         """Move the received file content to `path`, or copy the content from the current tree."""
-        came = os.path.join(self.incoming, entry["sha256"])
-        if os.path.exists(came):
-            os.rename(came, path)
+        received = os.path.join(self.incoming, entry["sha256"])
+        if os.path.exists(received):
+            os.rename(received, path)
         else:
-            old = os.open(known[entry["sha256"]], os.O_RDONLY | os.O_NOFOLLOW)
+            old = os.open(paths[entry["sha256"]], os.O_RDONLY | os.O_NOFOLLOW)
             with os.fdopen(old, "rb") as source, open(path, "xb") as copy:
                 shutil.copyfileobj(source, copy, PIECE)
-        known[entry["sha256"]] = path
+        paths[entry["sha256"]] = path
 
     def switch(self, tree: str, generation: int) -> dict[str, Any]:
         """Switch to the staged tree, or set the current tree's generation. Return the tree's metadata.
@@ -216,7 +216,7 @@ class Store:
         self._writer.unlock()
         return self.current()
 
-    def say_ready(self, text: str) -> None:
+    def write_ready(self, text: str) -> None:
         """Write the text to ROOT/ready.
 
         An init container that waits for the text then ends, and this process with it if it runs there.
@@ -238,8 +238,8 @@ class Store:
             if not os.path.lexists(os.path.join(mount, top)):
                 os.symlink(os.path.join(inside, "current", top), os.path.join(mount, top))
 
-    def _tidy(self, kept: set[str]) -> None:
-        """Remove contents without a tree, and all trees except `kept` and those in which a process runs."""
+    def _tidy(self, needed: set[str]) -> None:
+        """Remove contents without a tree, and all trees except `needed` and those in which a process runs."""
         for name in os.listdir(self.incoming):
             os.unlink(os.path.join(self.incoming, name))
         for link in (name for name in os.listdir(self.root) if name.startswith("current.")):
@@ -248,7 +248,7 @@ class Store:
         for name in sorted(os.listdir(self.trees)):
             path = os.path.join(self.trees, name)
             tree = name.split(".")[0]
-            if tree in kept or f"{os.path.join(self.trees, tree)}/" in used:
+            if tree in needed or f"{os.path.join(self.trees, tree)}/" in used:
                 continue
             if os.path.isdir(path):
                 shutil.rmtree(path, ignore_errors=True)

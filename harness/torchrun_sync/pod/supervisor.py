@@ -45,20 +45,20 @@ class Supervisor:
         self.code: int | None = None
         self.generation, self.tree = 0, ""
         self.state, self.token = "waiting", ""
-        self.asked_to_end = False
+        self.end_requested = False
 
     def run(self, start_seconds: float) -> int:
         """Run until the command has ended for the last time. Return the exit code."""
         signal.signal(signal.SIGTERM, self._terminated)
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
         until = time.monotonic() + start_seconds
-        self._say()
+        self._write_status()
         while True:
             self._reap()
-            if self.asked_to_end:
+            if self.end_requested:
                 self._stop(None)
                 return 128 + signal.SIGTERM if self.code is None else _exit_code(self.code)
-            held = self.control.held()
+            held = self.control.hold_token()
             if held != self.token:
                 self._hold(held)
             generation, tree = self._wanted()
@@ -68,15 +68,15 @@ class Supervisor:
             elif not held and self.state == "held":
                 self._start(self.generation, self.tree)
             elif not held and self.state == "waiting" and time.monotonic() > until:
-                _tell(f"no code came in {start_seconds:g} s: `harness torchrun sync JOB` brings it")
+                _log(f"no code came in {start_seconds:g} s: `harness torchrun sync JOB` brings it")
                 return NO_TREE
             if self.state == "running" and self.code is not None:
                 if self.code == 0:
                     return 0
                 self.state = "failed"
-                self._say()
+                self._write_status()
                 if self.control.patient():
-                    _tell(f"exit code {_exit_code(self.code)}; waiting for new code")
+                    _log(f"exit code {_exit_code(self.code)}; waiting for new code")
             if self.state == "failed" and self.code is not None and not held and not self.control.patient():
                 return _exit_code(self.code)
             time.sleep(LOOK_SECONDS)
@@ -98,7 +98,7 @@ class Supervisor:
             self._stop(GRACE_SECONDS)
             self.state = "held" if self.tree else "waiting"
         self.token = token
-        self._say()
+        self._write_status()
 
     def _start(self, generation: int, tree: str) -> None:
         self.generation, self.tree, self.code = generation, tree, None
@@ -108,19 +108,19 @@ class Supervisor:
         variables = {"TORCHRUN_GENERATION": str(generation), "TORCHRUN_TREE": tree, "PWD": folder}
         if RUN_ID in os.environ:
             variables[RUN_ID] = f"{os.environ[RUN_ID]}-{generation}"
-        _tell(f"generation {generation}, tree {tree[:12]}: starting {self.command[0]}")
+        _log(f"generation {generation}, tree {tree[:12]}: starting {self.command[0]}")
         try:
             self.process = subprocess.Popen(
                 self.command, cwd=folder, env={**os.environ, **variables}, start_new_session=True
             )
         except FileNotFoundError:
-            _tell(f"there is no {self.command[0]} in this image, nor in the tree")
+            _log(f"there is no {self.command[0]} in this image, nor in the tree")
             self.code = NOT_FOUND
         except OSError as error:
-            _tell(f"cannot run {self.command[0]}: {error}")
+            _log(f"cannot run {self.command[0]}: {error}")
             self.code = NOT_RUN
         self.state = "running"
-        self._say()
+        self._write_status()
 
     def _stop(self, grace: float | None) -> None:
         """Stop the command with SIGTERM, then kill all remaining processes.
@@ -158,10 +158,10 @@ class Supervisor:
 
     def _terminated(self, number: int, frame: object) -> None:
         del number, frame
-        self.asked_to_end = True
+        self.end_requested = True
 
-    def _say(self) -> None:
-        self.control.say(
+    def _write_status(self) -> None:
+        self.control.write_status(
             pid=os.getpid(),
             state=self.state,
             generation=self.generation,
@@ -192,7 +192,7 @@ def _descendants(top: int) -> list[int]:
     return sorted(family - {top})
 
 
-def _tell(text: str) -> None:
+def _log(text: str) -> None:
     print(f"torchrun-supervisor: {text}", file=sys.stderr, flush=True)
 
 
@@ -203,7 +203,7 @@ def main(arguments: Sequence[str]) -> int:
     try:
         lock = control.supervise()
     except Refused as refused:
-        _tell(str(refused))
+        _log(str(refused))
         return NOT_RUN
     with lock:
         return Supervisor(root, control, command).run(float(seconds))

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.cli.execs import Exec, free_port, together
-from harness.cli.inside import Seen, runs, state
+from harness.cli.inside import NetcheckResults, runs, state
 from harness.core.errors import UsageError
 from harness.judge.cluster.services import ServiceProblem
 from harness.workers.netcheck import Diagnosis
@@ -32,9 +32,11 @@ def diagnosis(rank: int, *findings: Finding, verdict: str = "ok", cause: str | N
     return Diagnosis(verdict, cause, (), (), (OUTSIDE, *findings), {}, 4, rank, True, 0.3)
 
 
-def seen(running: set[int], results: dict[int, Diagnosis], errors: dict[int, str] | None = None) -> Seen:
+def seen(
+    running: set[int], results: dict[int, Diagnosis], errors: dict[int, str] | None = None
+) -> NetcheckResults:
     pods = {rank: "pod runs" if rank in running else "pod job-3 is Pending" for rank in range(4)}
-    return Seen(4, pods, frozenset(running), results, errors or {})
+    return NetcheckResults(4, pods, frozenset(running), results, errors or {})
 
 
 def test_the_state_of_a_pod_in_words():

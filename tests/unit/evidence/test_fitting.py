@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.evidence.kubernetes.unschedulable import kept_away, never_fits, quantity
+from harness.evidence.kubernetes.unschedulable import exclusions, never_fits, quantity
 
 
 def node(name: str, cpu: str = "2", memory: str = "8Gi", **spec: Any) -> dict[str, Any]:
@@ -120,13 +120,13 @@ def test_node_affinity_by_the_rules_of_the_scheduler(terms: list[dict[str, Any]]
     Source: "Assigning Pods to Nodes" of the Kubernetes documentation.
     """
     there = node("a", labels={"gpu": "h100", "count": "8"})
-    assert (kept_away(required(*terms), there) == []) is fits
+    assert (exclusions(required(*terms), there) == []) is fits
     assert (never_fits(required(*terms), [there]) is None) is fits
 
 
 def test_preferred_affinity_keeps_no_pod_away() -> None:
     preferred = {"preferredDuringSchedulingIgnoredDuringExecution": [{"weight": 1, "preference": {}}]}
-    assert kept_away(pod(affinity={"nodeAffinity": preferred}), node("a")) == []
+    assert exclusions(pod(affinity={"nodeAffinity": preferred}), node("a")) == []
 
 
 @pytest.mark.parametrize(
@@ -144,9 +144,9 @@ def test_preferred_affinity_keeps_no_pod_away() -> None:
 def test_a_toleration_with_the_same_key_is_mentioned(toleration: Any, told: str) -> None:
     """Contract: charts tolerate `nvidia.com/gpu=present`, and the nodes of others have `=true`."""
     taint = "has the taint team=other:NoSchedule"
-    assert kept_away(pod(tolerations=[toleration]), node("a", taints=[TAINT])) == [f"{taint}{told}"]
+    assert exclusions(pod(tolerations=[toleration]), node("a", taints=[TAINT])) == [f"{taint}{told}"]
 
 
 def test_another_toleration_that_fits_counts() -> None:
     both = [{"key": "team", "value": "mine"}, {"key": "team", "value": "other"}]
-    assert kept_away(pod(tolerations=both), node("a", taints=[TAINT])) == []
+    assert exclusions(pod(tolerations=both), node("a", taints=[TAINT])) == []

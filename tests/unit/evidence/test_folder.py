@@ -104,7 +104,7 @@ def test_a_bundle_is_running_until_its_writer_is_done(tmp_path: Path) -> None:
     later = ended(tmp_path, 99)
     os.utime(later)
     assert prune(tmp_path, Keep(last=0)) == []
-    writer.done()
+    writer.release()
     assert [each.bundle for each in prune(tmp_path, Keep(last=0))] == [writer.path]
 
 
@@ -141,7 +141,7 @@ def test_bundles_that_passed_are_kept_as_asked(tmp_path: Path, keep: str, stay: 
     """Contract: those of others always stay, and so does the newest."""
     for second in range(1, 6):
         ended(tmp_path, second, FAIL if second == 2 else PASS)
-    sizes = {one.path: disk_use.taken(one.path) for one in folder.past(tmp_path)}
+    sizes = {one.path: disk_use.bytes_used(one.path) for one in folder.past(tmp_path)}
     removed = prune(tmp_path, Keep.parse(keep))
     assert left(tmp_path) == stay
     assert Bundle.open(tmp_path / "latest").path.name.endswith("5")
@@ -232,4 +232,4 @@ def test_what_may_not_be_removed_is_told(tmp_path: Path, monkeypatch: pytest.Mon
 def test_sizes_are_those_of_du(tmp_path: Path) -> None:
     path = ended(tmp_path, 1)
     counted = subprocess.run(["du", "-s", "-B1", path], capture_output=True, text=True, check=True).stdout
-    assert disk_use.taken(path) == int(counted.split()[0])
+    assert disk_use.bytes_used(path) == int(counted.split()[0])

@@ -84,6 +84,9 @@ def test_a_pod_that_came_later_ends_a_refusal(newest, refused):
 
 
 def test_the_command_that_shows_the_rule():
-    shown = [refusals.refusal(event(message)).look("ns") for message in (QUOTA, RANGE, SECURITY, OTHER)]
+    shown = [
+        refusals.refusal(event(message)).kubectl_arguments("ns")
+        for message in (QUOTA, RANGE, SECURITY, OTHER)
+    ]
     assert shown[:2] == ["-n ns describe resourcequota team-a", "-n ns describe limitrange"]
     assert shown[2:] == ["get namespace ns --show-labels", None]

@@ -124,7 +124,7 @@ def test_times_are_those_of_the_clock_passed_in(tmp_path):
     writer = BundleWriter.create(tmp_path, "n", Redactor([]), clock)
     with writer.stage("cluster"):
         pass
-    writer.done()
+    writer.release()
     (stage,) = writer.current.stages
     assert writer.path.name == "20260102T030405Z-n"
     assert (stage.started_at, stage.seconds) == ("2026-01-02T03:04:05.000006Z", 2.5)

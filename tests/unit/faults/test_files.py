@@ -62,7 +62,7 @@ def test_a_stage_has_begun_while_it_lasts_and_afterwards(tmp_path):
         assert begun(tmp_path / "latest", "launch")
     assert begun(tmp_path / "latest", "launch")
     assert not begun(tmp_path / "latest", "observe")
-    writer.done()
+    writer.release()
 
 
 @pytest.mark.parametrize(

@@ -97,6 +97,6 @@ def test_damage_counts_though_another_check_has_seen_it(tmp_path: Path) -> None:
     assert manifest.expected is not None
     assert manifest.launch is not None
     case = Case(bundle, manifest, manifest.expected, manifest.launch)
-    assert case.told_all(0)
+    assert case.record_ended(0)
     assert list(bundle.truth(0))
     assert read(case, 0).incomplete == "its file is damaged"

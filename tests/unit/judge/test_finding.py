@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.judge.finding import LIMIT, explanation, found, listed, passed
+from harness.judge.finding import LIMIT, explanation, listed, not_passed, passed
 
 texts = st.text("aBz09é", min_size=1, max_size=8)
 
@@ -33,7 +33,9 @@ def test_no_sentence_is_lost(head, why):
 
 def test_what_the_verdict_holds():
     """Contract: ranks are sorted and named once, the cause says FAIL or UNKNOWN, evidence keeps its order."""
-    check = found("values", "unification.wrong_value", "x", ranks=[2, 0, 2], evidence=["b:1", "a:2"]).check
+    check = not_passed(
+        "values", "unification.wrong_value", "x", ranks=[2, 0, 2], evidence=["b:1", "a:2"]
+    ).check
     assert (check.result, check.ranks, check.evidence) == ("FAIL", [0, 2], ["b:1", "a:2"])
-    assert found("logs", "run.log_incomplete", "x").check.result == "UNKNOWN"
+    assert not_passed("logs", "run.log_incomplete", "x").check.result == "UNKNOWN"
     assert passed("values", "x").check.cause is None

@@ -4,7 +4,7 @@ import bundles
 import pytest
 from bundles import at
 
-from harness.evidence.schema.bundle import Asked, Process, RendezvousSnapshot
+from harness.evidence.schema.bundle import ProbeResult, Process, RendezvousSnapshot
 from harness.evidence.schema.ground_truth import TruthRow
 from harness.judge import judge
 from harness.workers import truth_frames
@@ -69,7 +69,7 @@ def test_names_do_not_resolve(judged):
 
 def absent(seen):
     """Make netcheck say in one container that the rendezvous host does not exist."""
-    asked = {f"{HOST}:1234": Asked(outcome="dns.no_record", text=f"no such name: tried {HOST}.")}
+    asked = {f"{HOST}:1234": ProbeResult(outcome="dns.no_record", text=f"no such name: tried {HOST}.")}
     return seen.model_copy(update={"resolved": {HOST: []}, "connected": [], "asked": asked})
 
 

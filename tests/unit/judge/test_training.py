@@ -16,7 +16,7 @@ from harness.evidence.schema.bundle import Check
 from harness.evidence.schema.ground_truth import TruthRow, TruthStart
 from harness.evidence.schema.training import AUDIT, RESUMED_FROM, UPLOAD
 from harness.judge import judge
-from harness.judge.training.data_order import taken
+from harness.judge.training.data_order import sums
 from harness.workers.training import order
 
 SEED, BATCH, SEQUENCES, EPOCHS, RANKS = 7, 4, 10, 2, 2
@@ -43,7 +43,7 @@ def rows(
     for step in steps:
         values: dict[str, float] = {f"rank{rank}/train/loss": 1.0 + step}
         names = ("count", "sum", "squares")
-        values |= {f"rank{rank}/data/{n}": v for n, v in zip(names, taken(take(step)), strict=True)}
+        values |= {f"rank{rank}/data/{n}": v for n, v in zip(names, sums(take(step)), strict=True)}
         if rank == 0:
             values |= {"train/loss": 1.0 + step, "train/ranks": float(RANKS)}
             if step in losses:
@@ -279,7 +279,7 @@ def made(rank: int, world: int, steps: range, later: int = 0) -> list[TruthRow]:
     for step in steps:
         epoch, place = divmod(step, order.steps(SEQUENCES, BATCH))
         chosen = order.batch_of(SEED, epoch, SEQUENCES, place * BATCH, BATCH)
-        what = taken(list(order.share(chosen, rank, world)))
+        what = sums(list(order.share(chosen, rank, world)))
         values = {f"rank{rank}/train/loss": 1.0 + step + world / 10}
         values |= dict(zip([f"rank{rank}/data/{n}" for n in ("count", "sum", "squares")], what, strict=True))
         if rank == 0:

@@ -17,11 +17,11 @@ from harness.core.errors import UsageError
 from harness.evidence.kubernetes.unschedulable import accepts
 from harness.launch.workload_file import load
 from harness.launch.workloads import acceptance
-from harness.launch.workloads.acceptance import GPU, Asked
+from harness.launch.workloads.acceptance import GPU, AcceptanceSpec
 from harness.launch.workloads.loader import of_manifest
 from harness.settings import Settings
 
-CPU = Asked(device="cpu")
+CPU = AcceptanceSpec(device="cpu")
 
 
 def node(
@@ -48,22 +48,22 @@ def container(workload: Any) -> dict[str, Any]:
 def test_a_node_without_allocatable_gpus_must_answer_too():
     """Contract: capacity counts, not what is allocatable now; taints keep no node out."""
     there = cluster(node("a", 8), node("b", 8, 0), node("c"), node("d", 0))
-    assert acceptance.nodes(Asked()).must_answer(there) == ["a", "b"]
+    assert acceptance.nodes(AcceptanceSpec()).must_answer(there) == ["a", "b"]
     assert acceptance.nodes(CPU).must_answer(there) == ["a", "b", "c", "d"]
 
 
 def test_a_selector_narrows_the_nodes():
     there = cluster(node("a", 8, pool="x"), node("b", 8, pool="y"))
-    asked = Asked(selector=(("pool", "y"),))
+    asked = AcceptanceSpec(selector=(("pool", "y"),))
     assert acceptance.nodes(asked).must_answer(there) == ["b"]
     with pytest.raises(UsageError, match="pool"):
-        acceptance.nodes(Asked(selector=(("pool", "z"),))).members(there)
+        acceptance.nodes(AcceptanceSpec(selector=(("pool", "z"),))).members(there)
 
 
 def test_pods_are_pinned_to_gpu_nodes_with_all_gpus():
     """Contract: no pod waits for a GPU on a node that never had one."""
     there = cluster(node("a", 8), node("b", 8), node("c"))
-    workload = acceptance.nodes(Asked())
+    workload = acceptance.nodes(AcceptanceSpec())
     document = yaml.safe_load(yaml.safe_dump(workload.document))
     document["spec"]["template"]["spec"]["containers"][0]["env"] = []
     workload.prepare(document, SimpleNamespace(kube=there))  # type: ignore[arg-type]
@@ -84,7 +84,7 @@ def test_different_numbers_of_gpus_are_refused():
 
 def test_the_number_of_nodes_is_written_and_not_guessed():
     """Contract: torchrun is told the replicas; the guide's labels and report folder are there."""
-    workload = acceptance.ddp(Asked(gpus=8), 64)
+    workload = acceptance.ddp(AcceptanceSpec(gpus=8), 64)
     command = container(workload)["args"][0]
     assert "--nnodes=64 --nproc-per-node=8 --node-rank=${HOSTNAME##*-}" in command
     assert workload.document["spec"]["podManagementPolicy"] == "Parallel"
@@ -100,7 +100,7 @@ def test_the_number_of_nodes_is_written_and_not_guessed():
 
 def test_a_search_on_gpus_has_one_pod_on_a_node():
     """Contract: what a group shows is of its nodes; on CPUs a small cluster is enough."""
-    made = acceptance.screen(Asked(gpus=8, busbw_limit=200.0), 4)
+    made = acceptance.screen(AcceptanceSpec(gpus=8, busbw_limit=200.0), 4)
     apart = made.document["spec"]["template"]["spec"]["affinity"]["podAntiAffinity"]
     (rule,) = apart["requiredDuringSchedulingIgnoredDuringExecution"]
     assert rule["labelSelector"]["matchLabels"] == {"app": "gpu-accept-ddp"}
@@ -111,7 +111,7 @@ def test_a_search_on_gpus_has_one_pod_on_a_node():
 
 
 @pytest.mark.parametrize(
-    "made", [acceptance.nodes(Asked(gpus=1)), acceptance.ddp(CPU, 4)], ids=["nodes", "ddp"]
+    "made", [acceptance.nodes(AcceptanceSpec(gpus=1)), acceptance.ddp(CPU, 4)], ids=["nodes", "ddp"]
 )
 def test_what_is_printed_is_the_same_workload_again(made: Any, tmp_path: Path):
     """Contract: plain Kubernetes objects without a namespace, which `harness run` launches too."""
@@ -132,7 +132,7 @@ def test_limits_of_ones_own_are_mounted(tmp_path: Path):
         '[[row]]\nmodel = "A"\ncheck = "memory.copy"\nvalue = 1\nunit = "GB/s"\n'
         'kind = "limit"\nsource = "measured here"\n'
     )
-    asked = Asked(device="cpu", limits=own)
+    asked = AcceptanceSpec(device="cpu", limits=own)
     folder = lay_out(asked.mounted(), tmp_path / "mount")
     named = asked.words()[asked.words().index("--limits") + 1]
     assert (folder / Path(named).name).read_text() == own.read_text()
@@ -217,7 +217,9 @@ def test_the_harness_holds_its_own_pods(tmp_path: Path) -> None:
     assert subprocess.run(command, env=held, check=False, timeout=60).returncode == 0
 
 
-@pytest.mark.parametrize("made", [acceptance.nodes(Asked(gpus=1)), acceptance.ddp(Asked(gpus=8), 64)])
+@pytest.mark.parametrize(
+    "made", [acceptance.nodes(AcceptanceSpec(gpus=1)), acceptance.ddp(AcceptanceSpec(gpus=8), 64)]
+)
 def test_kubectl_can_apply_what_is_printed(made: Any, tmp_path: Path) -> None:
     """Contract: each object takes at most half of the annotation, and the volume shows all files."""
     documents = list(yaml.safe_load_all(acceptance.manifests(made)))
@@ -231,12 +233,12 @@ def test_kubectl_can_apply_what_is_printed(made: Any, tmp_path: Path) -> None:
         for source in volume["projected"]["sources"]
         for item in source["configMap"]["items"]
     }
-    assert shown == {path: file.read_text() for path, file in Asked().mounted().sources.items()}
+    assert shown == {path: file.read_text() for path, file in AcceptanceSpec().mounted().sources.items()}
 
 
 def test_a_printed_daemonset_has_pods_on_gpu_nodes_alone() -> None:
     """Contract: a node without GPUs gets no pod. A selector of the user's says it otherwise."""
-    text = acceptance.manifests(acceptance.nodes(Asked(gpus=1)))
+    text = acceptance.manifests(acceptance.nodes(AcceptanceSpec(gpus=1)))
     document = list(yaml.safe_load_all(text))[-1]
     template = document["spec"]["template"]
     labelled: dict[str, Any] = {"metadata": {"name": "a", "labels": {"nvidia.com/gpu.present": "true"}}}
@@ -244,7 +246,7 @@ def test_a_printed_daemonset_has_pods_on_gpu_nodes_alone() -> None:
     assert not accepts(template, {"metadata": {"name": "b", "labels": {"nvidia.com/gpu.present": "false"}}})
     assert not accepts(template, {"metadata": {"name": "c", "labels": {}}})
     assert "kubectl label node NODE nvidia.com/gpu.present=true" in text
-    chosen = acceptance.manifests(acceptance.nodes(Asked(gpus=1, selector=(("pool", "h100"),))))
+    chosen = acceptance.manifests(acceptance.nodes(AcceptanceSpec(gpus=1, selector=(("pool", "h100"),))))
     spec = list(yaml.safe_load_all(chosen))[-1]["spec"]["template"]["spec"]
     assert (spec["nodeSelector"], spec.get("affinity")) == ({"pool": "h100"}, None)
     on_cpus = list(yaml.safe_load_all(acceptance.manifests(acceptance.nodes(CPU))))[-1]
@@ -258,7 +260,7 @@ def test_the_image_and_pull_secret_of_the_settings_are_printed() -> None:
     assert spec["containers"][0]["image"] == "registry/worker@sha256:0"
     assert spec["imagePullSecrets"] == [{"name": "regcred"}]
     assert "needs the Secret regcred, as team has it" in text
-    named = acceptance.manifests(acceptance.ddp(Asked(device="cpu", image="mine:1"), 2), settings)
+    named = acceptance.manifests(acceptance.ddp(AcceptanceSpec(device="cpu", image="mine:1"), 2), settings)
     assert (
         list(yaml.safe_load_all(named))[-1]["spec"]["template"]["spec"]["containers"][0]["image"] == "mine:1"
     )
@@ -266,7 +268,7 @@ def test_the_image_and_pull_secret_of_the_settings_are_printed() -> None:
 
 def test_affinities_of_the_user_stay_beside_the_nodes() -> None:
     """Contract: the launch names the nodes, and leaves what --pod says of pods."""
-    workload = acceptance.nodes(Asked(gpus=1))
+    workload = acceptance.nodes(AcceptanceSpec(gpus=1))
     document = yaml.safe_load(yaml.safe_dump(workload.document))
     document["spec"]["template"]["spec"]["affinity"] = {"podAntiAffinity": {"a": "b"}}
     workload.prepare(document, SimpleNamespace(kube=cluster(node("a", 1))))  # type: ignore[arg-type]

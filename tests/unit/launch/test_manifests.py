@@ -65,9 +65,9 @@ def test_a_manifest_is_a_workload(path: Path) -> None:
     workload = load(path)
     assert isinstance(workload, PlainWorkload)
     assert (workload.name, workload.container, workload.per_node) == ("trainer", "worker", 1)
-    assert workload.takes_ours
+    assert workload.uses_worker_image
     assert workload.resources == {"cpu", "memory"}
-    assert workload.held == (workload.kind in {"StatefulSet", "DaemonSet"})
+    assert workload.keep_alive == (workload.kind in {"StatefulSet", "DaemonSet"})
 
 
 def test_the_guides_services_select_its_pods() -> None:
@@ -122,7 +122,7 @@ def test_what_is_applied(path: Path) -> None:
     env = {each["name"]: each for each in container["env"]}
     assert env["PLUTO_RUN_ID"]["value"] == "e2e-run-1"
     assert env["HARNESS_NODES"]["value"] == "2"
-    assert env["HARNESS_HOLD"]["value"] == ("1" if workload.held else "0")
+    assert env["HARNESS_HOLD"]["value"] == ("1" if workload.keep_alive else "0")
     assert env["PLUTO_API_KEY"]["valueFrom"]["secretKeyRef"] == {"name": "pluto", "key": "PLUTO_API_KEY"}
     assert template["spec"]["volumes"] == [{"name": "scripts-0", "configMap": {"name": "scripts"}}]
 

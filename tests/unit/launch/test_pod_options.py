@@ -15,18 +15,18 @@ from harness.core.deadlines import Budget
 from harness.core.errors import UsageError
 from harness.evidence.schema.bundle import Expected
 from harness.launch.prepare import environment
-from harness.launch.workloads import acceptance, asked_training, training
-from harness.launch.workloads.acceptance import Asked
+from harness.launch.workloads import acceptance, training, training_spec
+from harness.launch.workloads.acceptance import AcceptanceSpec
 from harness.launch.workloads.netcheck_job import job
 from harness.launch.workloads.plain import PlainWorkload
 from harness.launch.workloads.pod_options import TAKEN, TAKEN_PREFIXES, PodOptions, variables
 
-CPU = Asked(device="cpu")
+CPU = AcceptanceSpec(device="cpu")
 TAINT = {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}
 WORKLOADS: dict[str, Callable[[], PlainWorkload]] = {
     "accept": lambda: acceptance.nodes(CPU),
     "netcheck": lambda: job(2),
-    "trainer": lambda: training.workload(asked_training.Asked()),
+    "trainer": lambda: training.workload(training_spec.TrainingSpec()),
 }
 
 
@@ -162,11 +162,11 @@ def test_a_secret_is_no_text_of_the_workload() -> None:
     """Contract: it goes into the launch's Secret, is redacted, and is not printed."""
     secret, url = "hf_Aq3$x9ZZ", "https://me:s3cret-value@host"
     made = PodOptions(env={"HF_TOKEN": secret, "TRACKING": url}).applied(
-        training.workload(asked_training.Asked())
+        training.workload(training_spec.TrainingSpec())
     )
     assert made.secret_envs == {"HF_TOKEN": secret, "TRACKING": url}
     assert secret in made.secrets
-    printed = training.manifests(asked_training.Asked(), PodOptions(env={"HF_TOKEN": secret}))
+    printed = training.manifests(training_spec.TrainingSpec(), PodOptions(env={"HF_TOKEN": secret}))
     assert secret not in printed
     assert printed.startswith("# The pods read HF_TOKEN from the Secret train-llm-env.")
     printed = acceptance.manifests(PodOptions(env={"HF_TOKEN": secret}).applied(acceptance.nodes(CPU)))

@@ -13,12 +13,12 @@ from harness.launch import workload_file
 from harness.launch.described import launch_of
 from harness.launch.user_secrets import Wanted
 from harness.launch.workloads import claims, training
-from harness.launch.workloads.asked_training import Asked
 from harness.launch.workloads.printed_training import PrintedTraining
+from harness.launch.workloads.training_spec import TrainingSpec
 from harness.settings import load
 
 
-def printed(asked: Asked, folder: Path, edit: Any = None, pull_secret: str | None = None) -> Path:
+def printed(asked: TrainingSpec, folder: Path, edit: Any = None, pull_secret: str | None = None) -> Path:
     """Print the manifests into a file, after somebody has edited the objects."""
     documents = list(yaml.safe_load_all(training.manifests(asked, pull_secret=pull_secret)))
     if edit is not None:
@@ -45,8 +45,8 @@ def test_an_edited_manifest_is_a_training_as_it_was_edited(tmp_path: Path, kind:
         container = spec["template"]["spec"]["containers"][0]
         container["args"] = [text.replace("--run-name a", "--run-name=b") for text in container["args"]]
 
-    made = loaded(printed(Asked(kind=kind, run="a", synthetic=True), tmp_path, edit))
-    assert (made.asked.run, made.asked.replicas, made.asked.smoke) == ("b", 3, False)
+    made = loaded(printed(TrainingSpec(kind=kind, run="a", synthetic=True), tmp_path, edit))
+    assert (made.spec.run, made.spec.replicas, made.spec.smoke) == ("b", 3, False)
     assert [(one.claim, one.path, one.folder) for one in made.mounts] == [
         ("outputs-pvc", "/data", "harness-texts"),
         ("outputs-pvc", "/out", ""),
@@ -56,14 +56,14 @@ def test_an_edited_manifest_is_a_training_as_it_was_edited(tmp_path: Path, kind:
 @pytest.mark.parametrize(("nodes", "found"), [("1:64", 64), ("2:2", 2), ("2", None), ("4", None)])
 def test_nnodes_says_whether_the_pods_may_be_scaled(tmp_path: Path, nodes: str, found: int | None) -> None:
     """Contract: a range is what a launch may be scaled to, and one number is fixed."""
-    made = loaded(printed(Asked(replicas=2), tmp_path, _nnodes(nodes)))
-    assert made.asked.max_replicas == found
+    made = loaded(printed(TrainingSpec(replicas=2), tmp_path, _nnodes(nodes)))
+    assert made.spec.max_replicas == found
 
 
 @pytest.mark.parametrize("nodes", ["3:64", "1:", "1:1", "a:b", "1:2:3"])
 def test_a_range_without_the_replicas_is_refused(tmp_path: Path, nodes: str) -> None:
     with pytest.raises(UsageError, match=f"NNODES: .*around the 2 replicas, found '{nodes}'"):
-        loaded(printed(Asked(replicas=2), tmp_path, _nnodes(nodes)))
+        loaded(printed(TrainingSpec(replicas=2), tmp_path, _nnodes(nodes)))
 
 
 def _nnodes(value: str) -> Any:
@@ -77,7 +77,7 @@ def _nnodes(value: str) -> Any:
 
 
 def test_printed_storage_class_claims_are_loaded_again(tmp_path: Path) -> None:
-    made = loaded(printed(Asked(storage_class="nfs"), tmp_path))
+    made = loaded(printed(TrainingSpec(storage_class="nfs"), tmp_path))
     beside = made.beside  # type: ignore[attr-defined] # of PlainWorkload
     names = {each["metadata"]["name"] for each in beside if each["kind"] == "PersistentVolumeClaim"}
     assert names == {claims.DATASETS, claims.OUTPUTS}
@@ -99,16 +99,18 @@ class Context:
 
 def test_the_namespace_of_claims_is_that_of_every_object(tmp_path: Path) -> None:
     """Contract: kubectl applies them beside the claims, and a launch takes the claims from there."""
-    path = printed(Asked(claims_namespace="team", secrets=(Wanted("wandb"),)), tmp_path, None, "registry")
+    path = printed(
+        TrainingSpec(claims_namespace="team", secrets=(Wanted("wandb"),)), tmp_path, None, "registry"
+    )
     assert {each["metadata"]["namespace"] for each in yaml.safe_load_all(path.read_text())} == {"team"}
     made = loaded(path)
-    assert made.asked.claims_namespace == "team"
-    assert made.asked.secrets == (Wanted("wandb", "team"),)
+    assert made.spec.claims_namespace == "team"
+    assert made.spec.secrets == (Wanted("wandb", "team"),)
 
 
 def test_claims_that_nobody_provides_are_refused(tmp_path: Path) -> None:
     """Contract: on a cluster of the user's; on kind, folders stand for the three claims, and for no other."""
-    made = loaded(printed(Asked(), tmp_path))
+    made = loaded(printed(TrainingSpec(), tmp_path))
     made.check(load())
     with pytest.raises(
         UsageError, match="the pods mount datasets-pvc, outputs-pvc: expected the claims in the file"
@@ -120,19 +122,19 @@ def test_claims_that_nobody_provides_are_refused(tmp_path: Path) -> None:
         volumes[-1]["persistentVolumeClaim"]["claimName"] = "mine"
 
     with pytest.raises(UsageError, match="the pods mount mine: expected the claims"):
-        loaded(printed(Asked(), tmp_path, edit)).check(load())
+        loaded(printed(TrainingSpec(), tmp_path, edit)).check(load())
 
 
 def test_two_jobs_in_one_file_are_refused(tmp_path: Path) -> None:
-    path = printed(Asked(), tmp_path, lambda documents: documents.append(documents[-1]))
+    path = printed(TrainingSpec(), tmp_path, lambda documents: documents.append(documents[-1]))
     with pytest.raises(UsageError, match="exactly one of"):
         workload_file.load(path)
 
 
 def test_a_printed_training_is_launched_to_be_audited(tmp_path: Path) -> None:
     """Contract: its checkpoints are judged. The smoke test has none."""
-    full = loaded(printed(Asked(restarts=2), tmp_path))
+    full = loaded(printed(TrainingSpec(restarts=2), tmp_path))
     assert launch_of(full, "e2e-1", Context()).training  # type: ignore[arg-type]
-    smoke = loaded(printed(Asked(smoke=True), tmp_path))
-    assert (smoke.asked.smoke, smoke.mounts) == (True, ())
+    smoke = loaded(printed(TrainingSpec(smoke=True), tmp_path))
+    assert (smoke.spec.smoke, smoke.mounts) == (True, ())
     assert not launch_of(smoke, "e2e-1", Context()).training  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ def test_what_the_file_says(tmp_path: Path) -> None:
     """Contract: ranks, container, queue and environment are those that the controller makes."""
     workload = loaded(tmp_path, documents(processesPerNode=3, env=[{"name": "LR", "value": "0.1"}]))
     assert (workload.kind, workload.launcher, workload.container) == ("JobSet", "torchrun", "trainer")
-    assert (workload.per_node, workload.queue, workload.takes_ours) == (3, "user-queue", True)
+    assert (workload.per_node, workload.queue, workload.uses_worker_image) == (3, "user-queue", True)
     assert workload.envs == {"LR": "0.1"}
     assert workload.first_host == "trainer-node-0-0.trainer"
 

@@ -15,9 +15,9 @@ import yaml
 from harness.cli.main import main
 from harness.core.errors import HarnessError, UsageError
 from harness.launch.names import RESTARTS
-from harness.launch.workloads import asked_training, claims, training
-from harness.launch.workloads.asked_training import Asked
+from harness.launch.workloads import claims, training, training_spec
 from harness.launch.workloads.pod_options import PodOptions
+from harness.launch.workloads.training_spec import TrainingSpec
 from harness.provision.cluster import SharedFolder
 from harness.settings import load
 
@@ -29,7 +29,7 @@ def container(workload: Any) -> dict[str, Any]:
     return dict(workload.document["spec"]["template"]["spec"]["containers"][0])
 
 
-def used(asked: Asked, *, printed: bool = False, one_node: bool = False) -> dict[str, Any]:
+def used(asked: TrainingSpec, *, printed: bool = False, one_node: bool = False) -> dict[str, Any]:
     """Return the ranks' container with its volumes, which a launch or printed manifests add."""
     pod = training.workload(asked).document["spec"]["template"]["spec"]
     training.use(pod, training.Shared(asked.mounts(printed=printed), one_node), {"app": "train-llm"})
@@ -40,7 +40,7 @@ def used(asked: Asked, *, printed: bool = False, one_node: bool = False) -> dict
 @pytest.mark.parametrize(("replicas", "processes"), [(4, 1), (64, 8)])
 def test_the_number_of_nodes_is_one_number(kind: Any, replicas: int, processes: int) -> None:
     """Contract: pods, NNODES, and what the harness expects are the same; ranks are pods × processes."""
-    made = training.workload(Asked(kind=kind, replicas=replicas, processes=processes))
+    made = training.workload(TrainingSpec(kind=kind, replicas=replicas, processes=processes))
     env = {one["name"]: one.get("value") for one in container(made)["env"]}
     assert made.members(None) == replicas  # type: ignore[arg-type] # it asks no cluster
     assert (env["NNODES"], made.per_node) == (f"{replicas}", processes)
@@ -53,20 +53,25 @@ def test_the_number_of_nodes_is_one_number(kind: Any, replicas: int, processes: 
 def test_scalable_pods_get_a_range_of_nodes() -> None:
     """Contract: a launch's as asked for; a printed StatefulSet's by default, and a printed Job's never."""
     env = {
-        one["name"]: one.get("value") for one in container(training.workload(Asked(max_replicas=6)))["env"]
+        one["name"]: one.get("value")
+        for one in container(training.workload(TrainingSpec(max_replicas=6)))["env"]
     }
     assert env["NNODES"] == "1:6"
-    for asked, nodes in ((Asked(), "1:64"), (Asked(replicas=80), "1:80"), (Asked(max_replicas=6), "1:6")):
+    for asked, nodes in (
+        (TrainingSpec(), "1:64"),
+        (TrainingSpec(replicas=80), "1:80"),
+        (TrainingSpec(max_replicas=6), "1:6"),
+    ):
         assert f"name: NNODES\n          value: '{nodes}'" in training.manifests(asked) or (
             f"name: NNODES\n          value: {nodes}" in training.manifests(asked)
         )
-    for asked in (Asked(kind="job"), Asked(smoke=True)):
+    for asked in (TrainingSpec(kind="job"), TrainingSpec(smoke=True)):
         assert "value: '4'" in training.manifests(asked)
 
 
 def test_a_stateful_set_is_as_the_guide_has_it() -> None:
     """Contract: names, port, Parallel, publishNotReadyAddresses, the pod's index, the three claims."""
-    made = training.workload(Asked())
+    made = training.workload(TrainingSpec())
     (service,) = made.beside
     assert (service["metadata"]["name"], service["spec"]["ports"][0]["port"]) == ("train-rdzv", 29500)
     assert service["spec"]["publishNotReadyAddresses"] is True
@@ -74,7 +79,7 @@ def test_a_stateful_set_is_as_the_guide_has_it() -> None:
     assert made.document["spec"]["selector"] == {"matchLabels": {"app": "train-llm"}}
     rank = next(one for one in container(made)["env"] if one["name"] == "NODE_RANK")
     assert "apps.kubernetes.io/pod-index" in rank["valueFrom"]["fieldRef"]["fieldPath"]
-    paths = {mount["name"]: mount["mountPath"] for mount in used(Asked())["volumeMounts"]}
+    paths = {mount["name"]: mount["mountPath"] for mount in used(TrainingSpec())["volumeMounts"]}
     assert paths == {**claims.CLAIMS, "shm": "/dev/shm"}
     token = next(one for one in container(made)["env"] if one["name"] == "HUGGINGFACE_HUB_TOKEN")
     assert token["valueFrom"]["secretKeyRef"] == {
@@ -85,7 +90,7 @@ def test_a_stateful_set_is_as_the_guide_has_it() -> None:
 
 
 def test_restarts_are_said_to_torchrun_and_to_the_judges() -> None:
-    made = training.workload(Asked(kind="job", restarts=2, replicas=3))
+    made = training.workload(TrainingSpec(kind="job", restarts=2, replicas=3))
     assert made.document["metadata"]["annotations"] == {RESTARTS: "2"}
     assert {"name": "RESTARTS", "value": "2"} in container(made)["env"]
     assert made.document["spec"]["backoffLimit"] == 6
@@ -93,14 +98,14 @@ def test_restarts_are_said_to_torchrun_and_to_the_judges() -> None:
 
 def test_gpus_are_asked_for_and_used() -> None:
     """Contract: the limit, the device and the ranks of each pod; without GPUs the CPU, by name."""
-    made = training.workload(Asked(gpus=8, processes=8))
+    made = training.workload(TrainingSpec(gpus=8, processes=8))
     assert container(made)["resources"]["limits"] == {"nvidia.com/gpu": 8}
     assert "--device cuda" in container(made)["args"][0]
-    assert "--device cpu" in container(training.workload(Asked()))["args"][0]
+    assert "--device cpu" in container(training.workload(TrainingSpec()))["args"][0]
 
 
 def test_the_smoke_test_has_the_guides_flags() -> None:
-    assert asked_training.SMOKE in container(training.workload(Asked(smoke=True)))["args"][0]
+    assert training_spec.SMOKE in container(training.workload(TrainingSpec(smoke=True)))["args"][0]
 
 
 @pytest.mark.parametrize(
@@ -113,7 +118,7 @@ def test_the_smoke_test_has_the_guides_flags() -> None:
 )
 def test_where_the_nodes_meet(asked: dict[str, Any], backend: str, endpoint: str, brings: bool) -> None:
     """Contract: in node 0, in an etcd that comes with the manifests, or in one that is there."""
-    given = Asked(**asked)
+    given = TrainingSpec(**asked)
     variables = {one["name"]: one.get("value") for one in container(training.workload(given))["env"]}
     assert (variables["RDZV_BACKEND"], variables["RDZV_ENDPOINT"]) == (backend, endpoint)
     names = {each["metadata"]["name"] for each in yaml.safe_load_all(training.manifests(given))}
@@ -139,23 +144,25 @@ def test_where_the_nodes_meet(asked: dict[str, Any], backend: str, endpoint: str
 def test_a_folder_is_no_mlflow_for_several_nodes(tmp_path: Path, uri: str, served: bool) -> None:
     """Contract: refused in one sentence, before a launch and before anything is printed."""
     variable = PodOptions(env={"MLFLOW_TRACKING_URI": uri})
-    made = variable.applied(training.workload(Asked()))
+    made = variable.applied(training.workload(TrainingSpec()))
     if served:
         made.check(load())
-        assert uri in training.manifests(Asked(), variable)
+        assert uri in training.manifests(TrainingSpec(), variable)
         return
-    for refused in (lambda: made.check(load()), lambda: training.manifests(Asked(), variable)):
+    for refused in (lambda: made.check(load()), lambda: training.manifests(TrainingSpec(), variable)):
         with pytest.raises(UsageError, match="the URL of an MLflow server is expected"):
             refused()
 
 
 def test_memory_limits_a_pod() -> None:
     """Contract: the limit is what was asked for, with GPUs beside it; without a word 8Gi on CPUs alone."""
-    limits = container(training.workload(Asked(memory="1536Mi")))["resources"]["limits"]
+    limits = container(training.workload(TrainingSpec(memory="1536Mi")))["resources"]["limits"]
     assert limits == {"memory": "1536Mi"}
-    limits = container(training.workload(Asked(memory="64Gi", gpus=8, processes=8)))["resources"]["limits"]
+    limits = container(training.workload(TrainingSpec(memory="64Gi", gpus=8, processes=8)))["resources"][
+        "limits"
+    ]
     assert limits == {"memory": "64Gi", "nvidia.com/gpu": 8}
-    assert container(training.workload(Asked()))["resources"]["limits"] == {"memory": "8Gi"}
+    assert container(training.workload(TrainingSpec()))["resources"]["limits"] == {"memory": "8Gi"}
 
 
 @pytest.mark.parametrize(
@@ -184,13 +191,13 @@ def test_memory_limits_a_pod() -> None:
 )
 def test_what_makes_no_sense_is_refused(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Asked(**asked)
+        TrainingSpec(**asked)
 
 
 def test_data_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").touch()
     with pytest.raises(UsageError, match=r"val\.jsonl is missing"):
-        Asked(data=tmp_path)
+        TrainingSpec(data=tmp_path)
 
 
 GOOD = json.dumps({"text": "a document that is long enough to train on, with all its letters. " * 3}) + "\n"
@@ -218,7 +225,7 @@ def test_texts_the_trainer_rejects_are_refused_before_launch(
     files: dict[str, str], options: tuple[str, ...], message: str, tmp_path: Path
 ) -> None:
     """Contract: the trainer's own words, with the file of this machine."""
-    made = training.workload(Asked(data=texts_in(tmp_path, **files), options=options))
+    made = training.workload(TrainingSpec(data=texts_in(tmp_path, **files), options=options))
     with pytest.raises(UsageError, match=message):
         made.check(load(runs_dir=tmp_path))
 
@@ -226,9 +233,9 @@ def test_texts_the_trainer_rejects_are_refused_before_launch(
 def test_texts_that_are_good_are_not_refused(tmp_path: Path) -> None:
     """Contract: with another tokenizer, how many tokens a file has is known only in the pods."""
     texts_in(tmp_path)
-    training.workload(Asked(data=tmp_path)).check(load(runs_dir=tmp_path))
+    training.workload(TrainingSpec(data=tmp_path)).check(load(runs_dir=tmp_path))
     options = ("--context", "4096", "--model-local-dir", "/models/gpt2")
-    training.workload(Asked(data=tmp_path, options=options)).check(load(runs_dir=tmp_path))
+    training.workload(TrainingSpec(data=tmp_path, options=options)).check(load(runs_dir=tmp_path))
 
 
 @pytest.mark.parametrize("closed", ["", "val.jsonl"])
@@ -241,7 +248,7 @@ def test_texts_that_may_not_be_read(closed: str) -> None:
             os.seteuid(65534)  # root reads everything
         try:
             with pytest.raises(UsageError, match="cannot be read: Permission denied"):
-                Asked(data=folder).examine_data()
+                TrainingSpec(data=folder).examine_data()
         finally:
             os.seteuid(user)
             folder.chmod(0o700)
@@ -251,9 +258,9 @@ def test_reaching_an_entropy_that_nobody_knows_is_refused(tmp_path: Path) -> Non
     """Contract: without source.json the verdict could only be UNKNOWN, after the whole training."""
     texts_in(tmp_path)
     with pytest.raises(UsageError, match=r"--reach needs texts of a known entropy; .* has no source\.json"):
-        Asked(data=tmp_path, reach=0.1)
+        TrainingSpec(data=tmp_path, reach=0.1)
     (tmp_path / "source.json").write_text("{}")
-    assert Asked(data=tmp_path, reach=0.1).reach == 0.1
+    assert TrainingSpec(data=tmp_path, reach=0.1).reach == 0.1
 
 
 @pytest.mark.parametrize(("option", "value"), [("data", "texts"), ("volumes", "kept")])
@@ -262,7 +269,7 @@ def test_manifests_do_not_leave_out_folders_of_kind_silently(option: str, value:
     with pytest.raises(
         UsageError, match=f"--{option} applies only to a launch on kind; printed manifests mount claims"
     ):
-        training.manifests(Asked(**given))
+        training.manifests(TrainingSpec(**given))
 
 
 @pytest.mark.parametrize(("gpus", "refused"), [(None, True), (1, False)])
@@ -270,7 +277,7 @@ def test_an_interface_that_gloo_cannot_have_is_refused(
     gpus: int | None, refused: bool, tmp_path: Path
 ) -> None:
     """Contract: before a launch and before anything is printed. Ranks on GPUs meet by NCCL."""
-    variable, asked = PodOptions(env={"GLOO_SOCKET_IFNAME": "^lo,docker"}), Asked(gpus=gpus)
+    variable, asked = PodOptions(env={"GLOO_SOCKET_IFNAME": "^lo,docker"}), TrainingSpec(gpus=gpus)
     made = variable.applied(training.workload(asked))
     if not refused:
         made.check(load(runs_dir=tmp_path))
@@ -286,7 +293,7 @@ def test_an_interface_that_gloo_cannot_have_is_refused(
 
 def test_data_of_a_smoke_test_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="--data does not apply to --smoke"):
-        Asked(data=texts_in(tmp_path), smoke=True)
+        TrainingSpec(data=texts_in(tmp_path), smoke=True)
 
 
 def test_a_cluster_of_ones_own_needs_volumes(tmp_path: Path) -> None:
@@ -295,16 +302,16 @@ def test_a_cluster_of_ones_own_needs_volumes(tmp_path: Path) -> None:
     config.write_text("{}")
     settings = load(kubeconfig=config)
     with pytest.raises(UsageError, match="a volume for the checkpoints of all pods is required") as refused:
-        training.workload(Asked()).check(settings)
+        training.workload(TrainingSpec()).check(settings)
     assert "--storage-class" in str(refused.value.hint)
-    training.workload(Asked(storage_class="nfs")).check(settings)
-    training.workload(Asked(smoke=True)).check(settings)
-    training.workload(Asked()).check(load())
+    training.workload(TrainingSpec(storage_class="nfs")).check(settings)
+    training.workload(TrainingSpec(smoke=True)).check(settings)
+    training.workload(TrainingSpec()).check(load())
 
 
 def test_the_smoke_test_mounts_no_claim() -> None:
     """Contract: it needs no volume of anybody, and its pods can still write below /out."""
-    mounted = used(Asked(smoke=True))
+    mounted = used(TrainingSpec(smoke=True))
     assert {one["mountPath"] for one in mounted["volumeMounts"]} == {"/dev/shm", "/out"}
     assert not [one for one in mounted["pod"]["volumes"] if "persistentVolumeClaim" in one]
 
@@ -312,7 +319,7 @@ def test_the_smoke_test_mounts_no_claim() -> None:
 def test_only_the_outputs_of_a_user_are_mounted_for_writing() -> None:
     """Contract: data and models are read-only for the kubelet too, in a launch and in printed manifests."""
     models = ("--model-local-dir", "/models/gpt2")
-    for asked, printed in [(Asked(claims_namespace="a"), False), (Asked(options=models), True)]:
+    for asked, printed in [(TrainingSpec(claims_namespace="a"), False), (TrainingSpec(options=models), True)]:
         made = used(asked, printed=printed)
         mounted = {one["name"]: one.get("readOnly", False) for one in made["volumeMounts"]}
         assert mounted == {"shm": False, "datasets-pvc": True, "outputs-pvc": False, "models-pvc": True}
@@ -326,7 +333,7 @@ def test_only_the_outputs_of_a_user_are_mounted_for_writing() -> None:
         assert printed or texts["value"] == "0"
 
 
-def asked_env(asked: Asked) -> list[dict[str, Any]]:
+def asked_env(asked: TrainingSpec) -> list[dict[str, Any]]:
     """Return the environment of the ranks."""
     return list(container(training.workload(asked))["env"])
 
@@ -334,22 +341,22 @@ def asked_env(asked: Asked) -> list[dict[str, Any]]:
 def test_made_texts_have_a_folder_of_their_own() -> None:
     """Contract: --synthetic mounts a folder of the outputs as /data, and no claim for data."""
     for asked, printed in [
-        (Asked(claims_namespace="a", synthetic=True), False),
-        (Asked(storage_class="nfs"), False),
-        (Asked(synthetic=True), True),
+        (TrainingSpec(claims_namespace="a", synthetic=True), False),
+        (TrainingSpec(storage_class="nfs"), False),
+        (TrainingSpec(synthetic=True), True),
     ]:
         mounted = {one["mountPath"]: one for one in used(asked, printed=printed)["volumeMounts"]}
         assert mounted["/data"]["name"] == "outputs-pvc"
-        assert mounted["/data"]["subPath"] == asked_training.MADE_TEXTS
+        assert mounted["/data"]["subPath"] == training_spec.MADE_TEXTS
         assert not mounted["/data"].get("readOnly")
-        assert asked.makes_texts(printed=printed)
-    (made,) = claims.of_class("nfs", Asked(storage_class="nfs").mounts(), "e2e-1")
+        assert asked.generates_texts(printed=printed)
+    (made,) = claims.of_class("nfs", TrainingSpec(storage_class="nfs").mounts(), "e2e-1")
     assert (made["metadata"]["name"], made["spec"]["accessModes"]) == ("outputs-pvc", ["ReadWriteMany"])
 
 
 def test_pods_of_a_volume_for_one_node_share_it() -> None:
     """Contract: the scheduler puts all pods on one node, and nothing spreads them."""
-    pod = used(Asked(), one_node=True)["pod"]
+    pod = used(TrainingSpec(), one_node=True)["pod"]
     (term,) = pod["affinity"]["podAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert term["labelSelector"]["matchLabels"] == {"app": "train-llm"}
     assert "topologySpreadConstraints" not in pod
@@ -370,7 +377,7 @@ def test_a_kind_cluster_without_a_shared_folder_is_refused() -> None:
     """Contract: each node would make a folder of its own, and every pod would see another disk."""
     there = SimpleNamespace(shared_folder=None, namespace="e2e-1", nonce="1")
     with pytest.raises(HarnessError, match="created without one") as refused:
-        training.workload(Asked()).submit(there, lambda *_: None)  # type: ignore[arg-type]
+        training.workload(TrainingSpec()).submit(there, lambda *_: None)  # type: ignore[arg-type]
     assert refused.value.cause == "cluster.mismatch"
 
 
@@ -400,7 +407,7 @@ class Claims:
 
     def read(self, replicas: int = 2, **asked: Any) -> list[claims.Claimed]:
         """Return what a training finds."""
-        used = Asked(claims_namespace="team", **asked).mounts()
+        used = TrainingSpec(claims_namespace="team", **asked).mounts()
         return claims.read(self, "team", used, replicas)  # type: ignore[arg-type] # all that it asks
 
 

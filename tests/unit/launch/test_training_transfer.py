@@ -12,8 +12,8 @@ from harness.cli.main import main
 from harness.core.errors import UsageError
 from harness.launch.user_secrets import HF_KEY, UserSecret, Wanted
 from harness.launch.workloads import claims, training, training_audit, training_pod, training_transfer
-from harness.launch.workloads.asked_training import Asked
 from harness.launch.workloads.training_pod import Program, Volumes
+from harness.launch.workloads.training_spec import TrainingSpec
 from harness.settings import load
 
 URL = "s3://runs/llama"
@@ -49,7 +49,7 @@ def secret(name: str, **data: str) -> UserSecret:
 )
 def test_what_names_no_storage_is_refused(asked: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
-        Asked(**asked)
+        TrainingSpec(**asked)
 
 
 @pytest.mark.parametrize("option", ["--upload", "--resume-from"])
@@ -69,7 +69,7 @@ def test_without_keys_nothing_is_begun(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(
         UsageError, match="--upload needs keys: expected AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
     ):
-        training.workload(Asked(upload=URL)).check(load())
+        training.workload(TrainingSpec(upload=URL)).check(load())
 
 
 def test_keys_of_a_secret_override_the_environment() -> None:
@@ -95,7 +95,7 @@ def test_the_ranks_do_not_get_the_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     keys = secret("bucket", AWS_ACCESS_KEY_ID="AKIA1", AWS_SECRET_ACCESS_KEY="s1")
     there = [keys, secret("wandb", WANDB_MODE="offline"), secret("hf-token", **{HF_KEY: "t"})]
     monkeypatch.setattr("harness.launch.user_secrets.read", lambda *_: there)
-    asked = Asked(upload=URL, secrets=tuple(Wanted(one.name) for one in there))
+    asked = TrainingSpec(upload=URL, secrets=tuple(Wanted(one.name) for one in there))
     made = training.workload(asked)
     at: Any = SimpleNamespace(
         **{
@@ -122,7 +122,7 @@ def test_the_pod_runs_where_the_ranks_may_and_reads_alone() -> None:
         "hostNetwork": True,
         "containers": [{"securityContext": {"allowPrivilegeEscalation": False}}],
     }
-    asked = Asked()
+    asked = TrainingSpec()
     program = training_audit.program(training.workload(asked))  # type: ignore[arg-type]
     pod = training_pod.pod(program, Volumes(asked.mounts(), False, ranks), OURS)
     spec = pod["spec"]
@@ -140,7 +140,7 @@ def test_the_pod_runs_where_the_ranks_may_and_reads_alone() -> None:
 
 def test_only_the_pod_that_brings_a_run_back_writes() -> None:
     """Contract: and only to the outputs, where texts and models are the user's."""
-    mounts = Asked(claims_namespace="team", options=("--model-local-dir", "/models/a")).mounts()
+    mounts = TrainingSpec(claims_namespace="team", options=("--model-local-dir", "/models/a")).mounts()
     program = Program("training-resume", ("true",), "it", 1, 1, writes=True, secret="keys")
     pod = training_pod.pod(program, Volumes(mounts, False, {}), OURS)
     (container,) = pod["spec"]["containers"]

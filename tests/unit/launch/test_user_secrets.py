@@ -15,7 +15,7 @@ from harness.core.errors import UsageError
 from harness.launch import hub, user_secrets
 from harness.launch.user_secrets import HF_KEY, UserSecret, Wanted
 from harness.launch.workloads import training
-from harness.launch.workloads.asked_training import Asked
+from harness.launch.workloads.training_spec import TrainingSpec
 
 TOKEN = "a-token-of-the-hub"
 CONFIG = """
@@ -99,13 +99,13 @@ def test_a_refused_secret_option_does_not_repeat_the_value(text: str) -> None:
 
 def test_the_ranks_get_the_keys_as_variables() -> None:
     """Contract: hf-token by its key, which must exist then; every key of another Secret."""
-    asked = Asked(secrets=(Wanted("hf-token"), Wanted("wandb")))
+    asked = TrainingSpec(secrets=(Wanted("hf-token"), Wanted("wandb")))
     spec = training.workload(asked).document["spec"]["template"]["spec"]["containers"][0]
     token = next(one for one in spec["env"] if one["name"] == HF_KEY)
     assert token["valueFrom"]["secretKeyRef"] == {"name": "hf-token", "key": HF_KEY, "optional": False}
     assert spec["envFrom"] == [{"secretRef": {"name": "wandb"}}]
     with pytest.raises(UsageError, match="--secret hf-token: expected once"):
-        Asked(secrets=(Wanted("hf-token"), Wanted("hf-token", variable="HF_TOKEN")))
+        TrainingSpec(secrets=(Wanted("hf-token"), Wanted("hf-token", variable="HF_TOKEN")))
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def test_an_unreachable_hub_does_not_refuse_the_launch() -> None:
 
 
 def test_only_a_model_of_the_hub_is_asked_for() -> None:
-    assert Asked(options=("--model", "gpt2")).hub_model == "gpt2"
-    assert Asked(options=("--model", "gpt2", "--local-files-only")).hub_model is None
-    assert Asked(options=("--model-local-dir", "/models/gpt2")).hub_model is None
-    assert Asked().hub_model is None
+    assert TrainingSpec(options=("--model", "gpt2")).hub_model == "gpt2"
+    assert TrainingSpec(options=("--model", "gpt2", "--local-files-only")).hub_model is None
+    assert TrainingSpec(options=("--model-local-dir", "/models/gpt2")).hub_model is None
+    assert TrainingSpec().hub_model is None

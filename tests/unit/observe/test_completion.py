@@ -186,7 +186,7 @@ def test_a_queued_job_waits_for_kueue_before_its_pods(end: CompletionDetector) -
 
 def test_the_gated_pods_of_a_statefulset_wait_for_kueue(end: CompletionDetector) -> None:
     """Contract: pods behind Kueue's gate are no progress, and no reason to give up while a Workload waits."""
-    end.launched, end.kind, end.held, end.members = "statefulset", "StatefulSet", True, 1
+    end.launched, end.kind, end.keep_alive, end.members = "statefulset", "StatefulSet", True, 1
     assert told(end, "statefulset", {}) == "the StatefulSet has no pods"
     gate = [{"name": "kueue.x-k8s.io/admission"}]
     said = told(end, "pod", {"phase": "Pending"}, schedulingGates=gate)
@@ -203,7 +203,8 @@ def test_the_gated_pods_of_a_statefulset_wait_for_kueue(end: CompletionDetector)
 
 def test_pods_that_were_scaled_away_are_not_waited_for(end: CompletionDetector) -> None:
     """Contract: a scalable StatefulSet needs the commands of as many pods as it has replicas now."""
-    end.launched, end.kind, end.held, end.scalable, end.members = "statefulset", "StatefulSet", True, True, 2
+    end.launched, end.kind, end.members = "statefulset", "StatefulSet", 2
+    end.keep_alive = end.scalable = True
 
     def scaled(replicas: int) -> None:
         told(end, "statefulset", {}, name="t", replicas=replicas)

@@ -16,7 +16,7 @@ from harness.observe.independent import IndependentPods
 def end(monkeypatch: pytest.MonkeyPatch) -> IndependentPods:
     """Three pods are expected; every state counts at once, but idleness."""
     monkeypatch.setattr(completion, "GRACE", dict.fromkeys(completion.GRACE, 0.0) | {"idle": 1e6})
-    made = IndependentPods(launched="daemonset", kind="DaemonSet", held=True, members=3)
+    made = IndependentPods(launched="daemonset", kind="DaemonSet", keep_alive=True, members=3)
     tell(made, "daemonset", "gpu-accept")
     for name in ("a", "b", "c"):
         pod(made, name)

@@ -146,12 +146,12 @@ def test_a_kubeconfig_chooses_the_users_own_cluster(settings: Settings) -> None:
     kind = made(settings)
     ours = ready(kind)
     theirs = cluster_of(settings.model_copy(update={"kubeconfig": kind.kubeconfig}))
-    assert (theirs.name, theirs.owns_namespaces, theirs.keeps_namespaces) == ("kind-shared", False, False)
+    assert (theirs.name, theirs.owns_namespaces, theirs.retains_namespaces) == ("kind-shared", False, False)
     assert not theirs.removable(ours, "aaaa")
     with pytest.raises(UsageError, match="that the harness created"):
         theirs.owned()
     mine = cluster_of(settings)
-    assert (mine.name, mine.owns_namespaces, mine.keeps_namespaces) == ("shared", True, True)
+    assert (mine.name, mine.owns_namespaces, mine.retains_namespaces) == ("shared", True, True)
     assert ours.kind is kind
 
 

@@ -18,7 +18,7 @@ RANKS = matrix.MOST_COLUMNS + 8
 def metric(ranks: int, lost: int | None = None) -> Metric:
     """Return a metric that all ranks logged, and of which the run lacks a point of rank `lost`."""
     rows = {rank: Series([(step, float(rank)) for step in range(5)]) for rank in range(ranks)}
-    cells = {rank: Cell(logged=5, lost=[3] if rank == lost else []) for rank in rows}
+    cells = {rank: Cell(logged=5, missing=[3] if rank == lost else []) for rank in rows}
     return Metric("loss", cells=cells, truth=rows, recorded=Series([(step, 0.0) for step in (0, 1, 2, 4)]))
 
 
@@ -31,9 +31,9 @@ def test_many_ranks_are_one_row_and_what_misses_is_named() -> None:
     found = matrix.wide([metric(RANKS, lost=17), *[metric(RANKS)] * matrix.MOST_ROWS], RANKS)
     assert found is not None
     first = found.rows[0]
-    assert (first.logged, first.recorded, first.lost, first.more) == (5 * RANKS, 4, 1, 0)
-    assert [(rank, cell.lost) for rank, cell in first.missing] == [(17, [3])]
-    assert (len(found.rows), found.others, found.others_lost) == (matrix.MOST_ROWS, 1, 0)
+    assert (first.logged, first.recorded, first.missing_count, first.more) == (5 * RANKS, 4, 1, 0)
+    assert [(rank, cell.missing) for rank, cell in first.missing] == [(17, [3])]
+    assert (len(found.rows), found.others, found.others_missing) == (matrix.MOST_ROWS, 1, 0)
 
 
 def test_the_curve_of_a_rank_that_misses_points_is_drawn() -> None:

@@ -100,5 +100,5 @@ def snapshot(**changes: int | list[str]) -> Snapshot:
     ],
 )
 def test_growth_needs_an_explanation(after: Snapshot, leaks: list[str]) -> None:
-    grown = compare(snapshot(), after, explained(launches=5, parallel=2, kept_namespaces=3))
+    grown = compare(snapshot(), after, explained(launches=5, parallel=2, namespaces=3))
     assert [each.leak for each in grown if each.leak] == leaks

@@ -20,7 +20,7 @@ class Ended(Exception):
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
     (tmp_path / "here" / "folder").mkdir(parents=True)
-    return Walker(tmp_path / "here").look()
+    return Walker(tmp_path / "here").scan()
 
 
 @pytest.fixture
@@ -60,14 +60,14 @@ def test_all_is_done_before_the_container_may_end(
 ) -> None:
     """Contract: a receiver that dies as it tells of the code leaves a pod that was switched whole, or one
     that is switched again: the next sync stops no command that runs the right code."""
-    say_ready = Store.say_ready
+    write_ready = Store.write_ready
 
     def ends(store: Store, text: str) -> None:
         if told:
-            say_ready(store, text)
+            write_ready(store, text)
         raise Ended
 
-    monkeypatch.setattr(Store, "say_ready", ends)
+    monkeypatch.setattr(Store, "write_ready", ends)
     with pytest.raises(Ended):
         staged(pod, tree).answer("switch", asked(tree))
     assert started(pod) == (1 if told else 0)

@@ -41,7 +41,7 @@ PATTERNS = st.lists(
 
 
 def paths(top: Path) -> set[str]:
-    return {entry["path"] for entry in Walker(top).look().entries}
+    return {entry["path"] for entry in Walker(top).scan().entries}
 
 
 @settings(max_examples=40)
@@ -66,7 +66,7 @@ def test_what_gitignore_files_leave_out_is_what_git_leaves_out(
             check=True,
             env={**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"},
         ).stdout.decode()
-        files = {entry["path"] for entry in Walker(top).look().entries if entry["kind"] == "file"}
+        files = {entry["path"] for entry in Walker(top).scan().entries if entry["kind"] == "file"}
         assert files == set(filter(None, said.split("\0")))
 
 
@@ -85,7 +85,7 @@ def test_what_has_no_content_is_named_as_skipped(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "socket"))
-        tree = Walker(tmp_path).look()
+        tree = Walker(tmp_path).scan()
     assert (tree.entries, tree.skipped) == ((), ("pipe", "socket"))
 
 
@@ -103,10 +103,10 @@ def test_a_write_that_keeps_size_and_time_is_seen(tmp_path: Path) -> None:
     walker = Walker(tmp_path)
     (tmp_path / "a").write_text("one")
     when = (tmp_path / "a").stat()
-    first = walker.look().digest
+    first = walker.scan().digest
     (tmp_path / "a").write_text("two")
     os.utime(tmp_path / "a", ns=(when.st_atime_ns, when.st_mtime_ns))
-    assert walker.look().digest != first
+    assert walker.scan().digest != first
 
 
 def test_a_stamp_changes_with_anything_that_travels(tmp_path: Path) -> None:
@@ -130,12 +130,12 @@ def test_an_ignore_file_is_read_with_bounds(tmp_path: Path) -> None:
     """Contract: a pipe does not hold the walk up, and no file has more rules than can be compared in time."""
     os.mkfifo(tmp_path / ".gitignore")
     with pytest.raises(UsageError, match="is a pipe"):
-        Walker(tmp_path).look()
+        Walker(tmp_path).scan()
     (tmp_path / ".gitignore").unlink()
     (tmp_path / ".torchrunignore").symlink_to("/dev/zero")
     with pytest.raises(UsageError, match="is a pipe, a socket or a device"):
-        Walker(tmp_path).look()
+        Walker(tmp_path).scan()
     (tmp_path / ".torchrunignore").unlink()
     (tmp_path / ".torchrunignore").write_text("*.pyc\n" * 2001)
     with pytest.raises(UsageError, match="has 2001 lines; at most 2000 are read"):
-        Walker(tmp_path).look()
+        Walker(tmp_path).scan()

@@ -117,9 +117,9 @@ def test_world_size_counts_processes_per_node(job: JobFile) -> None:
 @pytest.mark.parametrize("text", ["$N", "$(nproc)", "gpu", "auto"])
 def test_a_count_that_the_script_computes_is_not_given(job: JobFile, text: str) -> None:
     computed = job.with_(run=f"torchrun --nproc_per_node={text} x.py")
-    assert not computed.ranks_given
+    assert not computed.has_rank_count
     assert computed.ranks == computed.num_nodes
-    assert job.with_(run="torchrun x.py").ranks_given
+    assert job.with_(run="torchrun x.py").has_rank_count
 
 
 def test_render_sets_image_environment_and_the_shorter_duration(job: JobFile) -> None:

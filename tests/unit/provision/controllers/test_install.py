@@ -110,7 +110,7 @@ def proving(monkeypatch: pytest.MonkeyPatch, at_once: Exception | None) -> list[
     for name in ("standing", "wait_available", "prove"):
         monkeypatch.setattr(install, name, lambda *_, name=name, **__: careful.append(name))
     monkeypatch.setattr(install, "together", together)
-    for name in ("looks", "probes"):
+    for name in ("checks", "probes"):
         monkeypatch.setattr(install, name, lambda _: [])
     return careful
 

@@ -102,14 +102,14 @@ def test_what_the_worker_image_was_built_from_is_known(worker: build.ImageRef) -
     """Contract: its base, and Pluto's client as the lock has it; `harness diff` compares both."""
     pins = (build.LOCKS / "worker.in").read_text().split()
     (pinned,) = (pin.removeprefix("pluto-ml==") for pin in pins if pin.startswith("pluto-ml=="))
-    assert worker.made_of == {"worker_base": "torch-base:1", "pluto": pinned}
+    assert worker.components == {"worker_base": "torch-base:1", "pluto": pinned}
 
 
 def test_nothing_is_known_of_an_image_of_the_user_s(worker: build.ImageRef, tmp_path: Path) -> None:
     """Contract: no version is recorded of an image that the ranks do not run."""
     ready = Ready(None, None, worker, 1, {"kueue": "v1"}, None)
     main = JobFile.load(Path("jobs/multinode.yaml"))
-    assert versions_of(ready, main) == {"kueue": "v1", **worker.made_of}
+    assert versions_of(ready, main) == {"kueue": "v1", **worker.components}
     theirs = tmp_path / "job.yaml"
     theirs.write_text(
         Path("jobs/multinode.yaml").read_text().replace(main.image, "registry.example/theirs:1")

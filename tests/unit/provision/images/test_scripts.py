@@ -71,5 +71,5 @@ def test_a_folder_that_cannot_travel_is_refused(tmp_path: Path, content: dict[st
 
 
 def test_the_evidence_says_what_ran() -> None:
-    assert scripts.said("worker:1", {}) == "worker:1"
-    assert scripts.said("worker:1", {"b.py": b"1"}).startswith("worker:1 + b.py@6b86b273ff34")
+    assert scripts.version_text("worker:1", {}) == "worker:1"
+    assert scripts.version_text("worker:1", {"b.py": b"1"}).startswith("worker:1 + b.py@6b86b273ff34")

@@ -154,18 +154,18 @@ def test_what_fails_twice_in_a_row_is_not_tried_again(tmp_path: Path) -> None:
     def after(*ends: bool) -> bool:
         for well in ends:
             templates.ended(image, context, well=well)
-        return templates.gave_up(image, context)
+        return templates.attempts_exhausted(image, context)
 
     assert not after()
     assert not after(False)
     assert not after(True, False)
     assert after(False)
-    assert not templates.gave_up("harness/template:another", context)
+    assert not templates.attempts_exhausted("harness/template:another", context)
     assert not after(True)
 
 
 def test_a_list_of_failures_that_is_cut_off_is_empty(tmp_path: Path) -> None:
     (tmp_path / templates.FAILURES).write_text("{")
-    assert not templates.gave_up(
+    assert not templates.attempts_exhausted(
         "harness/template:1", RunContext(settings=Settings(cache_dir=tmp_path), progress=print)
     )

@@ -6,7 +6,7 @@ import argparse
 
 import pytest
 
-from harness.launch.workloads.asked_training import Asked
+from harness.launch.workloads.training_spec import TrainingSpec
 from harness.workers.training import options
 
 TORCHRUN = (
@@ -56,6 +56,6 @@ def test_no_option_is_ambiguous_to_torchrun(option: str) -> None:
 
 
 def test_a_launch_gives_what_torchrun_takes() -> None:
-    words = Asked().words()
+    words = TrainingSpec().words()
     own = words[words.index("training.train_framework") + 1 :]
     assert through_torchrun(own) == own

@@ -35,7 +35,7 @@ class _Refusing(argparse.ArgumentParser):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Asked:
+class TrainingSpec:
     """The options of a training."""
 
     kind: Literal["statefulset", "job"] = "statefulset"
@@ -105,10 +105,10 @@ class Asked:
         self._check_range()
         if self.memory is not None and not _positive(self.memory):
             raise UsageError(f"--memory: expected a quantity such as 8Gi, found {self.memory!r}")
-        taken = sorted({option.partition("=")[0] for option in self.options} & {"--run", *_OWN})
-        if taken:
+        reserved = sorted({option.partition("=")[0] for option in self.options} & {"--run", *_OWN})
+        if reserved:
             raise UsageError(
-                f"{', '.join(taken)}: the launch sets it",
+                f"{', '.join(reserved)}: the launch sets it",
                 hint="use --run and --gpus-per-pod before `--`; /data and /out are volumes",
             )
         names = [one.name for one in self.secrets]
@@ -146,12 +146,14 @@ class Asked:
         """Read all texts of --data. Raises UsageError with the trainer's error if a text is invalid."""
         if self.data is None:
             return
-        given = self._parsed()
-        bytes_ = not (given.model or given.model_local_dir or given.tokenizer_local_dir)
+        parsed = self._parsed()
+        bytes_ = not (parsed.model or parsed.model_local_dir or parsed.tokenizer_local_dir)
         for name in TEXTS:
             path = self.data / name
             try:
-                texts.examine(path, given.text_field, given.context if bytes_ and name == TEXTS[0] else None)
+                texts.examine(
+                    path, parsed.text_field, parsed.context if bytes_ and name == TEXTS[0] else None
+                )
             except ValueError as error:
                 raise UsageError(f"--data: {error}") from None
             except OSError as error:
@@ -220,7 +222,7 @@ class Asked:
         values = (word.rpartition("=")[2] for word in (*self.trainer, *self.options))
         return any(value == folder or value.startswith(f"{folder}/") for value in values)
 
-    def makes_texts(self, *, printed: bool = False) -> bool:
+    def generates_texts(self, *, printed: bool = False) -> bool:
         """Return whether the pods generate the texts. For printed manifests, this requires --synthetic."""
         return self.synthetic or not (printed or self.smoke or self.data or self.claims_namespace)
 
@@ -232,7 +234,7 @@ class Asked:
             return tuple(claims.Mount(claim, path) for claim, path in claims.CLAIMS.items())
         data, models = claims.CLAIMS[claims.DATASETS], claims.CLAIMS[claims.MODELS]
         texts = claims.Mount(claims.DATASETS, data, read_only=True)
-        if self.makes_texts(printed=printed):
+        if self.generates_texts(printed=printed):
             texts = claims.Mount(claims.OUTPUTS, data, folder=MADE_TEXTS)
         mounts = [texts, claims.Mount(claims.OUTPUTS, claims.CLAIMS[claims.OUTPUTS])]
         theirs = self.claims_namespace is not None and not printed
@@ -266,7 +268,7 @@ class Asked:
             "RDZV_ENDPOINT": self.rdzv_endpoint or ("train-etcd:2379" if self.rdzv == "etcd" else ""),
             "RUN_ID": self.run,
             "RESTARTS": f"{self.restarts}",
-            "TRAINING_SOURCE": "1" if self.makes_texts() else "0",
+            "TRAINING_SOURCE": "1" if self.generates_texts() else "0",
             **nccl,
         }
 

@@ -12,7 +12,7 @@ from harness.evidence.schema.bundle import Observation
 
 
 @dataclass
-class Seen:
+class LaunchState:
     """Processes every watch event, and keeps the newest state of each object."""
 
     launched: str = "jobset"
@@ -55,8 +55,8 @@ class Seen:
 
     def out_of_reach(self) -> set[str]:
         """Return the names of running pods on nodes that are not Ready. Such pods report no further state."""
-        lost = {n["metadata"]["name"] for n in self.all("node") if not_ready(n)}
-        return {p["metadata"]["name"] for p in self.running() if p.get("spec", {}).get("nodeName") in lost}
+        nodes = {n["metadata"]["name"] for n in self.all("node") if not_ready(n)}
+        return {p["metadata"]["name"] for p in self.running() if p.get("spec", {}).get("nodeName") in nodes}
 
     def all(self, kind: str) -> list[Object]:
         """Return the existing objects of a kind (harness/evidence/kubernetes/kinds.py)."""
@@ -70,13 +70,13 @@ class Seen:
         """Return the Workloads of launched objects. Other Workloads in the namespace are ignored."""
         return [w for w in self.all("workload") if w["metadata"]["name"].startswith(f"{self.launched}-")]
 
-    def lasts(self, item: Object, rule: str, holds: bool, seconds: float, part: str = "") -> bool:
+    def lasts(self, item: Object, rule: str, is_true: bool, seconds: float, part: str = "") -> bool:
         """Return whether a condition of an object, or of a part of the object, has lasted for `seconds`.
 
-        `holds` is whether the condition is true at this time. If it is false, the timer is reset.
+        `is_true` is whether the condition is true at this time. If it is false, the timer is reset.
         """
         key = (rule, item["metadata"]["uid"], part)
-        if not holds:
+        if not is_true:
             self._since.pop(key, None)
             return False
         now = self.clock.monotonic()
