@@ -59,7 +59,7 @@ def package() -> bytes:
 
 
 class Exec:
-    """A netcheck process in one pod, which waits for the package and the parameters of its check."""
+    """A netcheck process in one pod. It reads netcheck's package and its parameters from stdin."""
 
     def __init__(self, command: Sequence[str], sent: str) -> None:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}

@@ -1,8 +1,8 @@
-"""Make small copies of bundles for the repository, which contains them as tests of the judges.
+"""Make small copies of bundles, which are committed to the repository as test data for the judges.
 
 The copies omit everything that no judge reads: reports, kind's export, the launcher's own files, the sizes of
-a node's images, frames of ground truth in logs, and the middle of a long log. The machine's folders are
-replaced by placeholders, and its boot ids by hashes.
+a node's images, frames of ground truth in logs, and the middle of a long log. Paths on the
+machine are replaced by placeholders, and its boot ids by hashes.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from harness.judge.finding import Finding
 from harness.judge.points import agreement, client_rewrites, compare, elastic, keys
 from harness.judge.points import ground_truth as truth
 from harness.judge.points.run_attachment import Attached
-from harness.judge.ranks import first_failure, restarts
+from harness.judge.ranks import pod_ends, restarts
 
 
 @dataclass
@@ -50,7 +50,7 @@ class Facts:
 
     @cached_property
     def ends(self) -> dict[int, End]:
-        return first_failure.ends(self.case)
+        return pod_ends.ends(self.case)
 
     @cached_property
     def truths(self) -> list[truth.Truth]:

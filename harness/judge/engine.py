@@ -9,7 +9,7 @@ from harness.core.causes import CauseId
 from harness.core.checks import CheckId
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Check, Verdict
-from harness.judge import next_steps, unification, user_checks
+from harness.judge import next_commands, unification, user_checks
 from harness.judge.acceptance import checks as acceptance
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES, REGISTRY, Entry, Requirement
@@ -26,7 +26,7 @@ from harness.judge.context import Facts
 from harness.judge.disturbance import check as disturbances
 from harness.judge.finding import Finding, counted, decisive, explanation, not_passed, unknown
 from harness.judge.points import client_rewrites, foreign_writers, keys, run_attachment, tracker_faults
-from harness.judge.ranks import code, completion, exits, job_status, pods, processes, restarts, worlds
+from harness.judge.ranks import code, completion, job_status, masked_exits, pods, processes, restarts, worlds
 from harness.judge.training import checkpoints, data_order, upload
 
 Judge = Callable[[Facts], Finding | list[Finding]]
@@ -62,7 +62,7 @@ CHECKS: dict[CheckId, Judge] = {
     "rendezvous": _rank_ends,
     "rank-exit": _rank_ends,
     "world": lambda facts: worlds.check(facts.case, facts.findings),
-    "exits": lambda facts: exits.check(facts.case, facts.findings),
+    "exits": lambda facts: masked_exits.check(facts.case, facts.findings),
     "reports": lambda facts: acceptance.reports(facts.case),
     "acceptance": lambda facts: acceptance.accepted(facts.case),
     "completed": lambda facts: completion.completed(facts.case, facts.ends),
@@ -147,7 +147,7 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
         ranks=first.ranks,
         explanation=_with(first, checks),
         evidence=first.evidence,
-        next=next_steps.commands(bundle, first),
+        next=next_commands.commands(bundle, first),
         consequences=rest,
         checks=checks,
     )

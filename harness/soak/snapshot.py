@@ -9,7 +9,7 @@ from harness.core.kubernetes import Kube, condition
 from harness.launch.names import NONCE_LABEL
 from harness.provision.cluster import Ready
 from harness.settings import Settings
-from harness.soak.leaks import Snapshot
+from harness.soak.growth import Snapshot
 
 SYSTEM = ("kube-system", "jobset-system", "kueue-system", "harness-system")
 _SECONDS = 120

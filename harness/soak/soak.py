@@ -22,7 +22,7 @@ from harness.launch.namespaces import KEPT
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 from harness.soak import snapshot
-from harness.soak.leaks import Growth, compare, explained
+from harness.soak.growth import Growth, compare, explained
 from harness.soak.ledger import Entry, Ledger, Numbers, numbers
 
 SETTLE_SECONDS = 120.0

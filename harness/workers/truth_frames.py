@@ -96,7 +96,7 @@ def encode(nonce: str, payload: dict[str, Any], mark: str = MARK) -> str:
     body = base64.b64encode(_compact(payload).encode()).decode()
     line = f"{mark}{body} {_mac(nonce, body)}"
     if len(line) + 1 > MAX_LINE:
-        raise ValueError(f"a truth frame of {len(line)} bytes; at most {MAX_LINE - 1}")
+        raise ValueError(f"the frame has {len(line)} bytes; the maximum is {MAX_LINE - 1}")
     return line
 
 

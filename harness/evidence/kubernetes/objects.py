@@ -89,7 +89,7 @@ class Pod:
     @property
     def attempt(self) -> int:
         labels = [mapping(seen.object, "metadata", "labels").get(RESTART_ATTEMPT) for seen in self.history]
-        text = str(next(filter(None, reversed(labels)), "0"))  # The label can have been removed later.
+        text = str(next(filter(None, reversed(labels)), "0"))  # The label may have been removed later.
         return int(text) if text.isdecimal() else 0
 
     @property

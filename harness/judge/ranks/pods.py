@@ -18,8 +18,8 @@ from harness.judge.finding import LATE, Finding, counted, not_passed, passed, un
 from harness.judge.logs import clues
 from harness.judge.points import tracker_faults
 from harness.judge.ranks import worlds
-from harness.judge.ranks.first_failure import absent, first
 from harness.judge.ranks.frozen import frozen
+from harness.judge.ranks.pod_ends import absent, first
 from harness.judge.ranks.rendezvous import diagnose_rendezvous, too_many
 from harness.workers.truth_frames import EXIT_MARK
 

@@ -31,7 +31,7 @@ def all_restarts(case: Case, truths: list[Truth]) -> list[Restart]:
 
 
 def check(case: Case, truths: list[Truth], restarts: list[Restart]) -> Finding:
-    """Check `restarts`: every rank ran once, or the job allows the given `restarts`."""
+    """Check `restarts`: every rank ran once, or the job allows every recorded restart."""
     if not restarts:
         several = beside(truths)
         text = f"nothing was started again; {'; '.join(several)}" if several else "every rank ran once"

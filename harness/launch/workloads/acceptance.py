@@ -289,7 +289,8 @@ def manifests(workload: PlainWorkload, settings: Settings | None = None) -> str:
 def _remove_probe(pod: Object) -> None:
     """Remove the readiness probe.
 
-    It reads a file that is written only with printed manifests, not in a launch.
+    The probe reads a file that only the manifests of --print-manifests create, so the pod of a launch would
+    never become Ready.
     """
     pod["containers"][0].pop("readinessProbe", None)
 

@@ -177,7 +177,7 @@ def _encoded(keys: Keys) -> dict[str, str]:
 
 
 def _forget(kube: Kube, pod: str, namespace: str) -> None:
-    """Delete the Secret with the S3 keys, and the pod. Otherwise they are deleted with the namespace."""
+    """Delete the Secret with the S3 keys, and the pod. Ignore errors: both are deleted with the namespace."""
     for kind, name in (("Secret", TRANSFER_SECRET), ("Pod", pod)):
         with suppress(ApiException, HTTPError, HarnessError):
             kube.delete("v1", kind, name, namespace)

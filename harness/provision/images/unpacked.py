@@ -248,7 +248,7 @@ def _containerd(name: str, node_image: str) -> Iterator[str]:
                 )
             time.sleep(0.1)
         yield name
-        _docker("stop", "--time", "10", name)  # containerd then writes its database
+        _docker("stop", "--time", "10", name)  # on a clean stop, containerd writes its database to disk
     finally:
         _docker("rm", "--force", "--volumes", name)
 

@@ -6,7 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from harness.tracker.api import bodies, http
+from harness.tracker.api import body_limits, http
 from harness.tracker.api.http import Json, number, numbers
 from harness.tracker.query import audit_view
 from harness.tracker.shared import run_fields
@@ -52,7 +52,7 @@ async def writers(request: Request) -> Response:
 
 
 async def claim(request: Request) -> Response:
-    body = await bodies.fields(request)
+    body = await body_limits.fields(request)
     project, external_id, launch = (
         run_fields.string(body, name) for name in ("projectName", "externalId", "launch")
     )
@@ -63,7 +63,7 @@ async def claim(request: Request) -> Response:
 
 
 async def release(request: Request) -> Response:
-    launch = run_fields.string(await bodies.fields(request), "launch")
+    launch = run_fields.string(await body_limits.fields(request), "launch")
     await http.store(request).write(lambda db: claims.release(db, launch))
     return Json({"success": True})
 

@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
-from harness.tracker.api import bodies, http
+from harness.tracker.api import body_limits, http
 from harness.tracker.api.http import Json
 from harness.tracker.shared import run_fields, signed
 from harness.tracker.shared.requests import Refused, integer
@@ -53,7 +53,7 @@ async def announce(request: Request) -> Response:
 
     Raises Refused 413 for a file that exceeds the limit.
     """
-    who, body, limit = http.sender(request), await bodies.fields(request), request.app.state.file_limit
+    who, body, limit = http.sender(request), await body_limits.fields(request), request.app.state.file_limit
     entries = body.get("files")
     if not isinstance(entries, list) or not 1 <= len(entries) <= FILES_MOST:
         raise Refused(400, f"files: expected a list of 1 to {FILES_MOST}")
@@ -91,7 +91,7 @@ async def put(request: Request) -> Response:
         raise Refused(404, "no such upload")
     total_limit: int = request.app.state.files_limit
     with store.blobs.writing() as file:
-        async for part in bodies.chunks(request, most):
+        async for part in body_limits.chunks(request, most):
             await asyncio.to_thread(file.write, part)
         size = file.tell()
         if size != announced["file_size"]:

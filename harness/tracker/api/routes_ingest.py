@@ -15,7 +15,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from harness.tracker.api import bodies, http
+from harness.tracker.api import body_limits, http
 from harness.tracker.shared.requests import Refused, Sender
 from harness.tracker.storage import ingest
 from harness.tracker.storage.writer import Sent
@@ -33,7 +33,7 @@ def _route(
 ) -> Callable[[Request], Awaitable[Response]]:
     async def handle(request: Request) -> Response:
         who = _sender(request)
-        async with bodies.body(request) as text:
+        async with body_limits.body(request) as text:
             lines = await _parsed(request, text, lambda body: ingest.read(body, rows_of))
             await http.store(request).write(lambda db: keep(db, who, lines))
         return _answer(lines.error, lines.lines)
@@ -43,7 +43,7 @@ def _route(
 
 async def metrics(request: Request) -> Response:
     who = _sender(request)
-    async with bodies.body(request) as text:
+    async with body_limits.body(request) as text:
         points = await _parsed(request, text, ingest.read_points)
         await http.store(request).keep(Sent(who, points))
     return _answer(points.error, points.lines)

@@ -11,7 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from harness.tracker.api import bodies, http
+from harness.tracker.api import body_limits, http
 from harness.tracker.api.http import Json
 from harness.tracker.shared import run_fields
 from harness.tracker.shared.requests import Refused
@@ -48,21 +48,21 @@ async def slug(_request: Request) -> Response:
 
 
 async def create(request: Request) -> Response:
-    new = run_fields.read_create(await bodies.fields(request))
+    new = run_fields.read_create(await body_limits.fields(request))
     attach = run_fields.read_attach(http.sender(request), new)
     row, resumed = await http.store(request).write(lambda db: runs.create(db, new, attach))
     return _attached(request, row, resumed)
 
 
 async def resume(request: Request) -> Response:
-    body = await bodies.fields(request)
+    body = await body_limits.fields(request)
     attach = run_fields.read_attach(http.sender(request))
     row = await http.store(request).write(lambda db: runs.resume(db, body, attach))
     return _attached(request, row, True)
 
 
 async def add_log_names(request: Request) -> Response:
-    body, who = await bodies.fields(request), http.sender(request)
+    body, who = await body_limits.fields(request), http.sender(request)
     log_type, names = run_fields.string(body, "logType", 64), body.get("logName")
     names = [names] if isinstance(names, str) else names
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
@@ -74,13 +74,13 @@ async def add_log_names(request: Request) -> Response:
 
 
 async def trigger(request: Request) -> Response:
-    body, who = await bodies.fields(request), http.sender(request)
+    body, who = await body_limits.fields(request), http.sender(request)
     status = await http.store(request).write(lambda db: runs.heartbeat(db, body.get("runId"), who))
     return Json({"status": status, "triggers": None})
 
 
 async def set_status(request: Request) -> Response:
-    body, who = await bodies.fields(request), http.sender(request)
+    body, who = await body_limits.fields(request), http.sender(request)
     status, metadata = body.get("status"), run_fields.document(body, "statusMetadata")
     if not isinstance(status, str) or status not in runs.STATUSES:
         raise Refused(400, f"status: expected one of {', '.join(sorted(runs.STATUSES))}")
@@ -92,14 +92,14 @@ async def set_status(request: Request) -> Response:
 
 
 async def update_tags(request: Request) -> Response:
-    body, who = await bodies.fields(request), http.sender(request)
+    body, who = await body_limits.fields(request), http.sender(request)
     tags = run_fields.tags(body.get("tags"))
     await http.store(request).write(lambda db: runs.update(db, body.get("runId"), who, tags=tags))
     return Json({"success": True})
 
 
 async def update_config(request: Request) -> Response:
-    body, who = await bodies.fields(request), http.sender(request)
+    body, who = await body_limits.fields(request), http.sender(request)
     config = run_fields.document(body, "config")
     if config is not None and not isinstance(config, dict):
         raise Refused(400, "config: expected a JSON object")
@@ -118,7 +118,7 @@ async def model_graph(request: Request) -> Response:
 
 
 async def update_notes(request: Request) -> Response:
-    body, who = await bodies.fields(request), http.sender(request)
+    body, who = await body_limits.fields(request), http.sender(request)
     notes = body.get("notes")
     if not isinstance(notes, str) or len(notes) > NOTES_MOST:
         raise Refused(400, f"notes: expected a string of at most {NOTES_MOST} characters")
@@ -129,7 +129,7 @@ async def update_notes(request: Request) -> Response:
 
 
 async def _note(request: Request, field: str) -> None:
-    body, who = await bodies.fields(request), http.sender(request)
+    body, who = await body_limits.fields(request), http.sender(request)
     content: Any = body.get(field)
     if not isinstance(content, dict):
         raise Refused(400, f"{field}: expected an object")

@@ -9,7 +9,7 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from harness.tracker.api import bodies
+from harness.tracker.api import body_limits
 from harness.tracker.api.http import Json
 from harness.tracker.pages import render, sessions, views
 from harness.tracker.pages.sessions import Session
@@ -62,7 +62,7 @@ async def log_in(request: Request) -> Response:
     """Log in with the key in the submitted form."""
     if not sessions.from_here(request):
         return render.page("login", 403, why="This form was sent by another site.", next=views.HOME)
-    async with bodies.body(request, FORM_MOST) as text:
+    async with body_limits.body(request, FORM_MOST) as text:
         fields = parse_qs(text.decode(errors="replace"))
     session = sessions.by_key(fields.get("key", [""])[0], request.app.state.key)
     if session is None:

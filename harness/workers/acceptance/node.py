@@ -64,7 +64,7 @@ class Node:
             yield Step(name, "ENV", _one(make))
 
     def _look(self) -> Iterator[Check]:
-        """List the devices that the later sections test, and report the versions."""
+        """Find the devices for the sections COMPUTE and TRAIN. Yield checks of their number and versions."""
         if self.device == "cpu":
             devices.calm()
             self.extra["versions"] = devices.versions(None)

@@ -66,7 +66,8 @@ def _ids(device: Any) -> list[int] | None:
 def _exchange(options: argparse.Namespace, device: Any) -> dict[str, Any]:
     """Run all-reduce and all-to-all with new data in each iteration.
 
-    Return the number of wrong elements, the median seconds of an all-reduce, and its bus bandwidth in GB/s.
+    Return the number of wrong elements, the median duration of an all-reduce in seconds, and its bus
+    bandwidth in GB/s.
     """
     import torch
     import torch.distributed as dist

@@ -10,7 +10,7 @@ import pytest
 from harness.evidence.io.folder import Keep
 from harness.evidence.schema.bundle import Retry
 from harness.soak import table
-from harness.soak.leaks import MIB, Growth, Snapshot, compare, explained
+from harness.soak.growth import MIB, Growth, Snapshot, compare, explained
 from harness.soak.ledger import Entry, Ledger, numbers, percentiles
 from harness.soak.soak import Result
 
