@@ -23,15 +23,15 @@ PREFIX = (
     rf"(?:(?:{STAMP}|\[[\w.:/ -]{{1,40}}\]:?"
     r"|(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\b:?|std(?:out|err) [FP])[ \t]?)*"
 )
-"""What a program or the kubelet writes before each line: times, ranks, levels. Python and RE2 understand it."""
+"""What the kubelet or a program writes before a line: times, ranks, levels. For Python and RE2."""
 LINE_END = r"(?:\r\n?|\n|\\+r\\+n|\\+n)"
 """The end of a line, also as an escape sequence in a string literal."""
 _JOINT = re.compile(rf"(?:[ \t]*(?:\r\n?|\n){PREFIX})+[ \t]*")
 _FRAME = re.compile(
     r"@[a-z]+1 (?:[0-9a-f]{16} \d{1,6}/\d{1,6} )?[A-Za-z0-9+/]+={0,2} [0-9a-f]{32}(?!\w)|@exit1 \w+ -?\d+"
 )
-"""A line that a rank writes for the harness (harness/workers/truth_frames.py, netcheck/frames.py). The end of its
-base64 text can look like the name of a secret, and what follows is the frame's signature, not a value."""
+"""A line that a rank writes for the harness (harness/workers/truth_frames.py, netcheck/frames.py). Its base64
+text can end like the name of a secret, for example with "token=". The frame's signature is not its value."""
 
 # -- names -------------------------------------------------------------------------------------------------
 _KEYS = (
@@ -48,12 +48,18 @@ _WEAK = (
 _BARE_NAMES = "token|secrets?|credentials?"
 """Ends of names whose value is a secret if the name has another part, or if the value looks random."""
 _ANYWHERE = "password|passwd|passphrase|secret|credential|api[-_.]?key|connection[-_]?string"
-_LAST = "token|key|auth|authorization|cookie|dsn|jwt|pwd|pass"
-VARIABLE = (
-    rf"(?:[-.\w]*[-._])?(?:{_LAST})|[-.\w]*(?:{_ANYWHERE})[-.\w]*|[-.\w]*(?-i:[a-z0-9](?:Token|Key|Auth))"
-    rf"|[-.\w]*(?:{_KEYS})_?key|[-.\w]*key-data|\w*(?:auth|api|access)_?token"
+_ALONE, _WITH_OTHERS = "token|authorization|cookie|dsn|jwt|pwd|pass", "key|auth"
+"""Last words of names. In a document, those of the second group denote a secret only after another word."""
+_LAST = f"{_ALONE}|{_WITH_OTHERS}"
+SETTING = (
+    rf"(?:[-.\w]*[-._])?(?:{_ALONE})|[-.\w]*[-._](?:{_WITH_OTHERS})|[-.\w]*(?:{_ANYWHERE})[-.\w]*"
+    rf"|[-.\w]*(?-i:[a-z0-9](?:Token|Key|Auth))|[-.\w]*(?:{_KEYS})_?key|[-.\w]*key-data"
+    r"|\w*(?:auth|api|access)_?token"
 )
-"""The names of environment variables, headers and settings that denote a secret."""
+"""The keys of documents that denote a secret. Kubernetes uses the bare key "key" for labels and taints."""
+VARIABLE = rf"{SETTING}|{_WITH_OTHERS}"
+"""The names of environment variables and headers that denote a secret."""
+_SETTING = re.compile(rf"(?ai){SETTING}")
 _SECRET_NAME = re.compile(rf"(?ai){VARIABLE}")
 _STRONG_NAME = re.compile(rf"(?ai)[-.\w]*(?:{_STRONG})")
 _REFERENCE = re.compile(
@@ -84,15 +90,14 @@ def is_secret_name(name: str) -> bool:
 
 
 def denotes_value(name: str) -> bool:
-    """Return whether a key of a document denotes the value of a secret, and not its place: not secretName.
-
-    The bare name "key" is left out, because Kubernetes uses it for labels, taints and keys of Secrets.
-    """
-    return is_secret_name(name) and name.lower() not in {"key", "auth"} and not _REFERENCE.fullmatch(name)
+    """Return whether a key of a document denotes the value of a secret, and not its place: not secretName."""
+    return bool(_SETTING.fullmatch(name)) and not _REFERENCE.fullmatch(name)
 
 
 def redact(name: str, value: Any) -> Any:
-    """Return the value of a setting for display: with *** if its name denotes a secret, or in place of secrets in it.
+    """Return the value of a setting for display, with *** in place of secrets.
+
+    The whole value is replaced if its name denotes a secret. Otherwise, secrets in a text are replaced.
 
     This function is stable: the tracker's pages call it with (name, value). `name` can be a path such as
     "tracker.api_key". Numbers and booleans are unchanged, unless the name ends with a word such as "password"
@@ -122,25 +127,44 @@ def hidden(name: str, text: str) -> bool:
 _BLANK = r"[ \t\r\n]{0,8}"
 _SEPARATOR = rf"(?:\\*[\"']\]?)?{_BLANK}(?:=>|:=|[=:]){_BLANK}"
 _NAMED = re.compile(rf"(?a)(?<![\w.-])([\w.-]++){_SEPARATOR}")
-"""Any name with a value. _END decides about the name, which is several times faster than one pattern for both."""
+"""Any name with a value. _END checks the name, which is several times faster than one pattern for both."""
 _END = re.compile(rf"(?ai).*?(?:({_STRONG})|({_BARE_NAMES}|{_WEAK}))$")
-_TAILS = tuple(
-    "word passwd phrase key data token secret secrets credential credentials authorization cookie dsn jwt string pwd"
-    " auth pass json signature sig".split()
+_TAILS = (
+    *(
+        "word",
+        "passwd",
+        "phrase",
+        "key",
+        "data",
+        "token",
+        "secret",
+        "secrets",
+        "credential",
+        "credentials",
+        "pwd",
+    ),
+    *("authorization", "cookie", "dsn", "jwt", "string", "auth", "pass", "json", "signature", "sig"),
 )
 """The last words of the names that _END matches."""
 _LONGEST_NAME, _BEFORE_NAME = 64, 13
-"""How many of the last characters of a name count, and how many before it: some names have two words ("api key")."""
+"""How many characters of a name are checked, and how many before it: a name can be two words ("api key")."""
 _OPTIONS = r"--?(?:token|password|passwd|secret|(?:[a-z0-9]{1,20}-){0,4}(?:token|password|secret|key))[ \t]+"
 _OPTION = re.compile(rf"(?ai)(?<![\w-]){_OPTIONS}")
 _OPENED = re.compile(r"(?a)[bBrRuU]{0,2}(\\*)([\"'`])")
 _BARE = re.compile(r"(?a)(?:[^\s\"',;&<>)}\]\\]|\\[^\sA-Za-z0-9\"'\\])+")
 _REST_OF_LINE = re.compile(r"[^\r\n\"']{1,4096}")
 _SCHEME = re.compile(r"(?ai)(?:bearer|basic|token|apikey|negotiate|digest|aws4-hmac-sha256)[ \t]+")
-_PAIR = re.compile(
-    rf"(?ai)name(?:\\*[\"'])?{_BLANK}[:=]{_BLANK}(?:\\*[\"'])?([-.\w]{{1,200}})(?:\\*[\"'])?,?"
-    rf"(?:[ \t]*\n{PREFIX}[ \t]*|{_BLANK})(?:\\*[\"'])?value(?:\\*[\"'])?{_BLANK}[:=]{_BLANK}"
-)
+
+
+def _pair(name: str) -> str:
+    """Return a pattern for a name, and for the text between it and the value, in YAML or JSON."""
+    return (
+        rf"name(?:\\*[\"'])?{_BLANK}[:=]{_BLANK}(?:\\*[\"'])?({name})(?:\\*[\"'])?,?"
+        rf"(?:[ \t]*\n{PREFIX}[ \t]*|{_BLANK})(?:\\*[\"'])?value(?:\\*[\"'])?{_BLANK}[:=]{_BLANK}"
+    )
+
+
+_PAIR = re.compile("(?ai)" + _pair(r"[-.\w]{1,200}"))
 """An environment variable in YAML or JSON: the name, and the value after it."""
 
 _BEFORE = r"(?<![A-Za-z0-9])"
@@ -171,15 +195,17 @@ _KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_MAX = 20_000
 """The maximum length of a private key with its prefixes. One of 16,384 bits has 13,000 characters."""
 _KEY_LINES = re.compile(
-    rf"(?:{LINE_END}{PREFIX}[ \t]*(?:[A-Za-z0-9+/=]{{16,100}}|[A-Za-z0-9+/]{{2,15}}={{1,2}})(?=[\s\"'\\,]|$))*"
+    rf"(?:{LINE_END}{PREFIX}[ \t]*"
+    r"(?:[A-Za-z0-9+/=]{16,100}|[A-Za-z0-9+/]{2,15}={1,2})(?=[\s\"'\\,]|$))*"
 )
 
 _NO_NUMBER = r"(?:[\"'`\\]*[0-9.,_+%-]*[^0-9.,_+%\s-]|[bru]{0,2}\\*[\"'`]+[0-9.,_+%-]+ )"
+_SECRET_PAIR = _pair(rf"[-.\w]*(?:{_LAST}|{_ANYWHERE})[-.\w]*")
 HINTS = (
     rf"(?i)(?:{_STRONG}){_SEPARATOR}[^ \t\r\n]|{_OPTIONS}[^0-9\s]"
     rf"|(?:[\w-](?:{_BARE_NAMES})|(?-i:{_BARE_NAMES.upper()})|{_WEAK}){_SEPARATOR}{_NO_NUMBER}"
     rf"|(?:{_BARE_NAMES}){_SEPARATOR}(?:[bru]{{0,2}}\\*[\"'`])?[^\s\"'\\,}}]{{8}}"
-    rf"|name(?:\\*[\"'])?{_BLANK}[:=]{_BLANK}[\"'\\]*[-.\w]*(?:{_LAST}|{_ANYWHERE})"
+    rf"|{_SECRET_PAIR}[\"'`\\]*[^*\s\"'\\]"
     r"|(?:bearer|basic)[ \t\r\n]+[A-Za-z0-9._~+/=-]{6}|://[^/\s:@\"]*:[^/\s@\"]+@|://[A-Za-z0-9_-]{20,}@"
     rf"|hooks\.slack\.com/|(?-i:{_JWT}|{_TOKENS}|-----BEGIN [A-Z0-9 ]{{0,40}}PRIVATE KEY)"
 )
@@ -187,7 +213,7 @@ HINTS = (
 
 
 def spans(text: str) -> list[Span]:
-    """Return the places of the secrets in a text that the rules recognize. Frames for the harness have none."""
+    """Return the places of the secrets that the rules find in a text. Frames for the harness have none."""
     found = [*_named(text), *_shaped(text), *_private_keys(text)]
     return without(found, frames(text)) if found else []
 
@@ -214,7 +240,7 @@ def without(found: Iterable[Span], kept: list[Span]) -> list[Span]:
 
 
 def masked(text: str, found: Iterable[Span]) -> str:
-    """Return the text with *** in place of each span. In a span of several lines, each line keeps its prefix."""
+    """Return the text with *** in place of each span. Each line of a span keeps its prefix and its end."""
     parts, at = [], 0
     for start, end in merged(found):
         low = start
@@ -309,24 +335,18 @@ def _harmless(value: str) -> bool:
 def _is_value(text: str, start: int, name: str, strong: bool, place: Span) -> bool:
     """Return whether the value after a name is a secret. `start` is the position of the name's last word."""
     value, quoted = text[slice(*place)], text[place[0] - 1] in "\"'`"
-    if value in ("", MASK):
-        return False
     if strong and (quoted or _NUMBER.fullmatch(value)):
-        return not value.startswith(_REFERENCES)
-    if _harmless(value):
-        return False
+        return value not in ("", MASK) and not value.startswith(_REFERENCES)
     before = text[max(0, start - 24) : start]
-    if name == "token" and _VOCABULARY.search(before):
+    if _harmless(value) or (name == "token" and _VOCABULARY.search(before)):
         return False
     header = name in ("dsn", "cookie", "authorization", "jwt")
     last, upper = before[-1:], text[start : start + len(name)].isupper()
     specific = strong or upper or header or last.isalnum() or last in ("_", "-") or not name[0].isalpha()
     if not quoted and not upper and _WORD.fullmatch(value) and (is_secret_name(value) or not specific):
         return False  # code such as `api_key=api_key`, or a sentence such as "Unexpected token: end"
-    if name.endswith("pwd"):
-        return not value.startswith("/")
     if specific:
-        return True
+        return not (name.endswith("pwd") and value.startswith("/"))
     return _COMPACT.fullmatch(value) is not None and (len(value) >= 20 or bool(_MIXED.match(value)))
 
 
@@ -341,7 +361,7 @@ def _shaped(text: str) -> Iterator[Span]:
 
 
 def _private_keys(text: str) -> Iterator[Span]:
-    """Yield the places between the first and the last line of private keys, or of the lines that look like one."""
+    """Yield the places of private keys, between the first and the last line. The last line can be missing."""
     at, end = 0, None
     while (begin := _KEY_BEGIN.search(text, at)) is not None:
         if end is None or 0 <= end < begin.end():

@@ -132,8 +132,8 @@ class LogFile:
     def write(self, chunk: str | bytes) -> str:
         """Append a chunk of log text from the kubelet, and return the redacted text that was written.
 
-        A secret that is split over chunks or over lines is redacted too. If a line can end with the beginning of a
-        secret, this end is written together with the next line.
+        A secret that is split over chunks or over lines is redacted too. If a line can end with the beginning
+        of a secret, this end is written together with the next line.
         """
         text = chunk.decode(errors="replace") if isinstance(chunk, bytes) else chunk
         with self._lock:

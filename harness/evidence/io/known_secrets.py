@@ -1,11 +1,11 @@
 """Find known secrets in text, in every encoding in which programs print them.
 
-A secret is searched for as it is and in base64, base64url and hex, also encoded twice, at every alignment. Before
-the search, escape sequences are decoded (%xx, HTML entities, backslashes, also nested), and the ends of lines are
+A secret is searched for as it is and in base64, base64url and hex, also encoded twice, at every alignment.
+Before the search, nested escape sequences are decoded: %xx, HTML entities, backslashes. The ends of lines are
 removed together with the prefixes of the next lines, so that a secret can be split over lines.
 
-The search has two steps. A pattern for RE2 finds the few lines that can contain a part of a secret: linear, at
-several hundred MB/s. The exact search then looks at these lines only.
+The search has two steps. A pattern for RE2 finds the few lines that can contain a part of a secret. It takes
+linear time, at several hundred MB/s. The exact search is then limited to these lines and their neighbours.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from harness.core.secret_rules import LINE_END, PREFIX, STAMP, Span, frames, mer
 MIN_LENGTH = 4
 """The minimum length of a secret. A shorter one would match ordinary text."""
 MIN_ENCODED = 8
-"""The minimum length of a secret that is searched for in every form. A shorter one is searched for as it is, in
-base64, and with the usual escapes. In other forms and in parts, it would match ordinary text."""
+"""The minimum length of a secret that is searched for in every form. A shorter one is searched for as it is,
+in base64, and with the usual escapes. In other forms and in parts, it would match ordinary text."""
 _SHORT, _LONG = 16, 32
-"""A form shorter than _SHORT triggers the exact search as a whole or as a half at the end of a line. Up to _LONG, each
-half does so anywhere. A longer form does so by its blocks."""
+"""A form shorter than _SHORT triggers the exact search as a whole, or as a half at the end of a line. Up to
+_LONG, each half does so anywhere. A longer form does so by its blocks."""
 _BLOCK, _LONG_BLOCK, _LONG_PLAIN_BLOCK = 6, 8, 10
 """The lengths of the blocks of a form: up to twice _LONG, and longer, encoded and plain."""
 _PART = 2 * _LONG_BLOCK - 1
-"""The minimum length of a part of an encoded form that is a secret too. Each such part contains a whole block."""
+"""The minimum length of a part of an encoded form that is replaced too. Each such part contains a block."""
 _DEPTH = 4
 """How many nested levels of escapes are decoded."""
 _MAX_QUOTED = 256
@@ -51,7 +51,7 @@ _JOINTS = (
     re.compile(rf"(?:{LINE_END}{PREFIX})+"),
     re.compile(rf"{_SEAMS}(?:{LINE_END}{PREFIX}{_SEAMS})+"),
 )
-"""The ends of lines to remove: each pattern removes more of the characters around them, which can be the secret's."""
+"""The ends of lines to remove. Each pattern removes more around them, which can belong to the secret."""
 _TAIL = re.compile(rf"{_SEAMS}(?:{LINE_END}{PREFIX}{_SEAMS})+$")
 _ESCAPE = re.compile(
     r"%[0-7][0-9A-Fa-f]|(?:%[89A-Fa-f][0-9A-Fa-f]){2,4}|&#[0-9]{1,7};|&#[xX][0-9A-Fa-f]{1,6};|&[A-Za-z]{2,8};"
@@ -67,18 +67,14 @@ _ESCAPED = r"%[0-9A-Fa-f]{2}|&#?[0-9A-Za-z]{2,8};|\\[ux][0-9A-Fa-f]{2}"
 def _decoded(match: re.Match[str]) -> str:
     """Return the character of an escape sequence, or the sequence itself if it has none."""
     text = match[0]
+    body = text.lstrip("\\")
+    if text[0] in "&'":
+        return html.unescape(text) if text[0] == "&" else "'"
+    if text[0] == "\\" and body[:1] not in ("u", "x"):
+        return text[1:]
     try:
-        if text[0] == "&":
-            return html.unescape(text)
-        if text[0] == "'":
-            return "'"
-        if text[0] == "%":
-            return bytes.fromhex(text.replace("%", "")).decode()
-        body = text.lstrip("\\")
-        if not body or body[0] not in "ux":
-            return text[1:]
-        if body[0] == "x":
-            return bytes.fromhex(re.sub(r"\\+x|^x", "", body)).decode()
+        if body[0] in "%x":
+            return bytes.fromhex(re.sub(r"\\*x|%", "", body)).decode()
         units = [int(unit, 16) for unit in re.findall(r"u([0-9A-Fa-f]{4})", body)]
         return b"".join(unit.to_bytes(2, "big") for unit in units).decode("utf-16-be", "surrogatepass")
     except ValueError:
@@ -127,7 +123,7 @@ class _View:
 
 
 def _encodings(raw: bytes) -> Iterator[str]:
-    """Yield the text that each encoding of `raw` has in common in every surrounding: base64 thrice, and hex."""
+    """Yield the part of each encoding that does not depend on the bytes around `raw`: base64 and hex."""
     for encode in (base64.b64encode, base64.urlsafe_b64encode):
         for offset in range(3):
             text = encode(b"\0" * offset + raw).decode().rstrip("=")
@@ -208,7 +204,7 @@ class KnownSecrets:
     # -- the first step --------------------------------------------------------------------------------
     @cached_property
     def pattern(self) -> bytes:
-        """Return a pattern for RE2, in Latin-1, that matches where a form or a part of one can be. Empty: never."""
+        """Return a pattern for RE2, in Latin-1, that matches where a form or a part of one can be."""
         special = {each for form in self._plain for each in form if not each.isalnum()} - set(_JSON_SPECIAL)
         anywhere, ends, starts, middles = [], [], [], []
         if self._plain:
@@ -311,7 +307,7 @@ class KnownSecrets:
 
     @cached_property
     def _beginnings(self) -> set[str]:
-        """Return each text of MIN_LENGTH characters in a form. The end of an unfinished text can be one of them."""
+        """Return all texts of MIN_LENGTH characters in the forms: the possible ends of an unfinished text."""
         return {
             form[at : at + MIN_LENGTH]
             for form in (*self._plain, *self._encoded)
@@ -341,7 +337,7 @@ class KnownSecrets:
         return hold
 
     def _can_end(self, word: str, whole: bool) -> bool:
-        """Return whether a word can end with the beginning of a form. If the word is a `whole` line, it can be short."""
+        """Return whether a word can end with the beginning of a form. A `whole` line can be short."""
         last = word[-MIN_LENGTH:]
         if last in self._beginnings or _ESCAPED_END.search(word, max(0, len(word) - 64)):
             return True

@@ -1,8 +1,8 @@
 """Replace secrets by *** before evidence is written.
 
-Two things are replaced: known secrets in every encoding (`known_secrets.py`), and values that look like secrets
-because of their name or form (`harness/core/secret_rules.py`). A pattern of RE2 finds the lines that can have one.
-Only these lines and their neighbours are searched in detail, so ordinary logs pass at hundreds of MB/s.
+Two things are replaced: known secrets in every encoding (`known_secrets.py`), and values that look like
+secrets because of their name or form (`harness/core/secret_rules.py`). A pattern for RE2 finds the lines that
+can have one. Only these lines and their neighbours are searched in detail.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any
 
 from harness.core import secret_rules
-from harness.core.secret_rules import MASK, VARIABLE, Span, is_secret_name, masked, merged
+from harness.core.secret_rules import MASK, SETTING, VARIABLE, Span, is_secret_name, masked, merged
 from harness.evidence.io.known_secrets import MIN_ENCODED, MIN_LENGTH, KnownSecrets, compiled
 
 _LINES = 3
@@ -23,7 +23,7 @@ _CONTEXT = 24_576
 """How much of the text that a stream has already returned is kept, to find secrets that began there."""
 _LONGEST_LINE = 64 * 1024
 _LINE_REST = 1024
-"""The longest line that a stream keeps until its end arrives. Of a longer one, at least _LINE_REST is kept."""
+"""The longest line that a stream keeps until its end arrives. Of a longer one, its last part is kept."""
 _KEY_BEGIN, _KEY_END, _KEY_MAX = b"-----BEGIN ", b"-----END ", 20_000
 _NAMED_VALUE = re.compile(rf'(?ai)"name":\s*"(?:{VARIABLE})"')
 _VALUED = re.compile(rf'(?ai)(\{{"name":"(?:{VARIABLE})","value":)"(?:[^"\\]|\\.)*"\}}')
@@ -32,6 +32,7 @@ _SAFE = re.compile(
 )
 """An environment variable in a pod's spec whose value is already replaced, or that refers to a value stored
 elsewhere. Every pod of the harness has variables of both kinds."""
+_NAMES = rf'(?i)"(?:{SETTING})":|"name":\s*"(?:{VARIABLE})"'
 _URL_PASSWORD = re.compile(r"://[^/\s:@\"']*:([^/\s@\"']+)@")
 _ASSIGNMENT = re.compile(r"(?a)(?<![-.\w])([-.\w]+)=(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)")
 
@@ -68,7 +69,7 @@ class Redactor:
             self.add(secret)
 
     def add(self, secret: str) -> None:
-        """Redact this secret from now on, and the secrets in it if it is a document. Short ones are ignored."""
+        """Redact this secret from now on, and the secrets in it. One shorter than MIN_LENGTH is ignored."""
         if len(secret) < MIN_LENGTH:
             return
         with self._lock:
@@ -103,6 +104,8 @@ class Redactor:
 
         This method takes a third of the time of `value()`.
         """
+        if not self.search.in_document(encoded):
+            return encoded
         without = _VALUED.sub(rf'\1"{MASK}"}}', encoded)
         left = (
             self.text(without) != without
@@ -134,14 +137,14 @@ class Redactor:
 
 
 class RedactedStream:
-    """Redacts a text that arrives in parts, as if it had arrived at once. Secrets in unfinished lines are found too."""
+    """Redacts a text that arrives in parts, as if it had arrived at once."""
 
     def __init__(self, redactor: Redactor) -> None:
         self._redactor = redactor
         self._context = self._held = ""
 
     def feed(self, text: str) -> str:
-        """Return the finished lines, redacted. An end that can be the beginning of a secret is returned later."""
+        """Return the complete lines, redacted. An end that can begin a secret is returned later."""
         start, whole = len(self._context), self._context + self._held + text
         search = self._redactor.search
         unfinished = len(whole) - max(start, whole.rfind("\n") + 1)
@@ -179,7 +182,7 @@ def _inner(secret: str) -> Iterator[str]:
 
 
 def _named_strings(encoded: str) -> Iterator[tuple[str, str]]:
-    """Yield the keys of a JSON document whose name denotes a secret, each with its value if this is a string."""
+    """Yield the keys of a JSON document that can denote a secret, each with its value if it is a string."""
     data, at = encoded.encode("utf-8", "surrogatepass"), 0
     while (match := _strings().search(data, at)) is not None:
         name, value = match.group(1).decode(), match.group(2).decode("utf-8", "surrogatepass")
@@ -190,7 +193,7 @@ def _named_strings(encoded: str) -> Iterator[tuple[str, str]]:
 
 @cache
 def _strings() -> Any:
-    return compiled(rf'(?i)"({VARIABLE})":\s*"((?:[^"\\]|\\.)*)"'.encode())
+    return compiled(rf'(?i)"({SETTING})":\s*"((?:[^"\\]|\\.)*)"'.encode())
 
 
 class _Search:
@@ -198,11 +201,16 @@ class _Search:
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self.known = KnownSecrets(secrets)
-        known = self.known.pattern
-        self._hint = compiled(b"|".join(filter(None, (secret_rules.HINTS.encode(), known))))
+        hints = [secret_rules.HINTS.encode(), *filter(None, [self.known.pattern])]
+        self._hint = compiled(b"|".join(hints))
+        self._document_hint = compiled(b"|".join([*hints, _NAMES.encode()]))
+
+    def in_document(self, encoded: str) -> bool:
+        """Return whether a JSON document can contain a secret, or a name of one."""
+        return self._document_hint.search(encoded.encode("utf-8", "surrogatepass")) is not None
 
     def spans(self, text: str, start: int = 0) -> list[Span]:
-        """Return the places of the secrets in a text, in order. Those that end before `start` can be left out."""
+        """Return the places of the secrets in a text, in order. Those before `start` can be missing."""
         found: list[Span] = []
         for low, high in self._windows(text, start):
             window = text[low:high]
@@ -211,7 +219,7 @@ class _Search:
         return merged(found)
 
     def _windows(self, text: str, start: int) -> Iterator[Span]:
-        """Yield the parts of a text that can contain a secret: the lines of the hits, and those around them."""
+        """Yield the parts of a text that can contain a secret: the lines of hits, and those around them."""
         data = text.encode("utf-8", "surrogatepass")
         if start and len(data) > len(text):
             start = len(text[:start].encode("utf-8", "surrogatepass"))

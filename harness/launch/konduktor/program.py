@@ -81,7 +81,7 @@ class Konduktor:
             self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")
         )
         self._temporary = self.home / "tmp"
-        """The Kubernetes client writes the key of the kubeconfig into this folder. A killed process leaves it there."""
+        """The Kubernetes client writes the client key into this folder. A killed process leaves it behind."""
         self._temporary.mkdir()
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, mode=0o700)

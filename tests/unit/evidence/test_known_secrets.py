@@ -32,11 +32,6 @@ PREFIXES = (
 )
 
 
-def wrapped(text: bytes, columns: int) -> str:
-    encoded = base64.b64encode(text).decode()
-    return "\n".join(encoded[at : at + columns] for at in range(0, len(encoded), columns))
-
-
 QUOTES: dict[str, Callable[[str], str]] = {
     "plain": str,
     "url": lambda text: quote(text, safe=""),
@@ -169,7 +164,7 @@ def wrapped(text: str, columns: int, prefix: str) -> str:
 @pytest.mark.parametrize("columns", [16, 64, 76])
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_document_in_wrapped_base64_shows_no_part_of_the_secret(columns: int, prefix: str) -> None:
-    """Contract: a kubeconfig or a Secret in base64, also in base64 again, is masked line by line. The rest stays."""
+    """Contract: a kubeconfig in base64, also in base64 again, is masked line by line. The rest stays."""
     secret = "hV7kQ2mZ9xW4tB8nL3pR6sD1fG5jC0yA" * 3
     document = f"apiVersion: v1\nusers: [{{name: u, user: {{x: {secret}}}}}]\ncontexts: []\n".encode()
     once = base64.b64encode(document)
@@ -226,8 +221,8 @@ def test_inputs_of_public_reports(secret: str, text: str, report: str) -> None:
 
 
 def test_short_secrets_do_not_garble_the_log() -> None:
-    """Contract: a secret of one to three characters is ignored (credentials-binding-plugin #284). One of fewer than
-    eight is replaced only as it is and in plain base64, and never in a frame (config-file-provider-plugin #296)."""
+    """Contract: a secret of up to three characters is ignored (credentials-binding-plugin #284). One of up to
+    seven is replaced as it is and in plain base64, but not in a frame (config-file-provider-plugin #296)."""
     frame = truth_frames.encode("n", {"k": "start", "r": 0, "a": "x", "q": 0})
     part = frame.split()[1][4:9]
     redactor = Redactor(["a", "dev1", part])
@@ -297,7 +292,7 @@ def test_texts_without_a_secret_stay_byte_for_byte(secrets: list[str], lines: li
     "unit", ["hV7kQ2mZ9xW4\n", "hV7kQ2mZ", "%68V7kQ2mZ9xW4", "\\u0068V7\n", "x hV7kQ2mZ9xW4 x\n"]
 )
 def test_time_is_linear(unit: str) -> None:
-    """Contract: ten times as much text takes about ten times as long, also if every line has a part of a secret."""
+    """Contract: ten times as much text takes ten times as long, also if every line has a part of a secret."""
     redactor = Redactor(["hV7kQ2mZ9xW4", "hV7k" * 12])
 
     def seconds(count: int) -> float:

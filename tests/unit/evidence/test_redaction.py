@@ -229,7 +229,7 @@ def test_secrets_in_a_script_are_found_in_linear_time():
 
 
 def test_the_fields_of_the_evidence_are_no_secrets():
-    """Contract: no field of a record has a name whose value would be replaced, or a judge would miss evidence."""
+    """Contract: no field of a record has a name whose value would be replaced. Judges read the values."""
     for module in pkgutil.iter_modules(schema.__path__, f"{schema.__name__}."):
         for name, record in inspect.getmembers(importlib.import_module(module.name), inspect.isclass):
             fields = getattr(record, "model_fields", {})

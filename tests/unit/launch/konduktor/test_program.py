@@ -171,7 +171,7 @@ time.sleep(600)
 def test_a_killed_process_leaves_no_key_in_the_temporary_folder(
     program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Contract: konduktor's Kubernetes client writes the client key into a file. It goes with konduktor's HOME."""
+    """Contract: konduktor's Kubernetes client writes the client key into konduktor's own HOME."""
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setenv("TMPDIR", str(temporary))
@@ -179,7 +179,9 @@ def test_a_killed_process_leaves_no_key_in_the_temporary_folder(
     monkeypatch.setattr("harness.launch.konduktor.program.LIBRARIES", ())
     with Konduktor(tmp_path / "state", program) as konduktor:
         waiting = konduktor._waiting
-        assert waiting is not None and waiting.stdin is not None and waiting.stdout is not None
+        assert waiting is not None
+        assert waiting.stdin is not None
+        assert waiting.stdout is not None
         konduktor.job.write_text("job")
         waiting.stdin.write("launch\n")
         waiting.stdin.flush()
