@@ -150,6 +150,7 @@ _LONGEST_NAME, _BEFORE_NAME = 64, 13
 """How many characters of a name are checked, and how many before it: a name can be two words ("api key")."""
 _OPTIONS = r"--?(?:token|password|passwd|secret|(?:[a-z0-9]{1,20}-){0,4}(?:token|password|secret|key))[ \t]+"
 _OPTION = re.compile(rf"(?ai)(?<![\w-]){_OPTIONS}")
+_YAML_BLOCK = re.compile(rf"[|>][+-]?[ \t]*\n{PREFIX}[ \t]+")
 _OPENED = re.compile(r"(?a)[bBrRuU]{0,2}(\\*)([\"'`])")
 _BARE = re.compile(r"(?a)(?:[^\s\"',;&<>)}\]\\]|\\[^\sA-Za-z0-9\"'\\])+")
 _REST_OF_LINE = re.compile(r"[^\r\n\"']{1,4096}")
@@ -194,10 +195,11 @@ _KEY_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_MAX = 20_000
 """The maximum length of a private key with its prefixes. One of 16,384 bits has 13,000 characters."""
-_KEY_LINES = re.compile(
-    rf"(?:{LINE_END}{PREFIX}[ \t]*"
-    r"(?:[A-Za-z0-9+/=]{16,100}|[A-Za-z0-9+/]{2,15}={1,2})(?=[\s\"'\\,]|$))*"
+_KEY_LINE = re.compile(
+    rf"{LINE_END}{PREFIX}[ \t]*([A-Za-z0-9+/=]{{16,100}}|[A-Za-z0-9+/]{{2,15}}={{1,2}})"
+    r"(?=[ \t]*(?:[\r\n\"'\\,]|$))"
 )
+"""A line of a private key whose last line is missing."""
 
 _NO_NUMBER = r"(?:[\"'`\\]*[0-9.,_+%-]*[^0-9.,_+%\s-]|[bru]{0,2}\\*[\"'`]+[0-9.,_+%-]+ )"
 _SECRET_PAIR = _pair(rf"[-.\w]*(?:{_LAST}|{_ANYWHERE})[-.\w]*")
@@ -205,6 +207,7 @@ HINTS = (
     rf"(?i)(?:{_STRONG}){_SEPARATOR}[^ \t\r\n]|{_OPTIONS}[^0-9\s]"
     rf"|(?:[\w-](?:{_BARE_NAMES})|(?-i:{_BARE_NAMES.upper()})|{_WEAK}){_SEPARATOR}{_NO_NUMBER}"
     rf"|(?:{_BARE_NAMES}){_SEPARATOR}(?:[bru]{{0,2}}\\*[\"'`])?[^\s\"'\\,}}]{{8}}"
+    rf"|(?:{_BARE_NAMES}){_SEPARATOR}[|>][+-]?[ \t]*\n"
     rf"|{_SECRET_PAIR}[\"'`\\]*[^*\s\"'\\]"
     r"|(?:bearer|basic)[ \t\r\n]+[A-Za-z0-9._~+/=-]{6}|://[^/\s:@\"]*:[^/\s@\"]+@|://[A-Za-z0-9_-]{20,}@"
     rf"|hooks\.slack\.com/|(?-i:{_JWT}|{_TOKENS}|-----BEGIN [A-Z0-9 ]{{0,40}}PRIVATE KEY)"
@@ -290,6 +293,8 @@ def _named(text: str) -> Iterator[Span]:
 
 def _value(text: str, at: int) -> Span | None:
     """Return the place of the value at a position: the content of a quoted string, or a word."""
+    block = _YAML_BLOCK.match(text, at)
+    at = block.end() if block else at
     opened = _OPENED.match(text, at)
     if opened is None:
         word = _BARE.match(text, at)
@@ -361,14 +366,22 @@ def _shaped(text: str) -> Iterator[Span]:
 
 
 def _private_keys(text: str) -> Iterator[Span]:
-    """Yield the places of private keys, between the first and the last line. The last line can be missing."""
-    at, end = 0, None
-    while (begin := _KEY_BEGIN.search(text, at)) is not None:
-        if end is None or 0 <= end < begin.end():
-            closing = _KEY_END.search(text, begin.end())
+    """Yield the places of private keys, between the first and the last line.
+
+    If the last line is missing, yield the following lines that look like lines of a key.
+    """
+    end: int | None = None
+    begin = _KEY_BEGIN.search(text)
+    while begin is not None:
+        at = begin.end()
+        if end is None or 0 <= end < at:
+            closing = _KEY_END.search(text, at)
             end = closing.start() if closing else -1
-        at = end
-        if not 0 <= end - begin.end() <= _KEY_MAX:
-            rest = _KEY_LINES.match(text, begin.end())
-            at = rest.end() if rest else begin.end()
-        yield begin.end(), at
+        if 0 <= end - at <= _KEY_MAX:
+            yield at, end
+            begin = _KEY_BEGIN.search(text, end)
+            continue
+        begin = _KEY_BEGIN.search(text, at)
+        limit = at + _KEY_MAX if begin is None else min(begin.start(), at + _KEY_MAX)
+        for line in _KEY_LINE.finditer(text, at, limit):
+            yield line.span(1)

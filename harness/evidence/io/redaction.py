@@ -32,6 +32,7 @@ _SAFE = re.compile(
 )
 """An environment variable in a pod's spec whose value is already replaced, or that refers to a value stored
 elsewhere. Every pod of the harness has variables of both kinds."""
+_PREFIX = re.compile(secret_rules.PREFIX)
 _NAMES = rf'(?i)"(?:{SETTING})":|"name":\s*"(?:{VARIABLE})"'
 _URL_PASSWORD = re.compile(r"://[^/\s:@\"']*:([^/\s@\"']+)@")
 _ASSIGNMENT = re.compile(r"(?a)(?<![-.\w])([-.\w]+)=(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)")
@@ -162,8 +163,11 @@ class RedactedStream:
         if until == start:
             self._held = whole[start:]
             return ""
+        # A secret that began in an earlier line continues after the prefix of its next line.
+        prefix = _PREFIX.match(whole, start) if whole[start - 1 : start] == "\n" else None
+        rest = prefix.end() if prefix else start
         found = [
-            (max(low, start) - start, min(high, until) - start)
+            ((rest if low < start else low) - start, min(high, until) - start)
             for low, high in self._redactor.search.spans(whole, start)
             if high > start and low < until
         ]

@@ -303,3 +303,35 @@ def test_time_is_linear(unit: str) -> None:
     seconds(10)
     small = min(seconds(500) for _ in range(3))
     assert seconds(10_000) < 100 * small + 0.5
+
+
+@pytest.mark.parametrize("size", [1, 7, 64, 1000, 100_000])
+def test_a_private_key_is_masked_in_a_stream(size: int) -> None:
+    """Contract: whatever the chunks are. A frame between the lines of the key stays."""
+    frame = truth_frames.encode("n", {"k": "start", "r": 0, "a": "x", "q": 0})
+    body = [base64.b64encode(bytes([number]) * 48).decode() for number in range(60)]
+    lines = [
+        "before",
+        "-----BEGIN PRIVATE KEY-----",
+        *body,
+        frame,
+        *body,
+        "-----END PRIVATE KEY-----",
+        "after",
+    ]
+    text = "".join(f"{STAMP}{line}\n" for line in lines)
+    stream = Redactor(["another-secret"]).stream()
+    parts = [stream.feed(text[at : at + size]) for at in range(0, len(text), size)]
+    redacted = "".join([*parts, stream.flush()])
+    expected = [line if line not in body else "***" for line in lines]
+    assert redacted == "".join(f"{STAMP}{line}\n" for line in expected)
+
+
+def test_lines_are_written_at_once_unless_they_can_begin_a_secret() -> None:
+    """Contract: the last lines of a rank that hangs are in its log. Only what can begin a secret waits."""
+    stream = Redactor(["hV7kQ2mZ9xW4"]).stream()
+    assert stream.feed(f"{STAMP}step 1 loss 2.5\n") == f"{STAMP}step 1 loss 2.5\n"
+    assert stream.feed(f"{STAMP}waiting for hV7kQ2\n") == f"{STAMP}waiting for "
+    assert stream.feed(f"{STAMP}mZ9xW4 and more\n") == f"***\n{STAMP}*** and more\n"
+    assert stream.feed(f"{STAMP}waiting for hV7kQ2\n") == f"{STAMP}waiting for "
+    assert stream.feed(f"{STAMP}step 2\n") == f"hV7kQ2\n{STAMP}step 2\n"
