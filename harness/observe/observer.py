@@ -292,14 +292,15 @@ class LaunchObserver:
 
     def _log(self, life: Life, text: str) -> None:
         pod, container = life.pod, life.container
+        written = ""
         with suppress(HarnessError):
             if (pod, container) not in self._files:
                 self._files[pod, container] = self._writer.log_file(pod, container)
-            self._files[pod, container].write(text)
+            written = self._files[pod, container].write(text)
         if "@" in text:  # Every mark contains "@" and most text does not, so this test is a fast filter.
             self._marked(life, text)
-        if self._writer.listener is not None:
-            self._writer.listener.logged(pod, self._writer.redactor.text(text[-SHOWN_BYTES:]))
+        if written and self._writer.listener is not None:
+            self._writer.listener.logged(pod, written[-SHOWN_BYTES:])
 
     def _marked(self, life: Life, text: str) -> None:
         """Process the lines that ranks wrote for the harness."""

@@ -18,7 +18,6 @@ from harness.evidence.io.redaction import Redactor
 
 DISK_FULL: Final = "run.evidence_disk_full"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
-_LONGEST_LINE = 64 * 1024
 _BLOCK = 1 << 20
 
 
@@ -126,33 +125,33 @@ class LogFile:
 
     def __init__(self, appender: Appender, redactor: Redactor) -> None:
         self._appender = appender
-        self._redactor = redactor
-        self._pending = ""
+        self._stream = redactor.stream()
+        self._ended = True
         self._lock = threading.Lock()
 
-    def write(self, chunk: str | bytes) -> None:
-        """Append a chunk of log text from the kubelet.
+    def write(self, chunk: str | bytes) -> str:
+        """Append a chunk of log text from the kubelet, and return the redacted text that was written.
 
-        A secret that is split across two chunks is redacted too.
+        A secret that is split over chunks or over lines is redacted too. If a line can end with the beginning
+        of a secret, this end is written together with the next line.
         """
         text = chunk.decode(errors="replace") if isinstance(chunk, bytes) else chunk
         with self._lock:
-            whole, newline, self._pending = (self._pending + text).rpartition("\n")
-            out = self._redactor.text(whole) + newline if newline else ""
-            if len(self._pending) > _LONGEST_LINE:
-                clean = self._redactor.text(self._pending)
-                keep = max(1024, self._redactor.longest)
-                out, self._pending = out + clean[:-keep], clean[-keep:]
-            if out:
-                self._appender.append(out.encode(errors="replace"))
+            return self._put(self._stream.feed(text))
 
     def close(self) -> None:
         """Write the unfinished last line, if any, and close the file."""
         with self._lock:
-            if self._pending:
-                self._appender.append((self._redactor.text(self._pending) + "\n").encode(errors="replace"))
-                self._pending = ""
+            self._put(self._stream.flush())
+            if not self._ended:
+                self._put("\n")
         self._appender.close()
+
+    def _put(self, text: str) -> str:
+        if text:
+            self._appender.append(text.encode(errors="replace"))
+            self._ended = text.endswith("\n")
+        return text
 
     def __enter__(self) -> LogFile:
         return self

@@ -1,86 +1,46 @@
 """Replace secrets by *** before evidence is written.
 
-A known secret is replaced in plain form, URL-quoted, JSON-escaped (also twice) and in base64, at each of the
-three offsets that it can have in a longer base64 text. Unknown secrets of common forms are replaced too:
-bearer tokens, Pluto keys, `..._API_KEY=value`, and passwords in URLs.
+Two things are replaced: known secrets in every encoding (`known_secrets.py`), and values that look like
+secrets because of their name or form (`harness/core/secret_rules.py`). A pattern for RE2 finds the lines that
+can have one. Only these lines and their neighbours are searched in detail.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from typing import Any
-from urllib.parse import quote, quote_plus
 
-MASK = "***"
-MIN_LENGTH = 4
-_MIN_SHIFTED = 8
-"""The minimum length of a base64 form to search for. The first and last characters of the form depend on the
-text around the secret, so they are dropped. If the remaining text is too short, it would match other text."""
+from harness.core import secret_rules
+from harness.core.secret_rules import MASK, SETTING, VARIABLE, Span, is_secret_name, masked, merged
+from harness.evidence.io.known_secrets import MIN_ENCODED, MIN_LENGTH, KnownSecrets, compiled
 
-_NAMES = "(?:API_?KEY|API_?TOKEN|ACCESS_?KEY|SECRET_?KEY|AUTH_?TOKEN|PASSWORD|PASSWD)"
-_NAME = rf"[A-Za-z0-9_]*{_NAMES}"
-_ASSIGNED = re.compile(rf"(?i)({_NAMES}(?:\\*[\"'])?\s*[=:]\s*(?:\\*[\"'])?)[^\s\"',;&\\]+")
-"""An assignment to a name that ends with one of _NAMES. Matching the full name would be ten times slower."""
-_ASSIGNS = re.compile(rf"{_NAMES.lower()}(?:\\*[\"'])?\s*[=:]")
-"""The start of _ASSIGNED, for lower-case text. A pattern that ignores case would take eight times as long."""
-_ASSIGNABLE = {
-    "key": ("api_key", "apikey", "access_key", "accesskey", "secret_key", "secretkey"),
-    "token": ("api_token", "apitoken", "auth_token", "authtoken"),
-    "passw": ("password", "passwd"),
-}
-"""Hint → the names of _ASSIGNED that contain the hint. The hint alone is not enough, because training logs
-often contain the word "tokens"."""
-_SHAPES: tuple[tuple[tuple[str, ...], re.Pattern[str], str], ...] = (
-    (("bearer", "basic"), re.compile(r"(?i)\b((?:bearer|basic)\s+)[A-Za-z0-9._~+/=-]{6,}"), rf"\1{MASK}"),
-    (
-        ("authorization",),
-        re.compile(r"(?i)(authorization[\"']?\s*[:=]\s*[\"']?)(?!bearer|basic)[^\s\"',;\\]+"),
-        rf"\1{MASK}",
-    ),
-    (("mlpi_", "mlps_"), re.compile(r"\bml(?:pi|ps)_[A-Za-z0-9_.-]+"), MASK),
-    (tuple(_ASSIGNABLE), _ASSIGNED, rf"\1{MASK}"),
-    (("://",), re.compile(r"(://[^/\s:@\"]+:)[^/\s@\"]+(?=@)"), rf"\1{MASK}"),
-)
-"""(hints, pattern, replacement) for each form of a secret. A text that matches the pattern contains at least
-one of the hints in lower case."""
-_HINTS = (
-    "bearer",
-    "basic",
-    "authorization",
-    "mlpi_",
-    "mlps_",
-    "key",
-    "token",
-    "passw",
-    "://",
-    "secret",
-    "credential",
-)
-"""If a text in lower case contains none of these strings, no pattern of _SHAPES matches it. This is true for
-most evidence."""
-_SENSITIVE_NAME = re.compile(rf"(?i){_NAME}$")
-_VARIABLE = r"(?:[-.\w]*[-._])?(?:token|key)|[-.\w]*(?:password|passwd|secret|credential)[-.\w]*"
-_SECRET_VARIABLE = re.compile(rf"(?ai){_VARIABLE}")
-_NAMED_VALUE = re.compile(rf'(?ai)"name":\s*"(?:{_VARIABLE}|{_NAME})"')
-_VALUED = re.compile(rf'(?ai)(\{{"name":"(?:{_VARIABLE}|{_NAME})","value":)"(?:[^"\\]|\\.)*"\}}')
+_LINES = 3
+"""How many lines before and after a hit of the pattern are searched too, because a secret can be split."""
+_CONTEXT = 24_576
+"""How much of the text that a stream has already returned is kept, to find secrets that began there."""
+_LONGEST_LINE = 64 * 1024
+_LINE_REST = 1024
+"""The longest line that a stream keeps until its end arrives. Of a longer one, its last part is kept."""
+_KEY_BEGIN, _KEY_END, _KEY_MAX = b"-----BEGIN ", b"-----END ", 20_000
+_NAMED_VALUE = re.compile(rf'(?ai)"name":\s*"(?:{VARIABLE})"')
+_VALUED = re.compile(rf'(?ai)(\{{"name":"(?:{VARIABLE})","value":)"(?:[^"\\]|\\.)*"\}}')
 _SAFE = re.compile(
     r'\{"name":"[^"\\]*",(?:"value":"\*\*\*"|"valueFrom":\{"\w+":\{(?![^{}]*"value":)[^{}]*\}\})\}'
 )
 """An environment variable in a pod's spec whose value is already replaced, or that refers to a value stored
 elsewhere. Every pod of the harness has variables of both kinds."""
+_PREFIX = re.compile(secret_rules.PREFIX)
+_NAMES = rf'(?i)"(?:{SETTING})":|"name":\s*"(?:{VARIABLE})"'
+_URL_PASSWORD = re.compile(r"://[^/\s:@\"']*:([^/\s@\"']+)@")
+_ASSIGNMENT = re.compile(r"(?a)(?<![-.\w])([-.\w]+)=(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)")
 
 
 def secret_variable(name: str) -> bool:
     """Return whether the name of an environment variable denotes a secret: *_TOKEN, *_KEY, *PASSWORD*, …"""
-    return bool(_SECRET_VARIABLE.fullmatch(name) or _SENSITIVE_NAME.match(name))
-
-
-_URL_PASSWORD = re.compile(r"://[^/\s:@\"']+:([^/\s@\"']+)@")
-_ASSIGNMENT = re.compile(rf"(?ai)(?<![-\w])({_VARIABLE}|{_NAME})=(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)")
+    return is_secret_name(name)
 
 
 def secret_variables(variables: Mapping[str, str]) -> dict[str, str]:
@@ -95,41 +55,8 @@ def secrets_in(text: str) -> set[str]:
     a secret. A reference such as `$TOKEN` does not count.
     """
     secrets = set(_URL_PASSWORD.findall(text))
-    secrets |= {value.strip("\"'") for _, value in _ASSIGNMENT.findall(text)}
+    secrets |= {value.strip("\"'") for name, value in _ASSIGNMENT.findall(text) if secret_variable(name)}
     return {secret for secret in secrets if secret and "$" not in secret}
-
-
-def _forms(secret: str) -> Iterator[str]:
-    yield secret
-    yield quote(secret, safe="")
-    yield quote_plus(secret)
-    for ascii_only in (True, False):
-        escaped = json.dumps(secret, ensure_ascii=ascii_only)[1:-1]
-        yield escaped
-        yield json.dumps(escaped, ensure_ascii=ascii_only)[1:-1]
-    raw = secret.encode()
-    for encode in (base64.b64encode, base64.urlsafe_b64encode):
-        yield encode(raw).decode()
-        yield encode(raw).decode().rstrip("=")
-        for offset in range(3):
-            text = encode(b"\0" * offset + raw).decode().rstrip("=")
-            head = (0, 2, 3)[offset]
-            tail = len(text) - 1 if (offset + len(raw)) % 3 else len(text)
-            if tail - head >= _MIN_SHIFTED:
-                yield text[head:tail]
-
-
-def _folded(text: str) -> str:
-    """Return the text case-folded. Like a pattern that ignores case, this treats "ı" as "i"."""
-    return text.casefold() if text.isascii() else text.casefold().replace("ı", "i")
-
-
-def _any_in(hints: Iterable[str], folded: str) -> bool:
-    return any(hint in folded for hint in hints)
-
-
-def _hinted(text: str) -> bool:
-    return _any_in(_HINTS, _folded(text))
 
 
 class Redactor:
@@ -137,58 +64,56 @@ class Redactor:
 
     def __init__(self, secrets: Iterable[str] = ()) -> None:
         self._lock = threading.Lock()
-        self._secret_forms: set[str] = set()
-        self._pattern: re.Pattern[str] | None = None
+        self._secrets: set[str] = set()
+        self._search: _Search | None = None
         for secret in secrets:
             self.add(secret)
 
     def add(self, secret: str) -> None:
-        """Redact this secret from now on. A secret shorter than MIN_LENGTH is ignored."""
+        """Redact this secret from now on, and the secrets in it. One shorter than MIN_LENGTH is ignored."""
         if len(secret) < MIN_LENGTH:
             return
         with self._lock:
-            self._secret_forms.update(form for form in _forms(secret) if len(form) >= MIN_LENGTH)
-            longest_first = sorted(self._secret_forms, key=lambda form: (-len(form), form))
-            self._pattern = re.compile("|".join(map(re.escape, longest_first)))
+            self._secrets.update((secret, *_inner(secret)))
+            self._search = None
 
     @property
     def longest(self) -> int:
-        """Return the length of the longest form of a known secret.
+        """Return the length of the longest form of a known secret."""
+        return self.search.known.longest
 
-        Code that writes text in chunks must hold back as many characters.
-        """
-        return max((len(form) for form in self._secret_forms), default=0)
+    @property
+    def search(self) -> _Search:
+        """Return the search for the secrets that are known now."""
+        search = self._search
+        if search is None:
+            with self._lock:
+                search = self._search = _Search(self._secrets)
+        return search
 
     def text(self, text: str) -> str:
         """Return the text with every secret replaced by ***."""
-        if self._pattern is not None:
-            text = self._pattern.sub(MASK, text)
-        folded = _folded(text)
-        if not _any_in(_HINTS, folded):
-            return text
-        for hints, pattern, replacement in _SHAPES:
-            matches = [hint for hint in hints if hint in folded]
-            if pattern is _ASSIGNED:
-                matches = [hint for hint in matches if _any_in(_ASSIGNABLE[hint], folded)]
-            if matches and (pattern is not _ASSIGNED or _ASSIGNS.search(folded)):
-                text = pattern.sub(replacement, text)
-        return text
+        found = self.search.spans(text)
+        return masked(text, found) if found else text
+
+    def stream(self) -> RedactedStream:
+        """Return a redactor for a text that arrives in parts."""
+        return RedactedStream(self)
 
     def encoded(self, encoded: str) -> str | None:
         """Return compact JSON with every secret replaced, or None if only `value()` can replace them all.
 
         This method takes a third of the time of `value()`.
         """
-        if not _hinted(encoded):
-            return None if self._knows(encoded) else encoded
-        masked = _VALUED.sub(rf'\1"{MASK}"}}', encoded)
+        if not self.search.in_document(encoded):
+            return encoded
+        without = _VALUED.sub(rf'\1"{MASK}"}}', encoded)
         left = (
-            self._knows(masked) or self.text(masked) != masked or _NAMED_VALUE.search(_SAFE.sub("", masked))
+            self.text(without) != without
+            or _NAMED_VALUE.search(_SAFE.sub("", without))
+            or any(secret_rules.hidden(*each) for each in _named_strings(without))
         )
-        return None if left else masked
-
-    def _knows(self, text: str) -> bool:
-        return self._pattern is not None and self._pattern.search(text) is not None
+        return None if left else without
 
     def value(self, value: Any) -> Any:
         """Return a JSON-like value with every string redacted, including keys. Numbers are unchanged.
@@ -205,8 +130,151 @@ class Redactor:
             return {
                 self.text(str(key)): MASK
                 if isinstance(item, str)
-                and (_SENSITIVE_NAME.match(str(key)) or (sensitive and key == "value"))
+                and (secret_rules.hidden(str(key), item) or (sensitive and key == "value"))
                 else self.value(item)
                 for key, item in value.items()
             }
         return value
+
+
+class RedactedStream:
+    """Redacts a text that arrives in parts, as if it had arrived at once."""
+
+    def __init__(self, redactor: Redactor) -> None:
+        self._redactor = redactor
+        self._context = self._held = ""
+
+    def feed(self, text: str) -> str:
+        """Return the complete lines, redacted. An end that can begin a secret is returned later."""
+        start, whole = len(self._context), self._context + self._held + text
+        search = self._redactor.search
+        unfinished = len(whole) - max(start, whole.rfind("\n") + 1)
+        if unfinished > _LONGEST_LINE:
+            unfinished = min(unfinished, max(_LINE_REST, search.known.longest))
+        return self._emitted(whole, max(start, search.known.unfinished(whole, len(whole) - unfinished)))
+
+    def flush(self) -> str:
+        """Return the rest, redacted."""
+        whole = self._context + self._held
+        return self._emitted(whole, len(whole))
+
+    def _emitted(self, whole: str, until: int) -> str:
+        start = len(self._context)
+        if until == start:
+            self._held = whole[start:]
+            return ""
+        # A secret that began in an earlier line continues after the prefix of its next line.
+        prefix = _PREFIX.match(whole, start) if whole[start - 1 : start] == "\n" else None
+        rest = prefix.end() if prefix else start
+        found = [
+            ((rest if low < start else low) - start, min(high, until) - start)
+            for low, high in self._redactor.search.spans(whole, start)
+            if high > start and low < until
+        ]
+        self._context, self._held = whole[max(0, until - _CONTEXT) : until], whole[until:]
+        return masked(whole[start:until], found)
+
+
+def _inner(secret: str) -> Iterator[str]:
+    """Yield the secrets in a secret that is a document: values with a name, and the lines of a key."""
+    yield secret.strip()
+    for low, high in secret_rules.spans(secret):
+        if high - low >= MIN_ENCODED:
+            yield secret[low:high]
+    if "\n" in secret:
+        yield from re.findall(r"(?m)^\s*([A-Za-z0-9+/=_-]{16,})\s*$", secret)
+
+
+def _named_strings(encoded: str) -> Iterator[tuple[str, str]]:
+    """Yield the keys of a JSON document that can denote a secret, each with its value if it is a string."""
+    data, at = encoded.encode("utf-8", "surrogatepass"), 0
+    while (match := _strings().search(data, at)) is not None:
+        name, value = match.group(1).decode(), match.group(2).decode("utf-8", "surrogatepass")
+        at = match.end()
+        if value != MASK:
+            yield name, value
+
+
+@cache
+def _strings() -> Any:
+    return compiled(rf'(?i)"({SETTING})":\s*"((?:[^"\\]|\\.)*)"'.encode())
+
+
+class _Search:
+    """The search for a fixed set of known secrets, and for what looks like a secret."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self.known = KnownSecrets(secrets)
+        hints = [secret_rules.HINTS.encode(), *filter(None, [self.known.pattern])]
+        self._hint = compiled(b"|".join(hints))
+        self._document_hint = compiled(b"|".join([*hints, _NAMES.encode()]))
+
+    def in_document(self, encoded: str) -> bool:
+        """Return whether a JSON document can contain a secret, or a name of one."""
+        return self._document_hint.search(encoded.encode("utf-8", "surrogatepass")) is not None
+
+    def spans(self, text: str, start: int = 0) -> list[Span]:
+        """Return the places of the secrets in a text, in order. Those before `start` can be missing."""
+        found: list[Span] = []
+        for low, high in self._windows(text, start):
+            window = text[low:high]
+            for begin, end in (*self.known.spans(window), *secret_rules.spans(window)):
+                found.append((low + begin, low + end))
+        return merged(found)
+
+    def _windows(self, text: str, start: int) -> Iterator[Span]:
+        """Yield the parts of a text that can contain a secret: the lines of hits, and those around them."""
+        data = text.encode("utf-8", "surrogatepass")
+        if start and len(data) > len(text):
+            start = len(text[:start].encode("utf-8", "surrogatepass"))
+        key = data.rfind(_KEY_BEGIN, 0, start)
+        byte = character = 0
+        for low, high in _joined(self._hits(data, _line_before(data, start if key < 0 else key))):
+            if len(data) == len(text):
+                yield low, high
+                continue
+            first = character + len(data[byte:low].decode("utf-8", "surrogatepass"))
+            byte, character = high, first + len(data[low:high].decode("utf-8", "surrogatepass"))
+            yield first, character
+
+    def _hits(self, data: bytes, at: int) -> Iterator[Span]:
+        """Yield the lines around each line that the pattern matches, in bytes."""
+        while at >= 0 and (hit := self._hint.search(data, at)) is not None:
+            low, high = hit.span()
+            last = high
+            if _KEY_BEGIN in data[low:high]:
+                closing = data.find(_KEY_END, high, high + _KEY_MAX)
+                last = min(len(data), high + _KEY_MAX) if closing < 0 else closing
+            yield _line_before(data, low), _line_after(data, last)
+            at = data.find(b"\n", high)
+
+
+def _joined(windows: Iterable[Span]) -> Iterator[Span]:
+    """Yield windows, which are in order, with those that overlap or touch joined."""
+    low = high = -1
+    for first, last in windows:
+        if first > high:
+            if high >= 0:
+                yield low, high
+            low = first
+        high = max(high, last)
+    if high >= 0:
+        yield low, high
+
+
+def _line_before(data: bytes, at: int) -> int:
+    """Return the start of the line that is _LINES lines before the line at a position."""
+    for _ in range(_LINES + 1):
+        at = data.rfind(b"\n", 0, at)
+        if at < 0:
+            return 0
+    return at + 1
+
+
+def _line_after(data: bytes, at: int) -> int:
+    """Return the end of the line that is _LINES lines after the line at a position."""
+    for _ in range(_LINES + 1):
+        at = data.find(b"\n", at) + 1
+        if at == 0:
+            return len(data)
+    return at

@@ -80,6 +80,9 @@ class Konduktor:
         self.config, self.kubeconfig, self.job = (
             self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")
         )
+        self._temporary = self.home / "tmp"
+        """The Kubernetes client writes the client key into this folder. A killed process leaves it behind."""
+        self._temporary.mkdir()
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, mode=0o700)
         (schemas / "podspec.json").write_text("{}")  # Otherwise konduktor downloads the schema.
@@ -129,13 +132,14 @@ class Konduktor:
         """Return a minimal environment, so that no API key gets into konduktor's logs."""
         own = {
             "HOME": str(self.home),
+            "TMPDIR": str(self._temporary),
             "KUBECONFIG": str(self.kubeconfig),
             "KONDUKTOR_CONFIG": str(self.config),
             "KONDUKTOR_SKIP_IMAGE_CHECK": "1",
             "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1",
             "NO_PROXY": "127.0.0.1,localhost",
         }
-        return {"USER": "harness", **processes.environment(own, only=("PATH", "LANG", "TMPDIR", "USER"))}
+        return {"USER": "harness", **processes.environment(own, only=("PATH", "LANG", "USER"))}
 
 
 def _of_python(program: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -147,3 +148,50 @@ def test_where_it_is_not_installed_nothing_is_begun(tmp_path: Path) -> None:
     job.write_text("name: n")
     with early(job, Settings(cache_dir=tmp_path / "cache", state_dir=tmp_path / "state")) as konduktor:
         assert konduktor is None
+
+
+KEY = "-----BEGIN PRIVATE KEY-----"
+WAITS = f"""
+import base64, sys, time
+sys.path += {sys.path!r}
+from kubernetes import client, config
+user = {{"name": "u", "user": {{"client-key-data": base64.b64encode({KEY.encode()!r}).decode()}}}}
+cluster = {{"name": "c", "cluster": {{"server": "https://127.0.0.1:1"}}}}
+context = {{"name": "x", "context": {{"cluster": "c", "user": "u"}}}}
+config.load_kube_config_from_dict(
+    {{"clusters": [cluster], "users": [user], "contexts": [context], "current-context": "x"}},
+    client_configuration=client.Configuration(),
+)
+sys.stdout.write("loaded")
+sys.stdout.flush()
+time.sleep(600)
+"""
+
+
+def test_a_killed_process_leaves_no_key_in_the_temporary_folder(
+    program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: konduktor's Kubernetes client writes the client key into konduktor's own HOME."""
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    program.write_text(f"#!{sys.executable}\n{WAITS}")
+    monkeypatch.setattr("harness.launch.konduktor.program.LIBRARIES", ())
+    with Konduktor(tmp_path / "state", program) as konduktor:
+        waiting = konduktor._waiting
+        assert waiting is not None
+        assert waiting.stdin is not None
+        assert waiting.stdout is not None
+        konduktor.job.write_text("job")
+        waiting.stdin.write("launch\n")
+        waiting.stdin.flush()
+        assert waiting.stdout.read(6) == "loaded"
+        os.kill(waiting.pid, signal.SIGKILL)
+        waiting.wait()
+        assert [path for path in temporary.rglob("*") if path.is_file()] == []
+        assert [
+            path for path in konduktor.home.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()
+        ]
+    assert [path for path in tmp_path.rglob("*") if path.is_file() and KEY.encode() in path.read_bytes()] == [
+        program
+    ]

@@ -1,0 +1,387 @@
+"""The rules that recognize a secret nobody has named: by the name before a value, or by the value's own form.
+
+Logs, bundles and the tracker's pages use these rules. Known secrets, in all their encodings, are the task of
+`harness.evidence.io.known_secrets`. The module needs only the standard library, because the tracker's image
+contains little else.
+
+A number is no secret, unless its name ends with a word such as "password" or "api_key": metrics are often
+named "token" or "secret". Every pattern takes linear time.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+MASK = "***"
+Span = tuple[int, int]
+"""The first position of a secret in a text, and the position after its last character."""
+
+STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:[0-9:.,]+(?:Z|[+-]\d\d:?\d\d)?"
+PREFIX = (
+    rf"(?:(?:{STAMP}|\[[\w.:/ -]{{1,40}}\]:?"
+    r"|(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\b:?|std(?:out|err) [FP])[ \t]?)*"
+)
+"""What the kubelet or a program writes before a line: times, ranks, levels. For Python and RE2."""
+LINE_END = r"(?:\r\n?|\n|\\+r\\+n|\\+n)"
+"""The end of a line, also as an escape sequence in a string literal."""
+_JOINT = re.compile(rf"(?:[ \t]*(?:\r\n?|\n){PREFIX})+[ \t]*")
+_FRAME = re.compile(
+    r"@[a-z]+1 (?:[0-9a-f]{16} \d{1,6}/\d{1,6} )?[A-Za-z0-9+/]+={0,2} [0-9a-f]{32}(?!\w)|@exit1 \w+ -?\d+"
+)
+"""A line that a rank writes for the harness (harness/workers/truth_frames.py, netcheck/frames.py). Its base64
+text can end like the name of a secret, for example with "token=". The frame's signature is not its value."""
+
+# -- names -------------------------------------------------------------------------------------------------
+_KEYS = (
+    "api|access|secret|private|client|account|storage|shared|signing|encryption|ssh|master|auth|session|license"
+    "|deploy|webhook|hmac|consumer"
+)
+_STRONG = rf"pass_?word|passwd|pass_?phrase|(?:{_KEYS})[-_. ]?key|[-_]key[-_]data|x-api-key"
+"""Ends of names whose value is a secret even if it is a number."""
+_WEAK = (
+    r"authorization|cookie|dsn|jwt|connection[-_]?string|[-_]pwd|[-_\"']auth"
+    r"|(?:db|database|user|admin|root|smtp|mysql|pg|redis|mongo|ftp|mail|proxy|login)[-_]?pass"
+    r"|dockerconfigjson|x-amz-(?:signature|credential)|[?&]sig|(?-i:[A-Z0-9]_(?:KEY|PASS))"
+)
+_BARE_NAMES = "token|secrets?|credentials?"
+"""Ends of names whose value is a secret if the name has another part, or if the value looks random."""
+_ANYWHERE = "password|passwd|passphrase|secret|credential|api[-_.]?key|connection[-_]?string"
+_ALONE, _WITH_OTHERS = "token|authorization|cookie|dsn|jwt|pwd|pass", "key|auth"
+"""Last words of names. In a document, those of the second group denote a secret only after another word."""
+_LAST = f"{_ALONE}|{_WITH_OTHERS}"
+SETTING = (
+    rf"(?:[-.\w]*[-._])?(?:{_ALONE})|[-.\w]*[-._](?:{_WITH_OTHERS})|[-.\w]*(?:{_ANYWHERE})[-.\w]*"
+    rf"|[-.\w]*(?-i:[a-z0-9](?:Token|Key|Auth))|[-.\w]*(?:{_KEYS})_?key|[-.\w]*key-data"
+    r"|\w*(?:auth|api|access)_?token"
+)
+"""The keys of documents that denote a secret. Kubernetes uses the bare key "key" for labels and taints."""
+VARIABLE = rf"{SETTING}|{_WITH_OTHERS}"
+"""The names of environment variables and headers that denote a secret."""
+_SETTING = re.compile(rf"(?ai){SETTING}")
+_SECRET_NAME = re.compile(rf"(?ai){VARIABLE}")
+_STRONG_NAME = re.compile(rf"(?ai)[-.\w]*(?:{_STRONG})")
+_REFERENCE = re.compile(
+    r"(?ai).*(?:name|ref|file|path|dir|url|uri|id|type|mode|count|limit|class|provider)s?"
+)
+"""Names that contain such a word but denote a place, a number or an object: secretName, token_file."""
+_VOCABULARY = re.compile(
+    r"(?i)(?<![A-Za-z])(?:bos|eos|pad|unk|sep|cls|mask|image|audio|video|special|next|last|first|prev|new|per|each|start|end|stop"
+    r"|max|min|num|n|total|target|prompt|completion|generated|input|output|sampled|current|added|additional|blank"
+    r"|word|sub|bad|unexpected|invalid|missing|expected|unknown|boi|eoi|tool|think|a|the|this|that)[-_ ]?$"
+)
+"""The text before "token" if it is a token of a language model, or of a parser's error message."""
+_NUMBER = re.compile(r"[-+0-9.,_%]*")
+_LITERAL = re.compile(
+    r"(?i)[-+]?[\d.,_]+(?:e[-+]?\d+)?%?|true|false|none|null|nan|-?inf(?:inity)?|yes|no|on|off|\**|str|bytes|int|any"
+)
+_CODE = re.compile(
+    r"[A-Za-z_][\w.]*[(\[{]|(?:self|cls|os|args|cfg|config|settings|options|opts|kwargs)\.[\w.]+$"
+)
+_WORD = re.compile(r"[A-Za-z_]+[.!?]?")
+_REFERENCES = ("<", "[", "{", "(", "$", "%", "`")
+"""The first characters of values that are placeholders or references: <pad>, $TOKEN, %(token)s."""
+
+
+def is_secret_name(name: str) -> bool:
+    """Return whether a name denotes a secret: HF_TOKEN, X-Api-Key, dsn, clientSecret, client-key-data, …"""
+    return bool(_SECRET_NAME.fullmatch(name))
+
+
+def denotes_value(name: str) -> bool:
+    """Return whether a key of a document denotes the value of a secret, and not its place: not secretName."""
+    return bool(_SETTING.fullmatch(name)) and not _REFERENCE.fullmatch(name)
+
+
+def redact(name: str, value: Any) -> Any:
+    """Return the value of a setting for display, with *** in place of secrets.
+
+    The whole value is replaced if its name denotes a secret. Otherwise, secrets in a text are replaced.
+
+    This function is stable: the tracker's pages call it with (name, value). `name` can be a path such as
+    "tracker.api_key". Numbers and booleans are unchanged, unless the name ends with a word such as "password"
+    or "api_key". In lists and mappings, each leaf is redacted by its own path. The result has the type of
+    `value`, except for a number that is replaced.
+    """
+    if isinstance(value, dict):
+        return {key: redact(f"{name}.{key}" if name else str(key), item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact(name, item) for item in value]
+    if value is None or isinstance(value, bool):
+        return value
+    text = str(value)
+    if hidden(name, text):
+        return MASK
+    return masked(value, spans(value)) if isinstance(value, str) else value
+
+
+def hidden(name: str, text: str) -> bool:
+    """Return whether a name denotes a secret, and the text can be its value."""
+    if not text or not denotes_value(name):
+        return False
+    return not _NUMBER.fullmatch(text) or bool(_STRONG_NAME.fullmatch(name))
+
+
+# -- values ------------------------------------------------------------------------------------------------
+_BLANK = r"[ \t\r\n]{0,8}"
+_SEPARATOR = rf"(?:\\*[\"']\]?)?{_BLANK}(?:=>|:=|[=:]){_BLANK}"
+_NAMED = re.compile(rf"(?a)(?<![\w.-])([\w.-]++){_SEPARATOR}")
+"""Any name with a value. _END checks the name, which is several times faster than one pattern for both."""
+_END = re.compile(rf"(?ai).*?(?:({_STRONG})|({_BARE_NAMES}|{_WEAK}))$")
+_TAILS = (
+    *(
+        "word",
+        "passwd",
+        "phrase",
+        "key",
+        "data",
+        "token",
+        "secret",
+        "secrets",
+        "credential",
+        "credentials",
+        "pwd",
+    ),
+    *("authorization", "cookie", "dsn", "jwt", "string", "auth", "pass", "json", "signature", "sig"),
+)
+"""The last words of the names that _END matches."""
+_LONGEST_NAME, _BEFORE_NAME = 64, 13
+"""How many characters of a name are checked, and how many before it: a name can be two words ("api key")."""
+_OPTIONS = r"--?(?:token|password|passwd|secret|(?:[a-z0-9]{1,20}-){0,4}(?:token|password|secret|key))[ \t]+"
+_OPTION = re.compile(rf"(?ai)(?<![\w-]){_OPTIONS}")
+_YAML_BLOCK = re.compile(rf"[|>][+-]?[ \t]*\n{PREFIX}[ \t]+")
+_OPENED = re.compile(r"(?a)[bBrRuU]{0,2}(\\*)([\"'`])")
+_BARE = re.compile(r"(?a)(?:[^\s\"',;&<>)}\]\\]|\\[^\sA-Za-z0-9\"'\\])+")
+_REST_OF_LINE = re.compile(r"[^\r\n\"']{1,4096}")
+_SCHEME = re.compile(r"(?ai)(?:bearer|basic|token|apikey|negotiate|digest|aws4-hmac-sha256)[ \t]+")
+
+
+def _pair(name: str) -> str:
+    """Return a pattern for a name, and for the text between it and the value, in YAML or JSON."""
+    return (
+        rf"name(?:\\*[\"'])?{_BLANK}[:=]{_BLANK}(?:\\*[\"'])?({name})(?:\\*[\"'])?,?"
+        rf"(?:[ \t]*\n{PREFIX}[ \t]*|{_BLANK})(?:\\*[\"'])?value(?:\\*[\"'])?{_BLANK}[:=]{_BLANK}"
+    )
+
+
+_PAIR = re.compile("(?ai)" + _pair(r"[-.\w]{1,200}"))
+"""An environment variable in YAML or JSON: the name, and the value after it."""
+
+_BEFORE = r"(?<![A-Za-z0-9])"
+_TOKENS = (
+    r"gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|hf_[A-Za-z0-9]{20,}|sk-[\w-]{20,}|[sr]k_(?:live|test)_\w{16,}"
+    r"|xox[abeoprs]-[A-Za-z0-9-]{10,}|xapp-[A-Za-z0-9-]{10,}|(?:AKIA|ASIA|ABIA|ACCA)[A-Z0-9]{16}"
+    r"|gl(?:pat|dt|rt|ptt|cbt|soat|ft|imt|agent|oas)-[\w.-]{16,}|npm_[A-Za-z0-9]{30,}|pypi-[\w-]{30,}"
+    r"|AIza[\w-]{30,}|ya29\.[\w-]{20,}|dckr_[po]at_[\w-]{20,}|SG\.[\w-]{16,}\.[\w-]{16,}|dop_v1_[0-9a-f]{32,}"
+    r"|nvapi-[\w-]{20,}|r8_[A-Za-z0-9]{30,}|shp(?:at|ca|pa|ss)_[0-9a-f]{32}|AGE-SECRET-KEY-1[A-Z0-9]{50,}"
+    r"|ATATT3[\w=-]{30,}|lin_api_\w{30,}|pul-[0-9a-f]{40}|hvs\.[\w-]{20,}|tskey-[\w-]{20,}|ml(?:pi|ps)_[\w.-]+"
+)
+_JWT = r"eyJ[\w-]{6,}\.[\w-]{6,}\.[\w.-]*"
+_SHAPES = tuple(
+    re.compile(pattern)
+    for pattern in (
+        rf"(?a){_BEFORE}({_TOKENS})",
+        rf"(?a)(?<![\w-])({_JWT})",
+        r"(?ai)\b(?:bearer|basic)[ \t\r\n]+([A-Za-z0-9._~+/=-]{6,})",
+        r"(?a)://[^/\s:@\"]*:([^/\s@\"]+)(?=@)",
+        r"://([A-Za-z0-9_-]{20,})(?=@)",
+        r"hooks\.slack\.com/services/([A-Za-z0-9/]{20,})",
+    )
+)
+_COMPACT = re.compile(r"(?a)[^\s\"'\\,}]{8}[^\s]*")
+_MIXED = re.compile(r"(?=.*\d)(?=.*[A-Za-z])")
+_KEY_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
+_KEY_MAX = 20_000
+"""The maximum length of a private key with its prefixes. One of 16,384 bits has 13,000 characters."""
+_KEY_LINE = re.compile(
+    rf"{LINE_END}{PREFIX}[ \t]*([A-Za-z0-9+/=]{{16,100}}|[A-Za-z0-9+/]{{2,15}}={{1,2}})"
+    r"(?=[ \t]*(?:[\r\n\"'\\,]|$))"
+)
+"""A line of a private key whose last line is missing."""
+
+_NO_NUMBER = r"(?:[\"'`\\]*[0-9.,_+%-]*[^0-9.,_+%\s-]|[bru]{0,2}\\*[\"'`]+[0-9.,_+%-]+ )"
+_SECRET_PAIR = _pair(rf"[-.\w]*(?:{_LAST}|{_ANYWHERE})[-.\w]*")
+HINTS = (
+    rf"(?i)(?:{_STRONG}){_SEPARATOR}[^ \t\r\n]|{_OPTIONS}[^0-9\s]"
+    rf"|(?:[\w-](?:{_BARE_NAMES})|(?-i:{_BARE_NAMES.upper()})|{_WEAK}){_SEPARATOR}{_NO_NUMBER}"
+    rf"|(?:{_BARE_NAMES}){_SEPARATOR}(?:[bru]{{0,2}}\\*[\"'`])?[^\s\"'\\,}}]{{8}}"
+    rf"|(?:{_BARE_NAMES}){_SEPARATOR}[|>][+-]?[ \t]*\n"
+    rf"|{_SECRET_PAIR}[\"'`\\]*[^*\s\"'\\]"
+    r"|(?:bearer|basic)[ \t\r\n]+[A-Za-z0-9._~+/=-]{6}|://[^/\s:@\"]*:[^/\s@\"]+@|://[A-Za-z0-9_-]{20,}@"
+    rf"|hooks\.slack\.com/|(?-i:{_JWT}|{_TOKENS}|-----BEGIN [A-Z0-9 ]{{0,40}}PRIVATE KEY)"
+)
+"""A pattern for RE2 that matches every text in which `spans` finds a secret, and a few others."""
+
+
+def spans(text: str) -> list[Span]:
+    """Return the places of the secrets that the rules find in a text. Frames for the harness have none."""
+    found = [*_named(text), *_shaped(text), *_private_keys(text)]
+    return without(found, frames(text)) if found else []
+
+
+def frames(text: str) -> list[Span]:
+    """Return the places of the frames for the harness in a text."""
+    return [match.span() for match in _FRAME.finditer(text)] if "@" in text else []
+
+
+def without(found: Iterable[Span], kept: list[Span]) -> list[Span]:
+    """Return the parts of the spans that lie outside the spans in `kept`, which are in order."""
+    parts, first = [], 0
+    for start, end in merged(found):
+        while first < len(kept) and kept[first][1] <= start:
+            first += 1
+        at, low = first, start
+        while at < len(kept) and kept[at][0] < end:
+            if low < kept[at][0]:
+                parts.append((low, kept[at][0]))
+            low, at = kept[at][1], at + 1
+        if low < end:
+            parts.append((low, end))
+    return parts
+
+
+def masked(text: str, found: Iterable[Span]) -> str:
+    """Return the text with *** in place of each span. Each line of a span keeps its prefix and its end."""
+    parts, at = [], 0
+    for start, end in merged(found):
+        low = start
+        for joint in (*_JOINT.finditer(text, start, end), None):
+            high = end if joint is None else joint.start()
+            if high > low:
+                parts += [text[at:low], MASK]
+                at = high
+            low = end if joint is None else joint.end()
+    return "".join([*parts, text[at:]]) if parts else text
+
+
+def merged(found: Iterable[Span]) -> list[Span]:
+    """Return the spans in their order in the text. Spans that overlap become one."""
+    result: list[Span] = []
+    for start, end in sorted(found):
+        if result and start < result[-1][1]:
+            result[-1] = result[-1][0], max(end, result[-1][1])
+        elif start < end:
+            result.append((start, end))
+    return result
+
+
+def _named(text: str) -> Iterator[Span]:
+    at = 0
+    while (match := _NAMED.search(text, at)) is not None:
+        at, end = match.end(), match.end(1)
+        if not text[max(0, end - 13) : end].lower().endswith(_TAILS):
+            continue
+        name = _END.match(text, max(0, end - _LONGEST_NAME, match.start() - _BEFORE_NAME), end)
+        if name is None:
+            continue
+        strong, word = name[1] is not None, (name[1] or name[2]).lower()
+        place = _header(text, at, word) or _value(text, at)
+        if place is not None and _is_value(text, name.start(1 if strong else 2), word, strong, place):
+            yield place
+            at = place[1]
+    for match in _OPTION.finditer(text):
+        place = _value(text, match.end())
+        if place is not None and text[place[0]] != "-" and not _harmless(text[slice(*place)]):
+            yield place
+    for match in _PAIR.finditer(text):
+        place = _value(text, match.end())
+        if place is not None and is_secret_name(match[1]) and text[slice(*place)] not in ("", MASK):
+            yield place
+
+
+def _value(text: str, at: int) -> Span | None:
+    """Return the place of the value at a position: the content of a quoted string, or a word."""
+    block = _YAML_BLOCK.match(text, at)
+    at = block.end() if block else at
+    opened = _OPENED.match(text, at)
+    if opened is None:
+        word = _BARE.match(text, at)
+        return word.span() if word else None
+    if slashes := len(opened[1]):
+        end = re.compile(rf"(?<!\\)\\{{{slashes}}}{opened[2]}|[\r\n]").search(text, opened.end())
+        return opened.end(), end.start() if end else len(text)
+    plain = rf"[^{opened[2]}\\\r\n]*"
+    content = re.compile(rf"{plain}(?:\\.{plain})*").match(text, opened.end())
+    return (opened.end(), content.end()) if content else None
+
+
+def _header(text: str, at: int, name: str) -> Span | None:
+    """Return the place of the credentials in a header, or None if there is no such header at the position.
+
+    They reach to the end of the line or of the string, except for a scheme that has only one word.
+    """
+    if name not in ("authorization", "cookie"):
+        return None
+    opened = _OPENED.match(text, at)
+    start = opened.end() if opened else at
+    scheme = _SCHEME.match(text, start)
+    if name == "authorization":
+        if scheme is None:
+            return None
+        start = scheme.end()
+        if scheme[0][0] in "bBtTnN" or scheme[0][:2].lower() == "ap":
+            word = _BARE.match(text, start)
+            return word.span() if word else None
+    elif text.startswith(_REFERENCES, start):
+        return None
+    rest = _REST_OF_LINE.match(text, start)
+    return rest.span() if rest else None
+
+
+def _harmless(value: str) -> bool:
+    """Return whether a value cannot be a secret: a number, a literal, a reference, a placeholder or code."""
+    if not value or value.startswith(_REFERENCES):
+        return True
+    return bool(_NUMBER.fullmatch(value) or _LITERAL.fullmatch(value) or _CODE.match(value))
+
+
+def _is_value(text: str, start: int, name: str, strong: bool, place: Span) -> bool:
+    """Return whether the value after a name is a secret. `start` is the position of the name's last word."""
+    value, quoted = text[slice(*place)], text[place[0] - 1] in "\"'`"
+    if strong and (quoted or _NUMBER.fullmatch(value)):
+        return value not in ("", MASK) and not value.startswith(_REFERENCES)
+    before = text[max(0, start - 24) : start]
+    if _harmless(value) or (name == "token" and _VOCABULARY.search(before)):
+        return False
+    header = name in ("dsn", "cookie", "authorization", "jwt")
+    last, upper = before[-1:], text[start : start + len(name)].isupper()
+    specific = strong or upper or header or last.isalnum() or last in ("_", "-") or not name[0].isalpha()
+    if not quoted and not upper and _WORD.fullmatch(value) and (is_secret_name(value) or not specific):
+        return False  # code such as `api_key=api_key`, or a sentence such as "Unexpected token: end"
+    if specific:
+        return not (name.endswith("pwd") and value.startswith("/"))
+    return _COMPACT.fullmatch(value) is not None and (len(value) >= 20 or bool(_MIXED.match(value)))
+
+
+def _shaped(text: str) -> Iterator[Span]:
+    for pattern in _SHAPES:
+        for match in pattern.finditer(text):
+            value = match[1]
+            if value.startswith(("sk-", "pypi-")) and not _MIXED.match(value[5:]):
+                continue  # words with hyphens
+            if value != MASK and not value.startswith(("${", "$(", "{{")):
+                yield match.span(1)
+
+
+def _private_keys(text: str) -> Iterator[Span]:
+    """Yield the places of private keys, between the first and the last line.
+
+    If the last line is missing, yield the following lines that look like lines of a key.
+    """
+    end: int | None = None
+    begin = _KEY_BEGIN.search(text)
+    while begin is not None:
+        at = begin.end()
+        if end is None or 0 <= end < at:
+            closing = _KEY_END.search(text, at)
+            end = closing.start() if closing else -1
+        if 0 <= end - at <= _KEY_MAX:
+            yield at, end
+            begin = _KEY_BEGIN.search(text, end)
+            continue
+        begin = _KEY_BEGIN.search(text, at)
+        limit = at + _KEY_MAX if begin is None else min(begin.start(), at + _KEY_MAX)
+        for line in _KEY_LINE.finditer(text, at, limit):
+            yield line.span(1)

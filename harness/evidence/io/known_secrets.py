@@ -1,0 +1,403 @@
+"""Find known secrets in text, in every encoding in which programs print them.
+
+A secret is searched for as it is and in base64, base64url and hex, also encoded twice, at every alignment.
+Before the search, nested escape sequences are decoded: %xx, HTML entities, backslashes. The ends of lines are
+removed together with the prefixes of the next lines, so that a secret can be split over lines.
+
+The search has two steps. A pattern for RE2 finds the few lines that can contain a part of a secret. It takes
+linear time, at several hundred MB/s. The exact search is then limited to these lines and their neighbours.
+"""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+from urllib.parse import quote, quote_plus
+
+from harness.core.secret_rules import LINE_END, PREFIX, STAMP, Span, frames, merged, without
+
+MIN_LENGTH = 4
+"""The minimum length of a secret. A shorter one would match ordinary text."""
+MIN_ENCODED = 8
+"""The minimum length of a secret that is searched for in every form. A shorter one is searched for as it is,
+in base64, and with the usual escapes. In other forms and in parts, it would match ordinary text."""
+_SHORT, _LONG = 16, 32
+"""A form shorter than _SHORT triggers the exact search as a whole, or as a half at the end of a line. Up to
+_LONG, each half does so anywhere. A longer form does so by its blocks."""
+_BLOCK, _LONG_BLOCK, _LONG_PLAIN_BLOCK = 6, 8, 10
+"""The lengths of the blocks of a form: up to twice _LONG, and longer, encoded and plain."""
+_PART = 2 * _LONG_BLOCK - 1
+"""The minimum length of a part of an encoded form that is replaced too. Each such part contains a block."""
+_DEPTH = 4
+"""How many nested levels of escapes are decoded."""
+_MAX_QUOTED = 256
+"""The maximum length of a secret that is searched for in base64 and hex of its quoted forms too."""
+_MAX_SPLIT = 512
+"""The maximum number of encoded forms that are searched for in three or more short lines."""
+_MAX_UNFINISHED = 16_384
+"""The maximum length of the end of a stream that waits for the rest of a secret."""
+_SEAM_CHARACTERS = " \t\"'\\,;+()|>#"
+_SEAMS = rf"[{re.escape(_SEAM_CHARACTERS)}]*"
+"""What surrounds the parts of a string literal that is split over lines."""
+_JOINTS = (
+    re.compile(rf"(?:{LINE_END}(?:{STAMP} ?)?)+"),
+    re.compile(rf"(?:{LINE_END}{PREFIX})+"),
+    re.compile(rf"{_SEAMS}(?:{LINE_END}{PREFIX}{_SEAMS})+"),
+)
+"""The ends of lines to remove. Each pattern removes more around them, which can belong to the secret."""
+_TAIL = re.compile(rf"{_SEAMS}(?:{LINE_END}{PREFIX}{_SEAMS})+$")
+_ESCAPE = re.compile(
+    r"%[0-7][0-9A-Fa-f]|(?:%[89A-Fa-f][0-9A-Fa-f]){2,4}|&#[0-9]{1,7};|&#[xX][0-9A-Fa-f]{1,6};|&[A-Za-z]{2,8};"
+    r"|\\+u[dD][89abAB][0-9A-Fa-f]{2}\\+u[dD][c-fC-F][0-9A-Fa-f]{2}|\\+u[0-9A-Fa-f]{4}"
+    r"|\\+x[0-7][0-9A-Fa-f]|(?:\\+x[89A-Fa-f][0-9A-Fa-f]){2,4}|'\\''|'\"'\"'|\\[^\sA-Za-z0-9]"
+)
+_JSON_SPECIAL = '"\\/ _\r\n'
+"""Characters after a backslash that are common in logs. `_quoted` has the forms of secrets with them."""
+_ESCAPED_END = re.compile(r"%[0-9A-Fa-f]{2}|&#?\w+;|\\[ux][0-9A-Fa-f]{2}")
+_ESCAPED = r"%[0-9A-Fa-f]{2}|&#?[0-9A-Za-z]{2,8};|\\[ux][0-9A-Fa-f]{2}"
+
+
+def _decoded(match: re.Match[str]) -> str:
+    """Return the character of an escape sequence, or the sequence itself if it has none."""
+    text = match[0]
+    body = text.lstrip("\\")
+    if text[0] in "&'":
+        return html.unescape(text) if text[0] == "&" else "'"
+    if text[0] == "\\" and body[:1] not in ("u", "x"):
+        return text[1:]
+    try:
+        if body[0] in "%x":
+            return bytes.fromhex(re.sub(r"\\*x|%", "", body)).decode()
+        units = [int(unit, 16) for unit in re.findall(r"u([0-9A-Fa-f]{4})", body)]
+        return b"".join(unit.to_bytes(2, "big") for unit in units).decode("utf-16-be", "surrogatepass")
+    except ValueError:
+        return text
+
+
+@dataclass(frozen=True)
+class _View:
+    """A changed copy of a text, and the places of its characters in that text."""
+
+    text: str
+    source: _View | None = None
+    at: list[int] = field(default_factory=list)
+    """Positions in `text` before and after each replaced sequence, in order."""
+    origin: list[int] = field(default_factory=list)
+    """The same positions in the text of `source`."""
+
+    def replaced(self, pattern: re.Pattern[str], replacement: Any) -> _View:
+        """Return a view in which the matches of a pattern are replaced, or this one if there are none."""
+        parts: list[str] = []
+        at, origin = [0], [0]
+        low = length = 0
+        for match in pattern.finditer(self.text):
+            new = replacement(match)
+            if new == match[0]:
+                continue
+            parts += [self.text[low : match.start()], new]
+            length += match.start() - low
+            at += [length, length + len(new)]
+            origin += [match.start(), match.end()]
+            length, low = length + len(new), match.end()
+        return _View("".join([*parts, self.text[low:]]), self, at, origin) if parts else self
+
+    def place(self, start: int, end: int) -> Span:
+        """Return the place of a part of this view in the first text."""
+        view = self
+        while view.source is not None:
+            before = bisect_right(view.at, start) - 1
+            after = bisect_left(view.at, end)
+            if after == len(view.at) or view.at[after] != end:
+                after -= 1
+            start = view.origin[before] + start - view.at[before]
+            end = view.origin[after] + end - view.at[after]
+            view = view.source
+        return start, end
+
+
+def _encodings(raw: bytes) -> Iterator[str]:
+    """Yield the part of each encoding that does not depend on the bytes around `raw`: base64 and hex."""
+    for encode in (base64.b64encode, base64.urlsafe_b64encode):
+        for offset in range(3):
+            text = encode(b"\0" * offset + raw).decode().rstrip("=")
+            tail = len(text) - 1 if (offset + len(raw)) % 3 else len(text)
+            yield text[(0, 2, 3)[offset] : tail]
+    yield raw.hex()
+    yield raw.hex().upper()
+
+
+def _quoted(secret: str) -> Iterator[str]:
+    """Yield a secret with the usual escapes of URLs, JSON, HTML, Python and the shell, and on one line."""
+    yield secret
+    for url in (quote(secret, safe=""), quote_plus(secret), quote(secret)):
+        lower = re.sub("%..", lambda match: match[0].lower(), url)
+        yield from (url, lower, quote(url, safe=""), quote(lower, safe=""))
+    for ascii_only in (True, False):
+        escaped = secret
+        for _ in range(3):
+            escaped = json.dumps(escaped, ensure_ascii=ascii_only)[1:-1]
+            yield escaped
+    yield re.sub("[<>&'+]", lambda match: f"\\u{ord(match[0]):04x}", json.dumps(secret)[1:-1])
+    yield html.escape(secret)
+    yield html.escape(secret).replace("&#x27;", "&#39;").replace("&quot;", "&#34;")
+    yield html.escape(secret, quote=False)
+    yield repr(secret)[1:-1]
+    yield repr(_raw(secret))[2:-1]
+    yield secret.replace("'", "'\\''")
+    yield secret.replace("'", "'\"'\"'")
+    yield re.sub(r"([^\w@%+=:,./-])", r"\\\1", secret)
+    yield re.sub(r'([\\"$`])', r"\\\1", secret)
+    yield re.sub(r"(\W|_)", r"\\\1", secret)
+    yield re.sub(r"(\W)", r"\\\1", secret)
+
+
+def _one_line(secret: str) -> Iterator[str]:
+    """Yield a secret of several lines as a shell prints it that removes the ends of lines."""
+    for joint in ("", " "):
+        yield re.sub(r"\s*\n\s*", joint, secret)
+        yield secret.replace("\n", joint)
+
+
+def _raw(text: str) -> bytes:
+    return text.encode("utf-8", "surrogatepass")
+
+
+class KnownSecrets:
+    """The search for a fixed set of secrets."""
+
+    def __init__(self, secrets: Iterable[str]) -> None:
+        self._short: set[str] = set()
+        """The forms of secrets shorter than MIN_ENCODED."""
+        self._plain: set[str] = set()
+        self._encoded: set[str] = set()
+        self._once: set[str] = set()
+        """The forms in `_encoded` that are encoded once."""
+        for secret in secrets:
+            quoted = {*_quoted(secret), *_one_line(secret)} - {""}
+            if len(secret) < MIN_ENCODED:
+                whole = base64.b64encode(_raw(secret)).decode()
+                self._short |= quoted | {whole, whole.rstrip("=")}
+                continue
+            self._plain |= {form for form in quoted if len(form) >= MIN_ENCODED}
+            plain = {secret, *_one_line(secret)}
+            inner = quoted | plain if len(secret) <= _MAX_QUOTED else plain
+            once = {
+                text: [form for form in _encodings(_raw(text)) if len(form) >= MIN_ENCODED] for text in inner
+            }
+            self._once |= {form for forms in once.values() for form in forms}
+            self._encoded |= self._once
+            for text in {secret, re.sub(r"\s*\n\s*", "", secret), json.dumps(secret)[1:-1]} & inner:
+                self._encoded |= {form for each in once[text] for form in _encodings(each.encode())}
+
+    @property
+    def longest(self) -> int:
+        """Return the length of the longest form."""
+        return max(map(len, (*self._short, *self._plain, *self._encoded)), default=0)
+
+    # -- the first step --------------------------------------------------------------------------------
+    @cached_property
+    def pattern(self) -> bytes:
+        """Return a pattern for RE2, in Latin-1, that matches where a form or a part of one can be."""
+        special = {each for form in self._plain for each in form if not each.isalnum()} - set(_JSON_SPECIAL)
+        anywhere, ends, starts, middles = [], [], [], []
+        if self._plain:
+            anywhere.append(_ESCAPED)
+            anywhere += [rf"\\{_literal(each)}" for each in sorted(special)]
+        for form in sorted(self._short):
+            anywhere.append(_literal(form))
+        for form in sorted(self._plain | self._encoded):
+            length, half = len(form), (len(form) + 1) // 2
+            if length > _LONG:
+                blocks = _blocks(form, form in self._encoded)
+                anywhere += [_literal(form[at : at + size]) for at, size in blocks]
+                continue
+            raw = [_literal(character) for character in form]
+            if length < _SHORT:
+                anywhere.append("".join(raw))
+                ends.append("".join(raw[:half]) + _nested(raw[half:-1]))
+                starts.append(_nested(raw[1:-half], reverse=True) + "".join(raw[-half:]))
+            else:
+                anywhere += ["".join(raw[: length // 2]), "".join(raw[-(length // 2) :])]
+            if form in self._plain or (form in self._once and len(self._once) <= _MAX_SPLIT):
+                middles += [raw[at] + _nested(raw[at + 1 : -1]) for at in range(1, length - 1)]
+        line = rf"{LINE_END}{PREFIX}{_SEAMS}"
+        patterns = ["|".join(dict.fromkeys(anywhere))]
+        if ends:
+            patterns += [rf"(?:{'|'.join(ends)}){_SEAMS}{LINE_END}", rf"{line}(?:{'|'.join(starts)})"]
+        if middles:
+            patterns.append(rf"{line}(?:{'|'.join(dict.fromkeys(middles))}){_SEAMS}{LINE_END}")
+        return "|".join(filter(None, patterns)).encode()
+
+    # -- the second step -------------------------------------------------------------------------------
+    def spans(self, text: str) -> list[Span]:
+        """Return the places of the secrets in a text, in order."""
+        found: list[Span] = []
+        short = self._short_pattern
+        if short is not None:
+            found = without((match.span() for match in short.finditer(text)), frames(text))
+        if not self._plain or self._hint.search(text.encode("utf-8", "surrogatepass")) is None:
+            return merged(found)
+        left, known = [(_View(text), 0)], {text}
+        while left:
+            view, depth = left.pop()
+            found += [view.place(*span) for span in self._in(view.text)]
+            views = [(view.replaced(joint, _nothing), depth) for joint in _JOINTS]
+            if depth < _DEPTH:
+                views.append((view.replaced(_ESCAPE, _decoded), depth + 1))
+            for each in views:
+                if each[0].text not in known:
+                    known.add(each[0].text)
+                    left.append(each)
+        return merged(found)
+
+    def _in(self, text: str) -> Iterator[Span]:
+        for match in self._whole.finditer(text):
+            yield match.span()
+        if self._blocks:
+            yield from self._parts(text)
+
+    def _parts(self, text: str) -> Iterator[Span]:
+        """Yield the places of parts of long encoded forms."""
+        data, at = text.encode("latin-1", "replace"), 0
+        while (match := self._block_pattern.search(data, at)) is not None:
+            low, high = match.start(), match.end()
+            at = low + 1
+            for form, offset in self._blocks[match.group().decode()]:
+                start, end = _grown(text, form, low, offset)
+                if end - start >= _PART:
+                    low, high = min(low, start), max(high, end)
+            if high - low >= _PART:
+                yield low, high
+                at = high
+
+    @cached_property
+    def _hint(self) -> Any:
+        return compiled(self.pattern)
+
+    @cached_property
+    def _short_pattern(self) -> re.Pattern[str] | None:
+        return _any_of(self._short) if self._short else None
+
+    @cached_property
+    def _whole(self) -> re.Pattern[str]:
+        return _any_of(self._plain | {form for form in self._encoded if len(form) <= _LONG})
+
+    @cached_property
+    def _blocks(self) -> dict[str, list[tuple[str, int]]]:
+        """Return the blocks of the long encoded forms, each with its forms and its positions there."""
+        blocks: dict[str, list[tuple[str, int]]] = {}
+        for form in sorted(self._encoded):
+            if len(form) > _LONG:
+                for at, size in _blocks(form, encoded=True):
+                    places = blocks.setdefault(form[at : at + size], [])
+                    if len(places) < _LONG:
+                        places.append((form, at))
+        return blocks
+
+    @cached_property
+    def _block_pattern(self) -> Any:
+        return compiled("|".join(map(_literal, self._blocks)).encode())
+
+    @cached_property
+    def _beginnings(self) -> set[str]:
+        """Return all texts of MIN_LENGTH characters in the forms: the possible ends of an unfinished text."""
+        return {
+            form[at : at + MIN_LENGTH]
+            for form in (*self._plain, *self._encoded)
+            for at in range(len(form) - MIN_LENGTH + 1)
+        }
+
+    def unfinished(self, text: str, end: int) -> int:
+        """Return the position from which a text up to `end` can end with the beginning of a secret, or `end`.
+
+        The beginning can be split over several lines. Each of these lines but the first has nothing else.
+        """
+        hold = at = end
+        while self._plain and end - at < _MAX_UNFINISHED:
+            tail = text[max(0, at - _MAX_UNFINISHED) : at]
+            stripped = tail.rstrip(_SEAM_CHARACTERS + "\r\n")
+            if at < end:
+                seam = _TAIL.search(tail, max(0, len(stripped) - 1)) or _TAIL.search(
+                    tail, max(0, len(tail) - 128)
+                )
+                if seam is None:
+                    break
+                stripped = tail[: seam.start()]
+            word = stripped[max(stripped.rfind(blank) for blank in " \t\n") + 1 :]
+            if not self._can_end(word, whole=at < end):
+                break
+            hold = at = at - len(tail) + len(stripped) - len(word)
+        return hold
+
+    def _can_end(self, word: str, whole: bool) -> bool:
+        """Return whether a word can end with the beginning of a form. A `whole` line can be short."""
+        last = word[-MIN_LENGTH:]
+        if last in self._beginnings or _ESCAPED_END.search(word, max(0, len(word) - 64)):
+            return True
+        return whole and bool(last) and any(last in each for each in self._beginnings)
+
+
+def compiled(pattern: bytes) -> Any:
+    """Return a pattern of RE2 for bytes in Latin-1. It takes linear time."""
+    import re2
+
+    options = re2.Options()
+    options.encoding = re2.Options.Encoding.LATIN1
+    options.max_mem = 1 << 30  # an upper limit, so that hundreds of secrets compile
+    options.log_errors = False
+    return re2.compile(pattern, options)
+
+
+def _nothing(_: re.Match[str]) -> str:
+    return ""
+
+
+def _literal(text: str) -> str:
+    """Return a pattern for RE2 in Latin-1 that matches a text encoded in UTF-8."""
+    return "".join(
+        chr(byte) if chr(byte).isalnum() and byte < 128 else f"\\x{byte:02x}" for byte in _raw(text)
+    )
+
+
+def _nested(parts: list[str], reverse: bool = False) -> str:
+    """Return a pattern for any beginning of a sequence or, with `reverse`, any end."""
+    pattern = ""
+    for part in parts if reverse else reversed(parts):
+        pattern = f"(?:{pattern}{part})?" if reverse else f"(?:{part}{pattern})?"
+    return pattern
+
+
+def _blocks(form: str, encoded: bool) -> Iterator[tuple[int, int]]:
+    """Yield the position and the length of each block of a long form.
+
+    Every part that is twice as long as a block contains one. In the forms of long secrets, such as private
+    keys, every whole line of 64 characters contains one.
+    """
+    long = _LONG_BLOCK if encoded else _LONG_PLAIN_BLOCK
+    size = _BLOCK if len(form) <= 2 * _LONG else long
+    for at in range(0, len(form) - size + 1, size if len(form) <= 512 else _LONG):
+        yield at, size
+
+
+def _any_of(forms: Iterable[str]) -> re.Pattern[str]:
+    return re.compile(
+        "|".join(re.escape(form) for form in sorted(forms, key=lambda each: (-len(each), each)))
+    )
+
+
+def _grown(text: str, form: str, at: int, offset: int) -> Span:
+    """Return the longest part of a text that equals the part of a form around a position."""
+    start, low = at, offset
+    while start > 0 and low > 0 and text[start - 1] == form[low - 1]:
+        start, low = start - 1, low - 1
+    end, high = at, offset
+    while end < len(text) and high < len(form) and text[end] == form[high]:
+        end, high = end + 1, high + 1
+    return start, end
