@@ -1,5 +1,5 @@
-# The embedded tracker: serves Pluto's wire contract to the ranks. Only its own package is copied, so nothing in it
-# may import the rest of the harness. /data is for its database.
+# The embedded tracker: serves Pluto's wire contract to the ranks. Only its own package and the redaction rules are
+# copied, so nothing in it may import the rest of the harness. /data is for its database.
 ARG BASE
 FROM ${BASE}
 RUN --mount=type=bind,from=packages,target=/packages \
@@ -7,6 +7,8 @@ RUN --mount=type=bind,from=packages,target=/packages \
  && mkdir -p "$to" && cp -a /packages/. "$to" && { python3 -m compileall -q "$to" || true; } \
  && install -d -o 65532 -g 65532 /data
 COPY harness/__init__.py /app/harness/
+COPY harness/evidence/__init__.py /app/harness/evidence/
+COPY harness/evidence/io/__init__.py harness/evidence/io/redaction.py /app/harness/evidence/io/
 COPY harness/tracker/ /app/harness/tracker/
 WORKDIR /app
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1
