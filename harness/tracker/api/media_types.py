@@ -33,9 +33,10 @@ def headers(kind: str, file_name: str) -> Mapping[str, str]:
     """Return the headers with which a file of the type `kind` is served. `kind` is a result of media_type."""
     shown: Literal["inline", "attachment"] = "attachment" if kind == UNKNOWN else "inline"
     last = "".join(one for one in file_name.replace("\\", "/").rpartition("/")[2] if one.isprintable())
+    last = last if last.strip(".") else "file"
     return {
         "Content-Type": f"{kind}; charset=utf-8" if kind == "text/plain" else kind,
-        "Content-Disposition": f"{shown}; filename*=utf-8''{quote(last or 'file', safe='')}",
+        "Content-Disposition": f"{shown}; filename*=utf-8''{quote(last, safe='')}",
         "Content-Security-Policy": POLICY,
         "X-Content-Type-Options": "nosniff",
         "Cross-Origin-Resource-Policy": "same-origin",
