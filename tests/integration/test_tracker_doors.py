@@ -330,10 +330,13 @@ def test_ranks_are_one_chart_and_secrets_are_hidden() -> None:
         "session_id": "s",
         "AWS_SECRET_ACCESS_KEY": "a",
         "dbPassword": "p",
+        "hosts": [{"cookie": "c"}, [{"password": "p"}]],
     }
     assert {text for _, text in flat(secrets)} == {"hidden"}
     plain = {"max_tokens": 5, "tokenizer": "bpe", "author": "a", "loadsnapshot": 1, "lr": 0.1, "monkey": 2}
     assert "hidden" not in {text for _, text in flat(plain)}
+    named = flat({"env": [{"name": "HF_TOKEN", "value": "t"}, {"name": "LR", "value": "1"}]})
+    assert [text for _, text in named] == ["HF_TOKEN", "hidden", "LR", "1"]
     masked = flat({"database": "postgres://user:hunter2@host/db", "command": "run --api_key=hunter2 x"})
     assert "hunter2" not in str(masked)
     assert flat({"a": {"b": 1, "api_key": "x"}, "c": [], "d": {}, "_auth": None}) == [

@@ -19,6 +19,7 @@ SECRET = re.compile(
     r"|connection_string|webhook_url)(?:_|$)"
 )
 """A setting's path in lower case, with its words joined by "_", that suggests a secret."""
+HIDDEN = "hidden"
 ROWS_MOST = 2000
 
 
@@ -91,7 +92,7 @@ def flat(value: Any) -> list[tuple[str, str]]:
             rows.append(("…", f"more than {ROWS_MOST} rows"))
             break
         text = leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)
-        rows.append((redactor.text(path), "hidden" if leaf and _is_secret(path) else redactor.text(text)))
+        rows.append((redactor.text(path), HIDDEN if leaf and _is_secret(path) else redactor.text(text)))
     return rows
 
 
@@ -106,6 +107,13 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     while left:
         at, one = left.pop()
         if isinstance(one, dict) and one:
-            left += [(f"{at}.{key}" if at else str(key), one[key]) for key in reversed(one)]
+            name = one.get("name")
+            named = isinstance(name, str) and _is_secret(name)  # {"name": "HF_TOKEN", "value": …}
+            left += [
+                (f"{at}.{key}" if at else str(key), HIDDEN if named and key == "value" else one[key])
+                for key in reversed(one)
+            ]
+        elif isinstance(one, list) and any(isinstance(item, dict | list) for item in one):
+            left += [(f"{at}[{place}]", one[place]) for place in reversed(range(len(one)))]
         elif one is not None or at:
             yield at or "(value)", one
