@@ -97,11 +97,12 @@ def request(client: httpx.Client, route: str, access: Access, run: int, known: K
         run_id=run, tab="logs", project="e2e", name="pages.js", display_id=known.shown[run],
         token=known.token, until="9999999999", seal="0" * 64,
     )  # fmt: skip
-    query: dict[str, str | int] = {
+    queries: dict[Scope, dict[str, str | int]] = {
         Scope.RUN_ID: {"projectName": "e2e", "logName": "m", "runId": run},
         Scope.RUN_IDS: {"projectName": "e2e", "logName": "m", "runIds": run},
         Scope.PROJECT: {"projectName": "e2e", "logName": "m"},
-    }.get(access.scope, {})
+    }
+    query = queries.get(access.scope, {})
     if path.startswith(("/api/audit", "/pages/")):
         query = {"runIds": run, "runs": run, "run": run, "series": f"{run}:m"}
     headers, content = {}, None
