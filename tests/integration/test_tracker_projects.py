@@ -36,6 +36,8 @@ def test_keys_tell_what_they_open() -> None:
     assert grant_of(of_launch, key) == Grant("p", "n1", "r")
     assert grant_of(of_launch, b"another") is None
     assert grant_of(b"mlpi_k.n1", key) is None
+    longest = launch_key("mlpi_k", "n1", project="💡" * 4096, run="💡" * 255)
+    assert grant_of(longest.encode(), key) == Grant("💡" * 4096, "n1", "💡" * 255)
     for project in ("e2e", "ünï/ code", "x" * 255):
         made = project_key("mlpi_k", project)
         assert getattr(grant_of(made.encode(), key), "project", None) == project

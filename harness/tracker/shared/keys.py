@@ -16,7 +16,7 @@ import json
 import re
 from dataclasses import dataclass
 
-_SEALED = re.compile(rb"mlpi_([pl])([A-Za-z0-9_-]{1,8192})\.([0-9a-f]{64})")
+_SEALED = re.compile(rb"mlpi_([pl])([A-Za-z0-9_-]{1,32768})\.([0-9a-f]{64})")
 PROJECT_MOST = 1024
 
 
@@ -39,7 +39,7 @@ OWNER = Grant()
 
 def launch_key(key: str, launch: str, *, project: str, run: str) -> str:
     """Return the key of a launch, derived from the tracker's own key and the launch's nonce and run id."""
-    return _sealed(key, "l", json.dumps([project, run, launch]))
+    return _sealed(key, "l", json.dumps([project, run, launch], ensure_ascii=False))
 
 
 def project_key(key: str, project: str) -> str:
