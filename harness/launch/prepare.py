@@ -189,15 +189,16 @@ def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], Aud
 
 
 def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str, undo: ExitStack) -> str:
-    """Claim the run id for this launch. Return the API key by which the tracker recognizes the launch.
+    """Claim the run id for this launch. Return the launch's API key, which is limited to the launch's runs.
 
-    A callback in `undo` releases an unused claim. Raises HarnessError, cause launch.run_id_taken. If the
-    tracker does not respond, the launch continues, and a check reports the problem later.
+    A callback in `undo` releases an unused claim. Raises HarnessError, cause launch.run_id_taken, or
+    tracker.not_ready if the tracker is too old. If the tracker does not respond, the launch continues, and a
+    check reports the problem later.
     """
     client = undo.enter_context(embedded.EmbeddedTracker(embedded.URL, key).client(kube))
     undo.callback(release, client, context.nonce)
     try:
-        keeps_claim = claim(
+        claim(
             client,
             project=expected.project,
             external_id=expected.run_id,
@@ -206,11 +207,10 @@ def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str,
             gone=partial(embedded.permanent_fault, kube),
         )
     except HarnessError as error:
-        if error.cause == "launch.run_id_taken":
+        if error.cause in {"launch.run_id_taken", "tracker.not_ready"}:
             raise
         context.progress(f"the run id is not claimed: {error.message}")
-        keeps_claim = True
-    return launch_key(key, context.nonce) if keeps_claim else key
+    return launch_key(key, context.nonce, project=expected.project, run=expected.run_id)
 
 
 def environment(expected: Expected, nonce: str, budget: Budget, url: str) -> dict[str, str]:

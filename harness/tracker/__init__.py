@@ -3,5 +3,6 @@
 Server (standard library, starlette, uvicorn, jinja2):  python3 -m harness.tracker
     server  →  api, pages  →  query  →  storage  →  shared
 Clients (httpx, pydantic):  client  →  shared
-Server and clients do not import each other, because the server's image contains only this package.
+Server and clients do not import each other, because the server's image contains only this package and the
+redaction rules (harness/evidence/io/redaction.py).
 """

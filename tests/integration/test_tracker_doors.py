@@ -87,7 +87,7 @@ def test_the_address_that_the_client_prints_opens_the_run(server: Server, inside
                 assert "<h1>run of " in outside.get(back).text, back
 
 
-def test_the_cookie_is_a_seal_that_opens_pages_alone(server: Server, run: int) -> None:
+def test_the_cookie_opens_pages_alone(server: Server, run: int) -> None:
     """Contract: no script reads it, it does not hold the key, and it opens no route of the API."""
     with browser(server) as client:
         answer = client.post("/login", data={"key": KEY})
@@ -99,39 +99,99 @@ def test_the_cookie_is_a_seal_that_opens_pages_alone(server: Server, run: int) -
         assert client.post("/api/pages/link").status_code == 401
         assert client.get("/o/harness/projects").status_code == 200
         name, value = next(iter(client.cookies.items()))
-        project, until, seal = value.split(".")
-        for forged in (
-            f"{project}.{int(until) + 1}.{seal}",
-            f"cA.{until}.{seal}",
-            f"{project}.{until}.{seal[:-1]}0",
-            f"{project}.1.{seal}",
-            f"{project}.{until}",
-            "..",
-            f"{project}.{'9' * 5000}.{seal}",
-        ):
-            with httpx.Client(base_url=server.url, cookies={name: forged}, trust_env=False) as other:
-                if forged != value:
-                    assert other.get("/o/harness/projects").status_code == 303, forged
-        assert client.post("/logout").status_code == 303
-        assert client.get("/o/harness/projects").status_code == 303
+        for forged in (value[:-1], f"{value}x", value.swapcase(), "", "..", "9" * 5000):
+            with holding(server, name, forged) as other:
+                assert other.get("/o/harness/projects").status_code == 303, forged
+
+
+def holding(server: Server, name: str, value: str) -> httpx.Client:
+    """A browser that has a cookie."""
+    return httpx.Client(base_url=server.url, headers={"Cookie": f"{name}={value}"}, trust_env=False)
+
+
+def cookie_of(answer: httpx.Response) -> tuple[str, str]:
+    """The name and the value of the cookie that a response sets."""
+    name, _, value = answer.headers["set-cookie"].partition(";")[0].partition("=")
+    return name, value
+
+
+def test_a_logout_ends_the_session_for_every_copy_of_the_cookie(server: Server) -> None:
+    with browser(server) as client:
+        name, value = cookie_of(client.post("/login", data={"key": KEY}))
+        with holding(server, name, value) as copy:
+            assert copy.get("/o/harness/projects").status_code == 200
+            refused = client.post("/logout", headers={"Origin": "https://evil.example"})
+            assert refused.status_code == 303
+            assert copy.get("/o/harness/projects").status_code == 200, "another site ended the session"
+            assert client.post("/logout").status_code == 303
+            assert copy.get("/o/harness/projects").status_code == 303
+            assert client.get("/o/harness/projects").status_code == 303
+
+
+def test_a_login_never_uses_the_id_of_an_earlier_cookie(server: Server) -> None:
+    """Contract: an id that somebody planted opens nothing, and a second login ends the first session."""
+    with browser(server) as client:
+        name, first = cookie_of(client.post("/login", data={"key": KEY}))
+    with holding(server, name, "planted") as planted:
+        assert cookie_of(planted.post("/login", data={"key": KEY}))[1] != "planted"
+        assert planted.get("/o/harness/projects").status_code == 303
+    with holding(server, name, first) as earlier:
+        assert earlier.get("/o/harness/projects").status_code == 200
+        assert earlier.post("/login", data={"key": KEY}).status_code == 303
+        assert earlier.get("/o/harness/projects").status_code == 303
+
+
+@pytest.mark.parametrize(
+    ("headers", "secure"),
+    [
+        ({}, False),
+        ({"X-Forwarded-Proto": "http"}, False),
+        ({"X-Forwarded-Proto": "https"}, True),
+        ({"X-Forwarded-Proto": "HTTPS, http"}, True),
+    ],
+)
+def test_the_cookie_is_secure_behind_tls(server: Server, headers: dict[str, str], secure: bool) -> None:
+    with browser(server) as client:
+        answer = client.post("/login", data={"key": KEY}, headers=headers)
+        name, value = cookie_of(answer)
+        assert name.startswith("__Host-") == secure
+        assert ("; Secure" in answer.headers["set-cookie"]) == secure
+    with holding(server, name, value) as client:
+        assert client.get("/o/harness/projects", headers=headers).status_code == 200
+        ended = client.post("/logout", headers=headers).headers["set-cookie"]
+        assert ended.startswith(f"{name}=")
+        assert ("; Secure" in ended) == secure
+
+
+def test_behind_a_proxy_the_public_url_is_the_origin(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Contract: a proxy that changes Host does not prevent the login, and the cookie is Secure."""
+    folder = tmp_path_factory.mktemp("proxied")
+    server = Server(folder, "--public-url", "https://tracker.example").start()
+    with browser(server) as client:
+        headers = {"Host": "10.0.0.1:8080", "Origin": "https://tracker.example"}
+        answer = client.post("/login", data={"key": KEY}, headers=headers)
+        assert answer.status_code == 303
+        assert cookie_of(answer)[0].startswith("__Host-")
+        headers["Origin"] = "https://evil.example"
+        assert client.post("/login", data={"key": KEY}, headers=headers).status_code == 403
+    server.stop()
 
 
 def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    from types import SimpleNamespace
+    made = sessions.Sessions()
+    name = made.make(sessions.Session("p"))
+    assert made.find(name) == sessions.Session("p")
+    later = time.monotonic() + sessions.SECONDS + 1
+    monkeypatch.setattr("harness.tracker.pages.sessions.time.monotonic", lambda: later)
+    assert made.find(name) is None
 
-    from starlette.requests import Request
-    from starlette.responses import Response
 
-    app = SimpleNamespace(state=SimpleNamespace(key=KEY))
-    scope = {"type": "http", "app": app, "headers": [], "scheme": "http", "path": "/", "server": ("h", 80)}
-    answer = Response()
-    sessions.give(Request(scope), answer, sessions.Session("p"))
-    value = answer.headers["set-cookie"].split(";")[0].encode()
-    asking = {**scope, "headers": [(b"cookie", value)]}
-    assert sessions.of(Request(asking)) == sessions.Session("p")
-    later = time.time() + sessions.SECONDS + 1
-    monkeypatch.setattr("harness.tracker.pages.sessions.time.time", lambda: later)
-    assert sessions.of(Request(asking)) is None
+def test_the_sessions_of_a_key_are_bounded_and_end_no_others() -> None:
+    made = sessions.Sessions()
+    other = made.make(sessions.Session())
+    names = [made.make(sessions.Session("p")) for _ in range(sessions.SESSIONS_MOST + 1)]
+    assert made.find(names[0]) is None
+    assert all(made.find(name) for name in [other, *names[1:]])
 
 
 @pytest.mark.parametrize("key", ["", "wrong", KEY[:-1], f"{KEY}x", "ü", "x" * 20_000])
@@ -201,8 +261,12 @@ def test_the_key_of_a_project_shows_that_project_alone(server: Server, run: int)
             answer = client.get(path)
             assert answer.status_code == 404, path
             assert "a secret note" not in answer.text
-    with logged_in(server, launch_key(KEY, "n1")) as client:
-        assert client.get("/o/harness/projects").status_code == 200
+    with browser(server) as client:
+        key = launch_key(KEY, "n1", project="mine", run="mine")
+        answer = client.post("/login", data={"key": key})
+        assert answer.status_code == 401
+        assert "gives no access to the pages" in answer.text
+        assert "set-cookie" not in answer.headers
 
 
 def test_answers_let_our_script_run_alone(server: Server, inside: httpx.Client, run: int) -> None:
@@ -266,6 +330,29 @@ def test_ranks_are_one_chart_and_secrets_are_hidden() -> None:
     }
     over = charts([(1, "A-1", "loss/node0"), (2, "A-2", "loss/node0"), (1, "A-1", "lr")])
     assert [(one.label, one.colour) for one in over[0].series] == [("A-1 · node 0", 0), ("A-2 · node 0", 1)]
+    secrets = {
+        "x-api-key": "k",
+        "dsn": "postgres://u:p@h/d",
+        "cookie": "c",
+        "Set-Cookie": "c",
+        "sentryDsn": "https://k@h/1",
+        "SENTRY_DSN": "https://k@h/1",
+        "hfToken": "t",
+        "authtoken": "t",
+        "headers": {"Authorization": "Bearer abcdefgh", "X-Api-Key": "k"},
+        "credentials": {"user": "u"},
+        "session_id": "s",
+        "AWS_SECRET_ACCESS_KEY": "a",
+        "dbPassword": "p",
+        "hosts": [{"cookie": "c"}, [{"password": "p"}]],
+    }
+    assert {text for _, text in flat(secrets)} == {"hidden"}
+    plain = {"max_tokens": 5, "tokenizer": "bpe", "author": "a", "loadsnapshot": 1, "lr": 0.1, "monkey": 2}
+    assert "hidden" not in {text for _, text in flat(plain)}
+    named = flat({"env": [{"name": "HF_TOKEN", "value": "t"}, {"name": "LR", "value": "1"}]})
+    assert [text for _, text in named] == ["HF_TOKEN", "hidden", "LR", "1"]
+    masked = flat({"database": "postgres://user:hunter2@host/db", "command": "run --api_key=hunter2 x"})
+    assert "hunter2" not in str(masked)
     assert flat({"a": {"b": 1, "api_key": "x"}, "c": [], "d": {}, "_auth": None}) == [
         ("a.b", "1"),
         ("a.api_key", "hidden"),

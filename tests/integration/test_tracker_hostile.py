@@ -159,8 +159,9 @@ def connected(server: Server) -> socket.socket:
 def test_an_upload_without_a_token_is_refused_before_its_bytes(server: Server) -> None:
     """Contract: the answer comes while the body is still outstanding, so nothing of it is kept."""
     with connected(server) as there:
-        there.sendall(b"PUT /files/put/guessed HTTP/1.1\r\nHost: t\r\nContent-Length: 60000000\r\n\r\n")
-        assert b" 404 " in there.recv(65536)
+        path = b"/files/put/guessed/9999999999/" + b"0" * 64
+        there.sendall(b"PUT " + path + b" HTTP/1.1\r\nHost: t\r\nContent-Length: 60000000\r\n\r\n")
+        assert b" 403 " in there.recv(65536)
 
 
 def test_unfinished_uploads_take_no_memory(server: Server, client: httpx.Client, run_id: int) -> None:

@@ -9,7 +9,7 @@ import httpx
 import pytest
 from tracker_server import KEY, Server, create, log_metrics
 
-from harness.tracker.shared.keys import grant_of, launch_key, project_key
+from harness.tracker.shared.keys import Grant, grant_of, launch_key, project_key
 
 
 @pytest.fixture(scope="module")
@@ -32,13 +32,19 @@ def mine(server: Server) -> Iterator[httpx.Client]:
 def test_keys_tell_what_they_open() -> None:
     key = b"mlpi_k"
     assert grant_of(key, key) is not None
-    assert getattr(grant_of(launch_key("mlpi_k", "n1").encode(), key), "launch", None) == "n1"
+    assert b"mlpi_k" not in (of_launch := launch_key("mlpi_k", "n1", project="p", run="r").encode())
+    assert grant_of(of_launch, key) == Grant("p", "n1", "r")
+    assert grant_of(of_launch, b"another") is None
+    assert grant_of(b"mlpi_k.n1", key) is None
+    longest = launch_key("mlpi_k", "n1", project="💡" * 4096, run="💡" * 255)
+    assert grant_of(longest.encode(), key) == Grant("💡" * 4096, "n1", "💡" * 255)
     for project in ("e2e", "ünï/ code", "x" * 255):
         made = project_key("mlpi_k", project)
         assert getattr(grant_of(made.encode(), key), "project", None) == project
         assert grant_of(made.encode(), b"another") is None
         assert grant_of(made[:-1].encode() + b"z", key) is None
         assert grant_of(f"{made}.n1".encode(), key) is None
+        assert grant_of(made.replace("mlpi_p", "mlpi_l").encode(), key) is None
     assert grant_of(b"mlpi_p!.00", key) is None
     assert grant_of(b"", key) is None
 

@@ -36,7 +36,7 @@ def start(server: Server, tmp_path: Path, run_id: str) -> Callable[[str], Any]:
     """Start the rank of a launch."""
 
     def start_(launch: str) -> Any:
-        key = launch_key(KEY, launch)
+        key = launch_key(KEY, launch, project="e2e", run=run_id)
         job = {"KONDUKTOR_JOB_NAME": bundles.JOBSET, "RANK": "0"}
         return server.pluto(tmp_path / launch, "log", "0", "2", PLUTO_RUN_ID=run_id, PLUTO_API_KEY=key, **job)
 
@@ -72,15 +72,15 @@ def alone(client: httpx.Client, folder: Path, run_id: str) -> Check:
     return next(check for check in checks if check.name == "only-our-job")
 
 
-def claimed(client: httpx.Client, run_id: str, launch: str, shared: bool = False) -> bool:
-    return claim(client, project="e2e", external_id=run_id, launch=launch, shared=shared)
+def claimed(client: httpx.Client, run_id: str, launch: str, shared: bool = False) -> None:
+    claim(client, project="e2e", external_id=run_id, launch=launch, shared=shared)
 
 
 def test_one_launch_is_alone(
     client: httpx.Client, start: Callable[[str], Any], tmp_path: Path, run_id: str
 ) -> None:
     """Contract: the client's own requests of all kinds, files and strings too, carry its launch's key."""
-    assert claimed(client, run_id, OURS)
+    claimed(client, run_id, OURS)
     finished(start(OURS), seconds=300)
     check = alone(client, tmp_path, run_id)
     assert check.result == "PASS", check.explanation
@@ -114,15 +114,15 @@ def test_a_claim_before_the_first_write(
         claimed(client, run_id, THEIRS)
     assert raised.value.cause == "launch.run_id_taken"
     assert alone(client, tmp_path, run_id).result == "PASS"
-    assert claimed(client, run_id, THEIRS, shared=True)
+    claimed(client, run_id, THEIRS, shared=True)
     check = alone(client, tmp_path / "shared", run_id)
     assert (check.cause, "of its id" in check.explanation) == ("unification.foreign_job", True)
 
 
 def test_claims_of_two_launches_within_seconds(client: httpx.Client, run_id: str) -> None:
     """Contract: of two launches that have not written yet, the second is refused; a retry is not."""
-    assert claimed(client, run_id, OURS)
-    assert claimed(client, run_id, OURS)
+    claimed(client, run_id, OURS)
+    claimed(client, run_id, OURS)
     with pytest.raises(HarnessError, match=f"launch {OURS} claimed it"):
         claimed(client, run_id, THEIRS)
 
@@ -138,24 +138,28 @@ def test_a_claim_that_was_not_used_is_given_up(server: Server, client: httpx.Cli
     """Contract: a launch that never wrote does not hold its run id; one that wrote does."""
     claimed(client, run_id, OURS)
     release(client, OURS)
-    assert claimed(client, run_id, THEIRS)
-    with server.client(Authorization=f"Bearer {launch_key(KEY, THEIRS)}") as theirs:
+    claimed(client, run_id, THEIRS)
+    with server.client(
+        Authorization=f"Bearer {launch_key(KEY, THEIRS, project='e2e', run=run_id)}"
+    ) as theirs:
         create(theirs, run_id)
     release(client, THEIRS)
     with pytest.raises(HarnessError, match=f"launch {THEIRS} claimed it"):
         claimed(client, run_id, OURS)
 
 
-@pytest.mark.parametrize("key", [KEY, f"{KEY}.a/b", f"{KEY}.", f"{KEY}.{'x' * 65}", "other.0ther"])
-def test_only_the_tracker_and_launch_keys_are_valid(server: Server, key: str) -> None:
-    """Contract: only the tracker's own key and a launch's are valid."""
+@pytest.mark.parametrize(
+    "key", [KEY, f"{KEY}.0ther", f"{KEY}.a/b", f"{KEY}.", f"{KEY}.{'x' * 65}", "other.0ther"]
+)
+def test_a_key_derived_from_the_trackers_own_is_not_valid(server: Server, key: str) -> None:
+    """Contract: the key of a launch does not contain the tracker's own key."""
     with httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {key}"}) as client:
         assert client.post("/api/slug").status_code == (200 if key == KEY else 401)
 
 
 def test_rows_of_another_key(client: httpx.Client, server: Server, tmp_path: Path, run_id: str) -> None:
     """Contract: rows that come with the tracker's own key are not ours, with our name and address too."""
-    header = {"Authorization": f"Bearer {launch_key(KEY, OURS)}"}
+    header = {"Authorization": f"Bearer {launch_key(KEY, OURS, project='e2e', run=run_id)}"}
     with httpx.Client(base_url=server.url, headers=header, trust_env=False) as ours:
         number = create(ours, run_id)["runId"]
         log_metrics(ours, number, '{"time": 1, "step": 0, "data": {"loss": 1}}', "run")

@@ -94,7 +94,7 @@ class Place:
         journals = writer.path / "journals"
         with client, tempfile.TemporaryDirectory(prefix="program-") as folder:
             claim(client, project=PROJECT, external_id=expected.run_id, launch=nonce, shared=False)
-            key = launch_key(self.key, nonce)
+            key = launch_key(self.key, nonce, project=PROJECT, run=expected.run_id)
             with writer.stage("cluster"):
                 files = self.image.changed
                 maps = [recorder.MOUNTED.config_map(namespace), scripts.config_map(namespace, files)]

@@ -52,7 +52,10 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         # torch.save does not report the reason. Closing the file then fails, too.
         r"|PytorchStreamWriter failed writing file|inline_container\.cc:\d+\] \. unexpected pos",
     ),
-    ("tracker.key_rejected", r"authentication failed \(HTTP 401\)"),
+    (
+        "tracker.key_rejected",
+        r"authentication failed \(HTTP 401\)|Failed to \w+ run: this key (only gives|gives no) access to ",
+    ),
     ("launch.run_id_resumes", r"Failed to create run: Run not found"),
     (
         "rank.tracker_unreachable",

@@ -81,7 +81,10 @@ TRACKER = Recipe(
     "harness/tracker",
     FILES / "tracker.Dockerfile",
     LOCKS / "tracker.txt",
-    (PACKAGE / "__init__.py", PACKAGE / "tracker"),
+    (
+        *(PACKAGE / name for name in ("__init__.py", "tracker")),
+        *(PACKAGE / f"evidence/{name}.py" for name in ("__init__", "io/__init__", "io/redaction")),
+    ),
 )
 CONTROLLER = Recipe(
     "harness/torchrun-controller",

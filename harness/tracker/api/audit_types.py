@@ -36,6 +36,8 @@ class AuditedRuns(Struct):
     orphans: list[Object]
     writers: bool
     columns: bool
+    processes: bool
+    sealedKeys: bool
 
 
 class Attachments(Struct):

@@ -114,7 +114,7 @@ class DataLine(Struct, forbid_unknown_fields=True):
 
 class NewFile(Struct):
     fileName: Name
-    fileSize: Id
+    fileSize: Whole
     logName: Word
     time: Milliseconds
     fileType: str | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any
 
 from starlette.convertors import IntegerConvertor, register_url_convertor
@@ -10,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from harness.tracker.shared.failures import Failures
+from harness.tracker.shared.keys import OWNER, Grant
 from harness.tracker.shared.requests import Refused, Sender, integer
 from harness.tracker.storage.store import Store
 
@@ -34,15 +36,32 @@ def sender(request: Request) -> Sender:
     number = int(run) if run and run.isascii() and run.isdigit() else 0
     client, state = scope.get("client"), scope.get("state") or {}
     return Sender(
-        run_id=number if number < 1 << 63 else 0,
+        run_id=0 if number >= 1 << 63 or state.get("no_run") else number,
         run_header=run,
         name=name,
         project=project,
         peer=client[0] if client else None,
-        launch=state.get("launch"),
-        only=state.get("project"),
+        grant=state.get("grant", OWNER),
         process=_process(headers.get(b"x-harness-process")),
     )
+
+
+def admit(request: Request, grant: Grant) -> None:
+    """Store the permissions of the request's credential for `sender`."""
+    request.scope.setdefault("state", {})["grant"] = grant
+
+
+def admitted(request: Request) -> bool:
+    """Return whether the request has a valid key or upload URL."""
+    return "grant" in (request.scope.get("state") or {})
+
+
+def without_run(request: Request) -> None:
+    """Let `sender` return run 0, because the run that the request names does not exist.
+
+    A later run could get its id, and must not contain rows of another job.
+    """
+    request.scope["state"]["no_run"] = True
 
 
 def _process(given: bytes | None) -> str | None:
@@ -82,6 +101,10 @@ class Json(Response):
     """A JSON response. It can contain NaN and infinities, like the JSON that Pluto's client writes."""
 
     media_type = "application/json"
+
+    def init_headers(self, headers: Mapping[str, str] | None = None) -> None:
+        super().init_headers(headers)
+        self.raw_headers.append((b"x-content-type-options", b"nosniff"))
 
     def render(self, content: Any) -> bytes:
         # An older tracker might have stored a lone surrogate. It is written as a JSON escape.

@@ -31,7 +31,7 @@ ERRORS = {
     404: "no such run, file or upload",
     405: "the method is not allowed",
     408: "the body was not completed in time",
-    409: "several projects have this display id",
+    409: "several projects have this display id, or another file is stored under this upload URL",
     413: "the body or a file is too large",
     422: "a line is invalid; the lines before it are stored",
     429: "too many requests: retry after Retry-After seconds",
@@ -69,7 +69,9 @@ OPERATIONS: Mapping[tuple[str, str], Operation] = {
     ("POST", "/ingest/logs"): Operation(TEXT, api_bodies.LogLine, errors=INGEST, headers=WHOSE, lines=True),
     ("POST", "/ingest/data"): Operation(TEXT, api_bodies.DataLine, errors=INGEST, headers=WHOSE, lines=True),
     ("POST", "/files"): Operation(api_bodies.Object, api_bodies.NewFiles, errors=WRITE, headers=WHOSE),
-    ("PUT", "/files/put/{token}"): Operation(None, BINARY, errors=(400, 404, 405, 408, 413, 429, 507)),
+    ("PUT", "/files/put/{token}/{until}/{seal}"): Operation(
+        None, BINARY, errors=(400, 403, 404, 405, 408, 409, 413, 429, 507)
+    ),
     ("GET", "/files/get/{token}/{until}/{seal}"): Operation(BINARY, errors=(400, 403, 404, 405, 503)),
     ("POST", "/api/slug"): Operation(api_answers.Slug),
     ("POST", "/api/pages/link"): Operation(api_answers.Link),

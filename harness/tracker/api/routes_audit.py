@@ -13,13 +13,16 @@ from harness.tracker.shared import run_fields
 from harness.tracker.shared.requests import Refused
 from harness.tracker.storage import claims
 
+FEATURES = ("writers", "columns", "processes", "sealedKeys")
+"""What this tracker supports, for clients that also read trackers of earlier versions."""
+
 
 async def runs(request: Request) -> Response:
     query = request.query_params
     wanted = query.get("externalId"), query.get("projectName"), query.get("jobName")
     found = await http.store(request).read(lambda db: audit_view.runs(db, *wanted))
     orphans = await http.store(request).read(lambda db: audit_view.orphans(db, wanted[1]))
-    return Json({"runs": found, "orphans": orphans, "writers": True, "columns": True, "processes": True})
+    return Json({"runs": found, "orphans": orphans, **dict.fromkeys(FEATURES, True)})
 
 
 async def attachments(request: Request) -> Response:

@@ -1,33 +1,31 @@
-"""Upload and download files by an upload URL per file, and by download URLs that expire.
+"""Upload and download files by signed URLs that expire, like Pluto's presigned URLs.
 
-The files are stored on disk beside the database. The URLs contain an unguessable token instead of the API
-key, like Pluto's presigned URLs.
+The files are stored on disk beside the database. An upload URL stores one file and does not read it. A
+download URL reads one file and does not write it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import re
 import secrets
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
-from harness.tracker.api import body_limits, http
+from harness.tracker.api import body_limits, http, media_types
 from harness.tracker.api.http import Json
+from harness.tracker.api.uploads import Uploads
 from harness.tracker.shared import run_fields, signed
-from harness.tracker.shared.requests import Refused, integer
+from harness.tracker.shared.keys import OWNER
+from harness.tracker.shared.requests import Busy, Refused, integer
 from harness.tracker.storage import ingest
 
 FILES_MOST = 1000
-SHOWN = re.compile(
-    r"(image/(png|jpeg|gif|webp)|text/plain|application/json|audio/[a-z0-9.+-]+|video/[a-z0-9.+-]+).*"
-)
-"""Content types that are safe to show in a browser. Other files are sent as application/octet-stream."""
 
 
 def _row(entry: object) -> tuple[Any, ...]:
@@ -59,6 +57,8 @@ async def announce(request: Request) -> Response:
         raise Refused(400, f"files: expected a list of 1 to {FILES_MOST}")
     rows = [(*_row(entry), secrets.token_urlsafe(24)) for entry in entries]
     for row in rows:
+        if row[1] < 0:
+            raise Refused(400, "fileSize: must not be negative")
         if row[1] > limit:
             raise Refused(413, f"{row[0]}: larger than {limit} bytes")
 
@@ -74,67 +74,124 @@ async def announce(request: Request) -> Response:
     base = http.base_url(request)
     urls: dict[str, list[dict[str, str]]] = {}
     for row in rows:
-        urls.setdefault(row[4], []).append({row[0]: f"{base}/files/put/{row[-1]}"})
+        link = signed.link(request.app.state.key, "upload", row[-1])
+        urls.setdefault(row[4], []).append({row[0]: f"{base}/files/put/{link}"})
     return Json(urls)
 
 
 async def put(request: Request) -> Response:
     """Store the bytes of an announced file. The file is listed only after all bytes were received.
 
-    Raises Refused 404 for an unknown token before the body is read, and 400 if the size is not as announced.
+    An upload URL stores one file. The same bytes can be sent again, because a client sends them again if it
+    did not receive the response. Before the body is read, raises Refused 403 for an invalid URL, 404 for an
+    unknown file, 400 for a size other than the announced one, 413 and 507 for a file that exceeds a limit,
+    and 429 while another request sends the same file. Raises Refused 409 if other bytes are already stored.
     """
-    token, kind = request.path_params["token"], request.headers.get("content-type")
-    store, most = http.store(request), request.app.state.file_limit
-    query = "SELECT file_size FROM files WHERE token = ?"
-    announced = await store.read(lambda db: db.execute(query, (token,)).fetchone())
-    if announced is None:
-        raise Refused(404, "no such upload")
-    total_limit: int = request.app.state.files_limit
+    token, until, seal = (request.path_params[name] for name in ("token", "until", "seal"))
+    if not signed.right(request.app.state.key, "upload", token, until, seal):
+        raise Refused(403, "this upload URL is invalid or has expired: announce the file again")
+    http.admit(request, OWNER)
+    uploads: Uploads = request.app.state.uploads
+    if not uploads.begin(token):
+        raise Busy("another request is uploading this file")
+    try:
+        async with asyncio.timeout(signed.SECONDS):
+            await _receive(request, token, uploads)
+    except TimeoutError:
+        raise Refused(408, f"the body was not complete after {signed.SECONDS} s") from None
+    finally:
+        uploads.end(token)
+    return Response()
+
+
+async def _receive(request: Request, token: str, uploads: Uploads) -> None:
+    store, total_limit = http.store(request), request.app.state.files_limit
+
+    def begin(db: sqlite3.Connection) -> sqlite3.Row:
+        query = "SELECT file_size, stored_size FROM files WHERE token = ?"
+        row: sqlite3.Row | None = db.execute(query, (token,)).fetchone()
+        if row is None:
+            raise Refused(404, "no such upload")
+        _check_length(request, row["file_size"])
+        if row["stored_size"] is None:
+            stored = db.execute("SELECT coalesce(sum(stored_size), 0) FROM files").fetchone()[0]
+            if not uploads.reserve(token, row["file_size"], total_limit - stored):
+                raise Refused(507, f"all files together would exceed {total_limit} bytes")
+        return row
+
+    announced = await store.write(begin)
+    size = announced["file_size"]
+    if announced["stored_size"] is not None:
+        if not await _is_stored(request, store.blobs.path(token), size):
+            raise Refused(409, "this upload URL was already used: announce the file again")
+        return
     with store.blobs.writing() as file:
-        async for part in body_limits.chunks(request, most):
+        async for part in body_limits.chunks(request, size):
             await asyncio.to_thread(file.write, part)
-        size = file.tell()
-        if size != announced["file_size"]:
-            raise Refused(400, f"{announced['file_size']} bytes were announced; {size} were received")
+        if file.tell() != size:
+            raise Refused(400, f"{size} bytes were announced; {file.tell()} were received")
 
         def keep(db: sqlite3.Connection) -> None:
-            query = "SELECT coalesce(sum(stored_size), 0) FROM files WHERE token <> ?"
-            if db.execute(query, (token,)).fetchone()[0] + size > total_limit:
-                raise Refused(507, f"all files together would exceed {total_limit} bytes")
             store.blobs.keep(file, token)
-            db.execute(
-                "UPDATE files SET stored_size = ?, content_type = ? WHERE token = ?", (size, kind, token)
-            )
+            kind = media_types.media_type(request.headers.get("content-type"))
+            query = "UPDATE files SET stored_size = ?, content_type = ? WHERE token = ?"
+            db.execute(query, (size, kind, token))
+            uploads.stored(token)
 
-        await store.write(keep)
-    return Response()
+        try:
+            await store.write(keep)
+        except Exception:  # The transaction was rolled back, so the file is not counted as stored.
+            store.blobs.path(token).unlink(missing_ok=True)
+            raise
+
+
+def _check_length(request: Request, size: int) -> None:
+    """Raise Refused if the header Content-Length, if any, is not `size`."""
+    declared = request.headers.get("content-length")
+    if declared is None or declared == f"{size}":
+        return
+    limit: int = request.app.state.file_limit
+    if declared.isascii() and declared.isdigit() and int(declared[:19]) > limit:
+        raise Refused(413, f"the body is larger than {limit} bytes")
+    raise Refused(400, f"{size} bytes were announced; Content-Length is {declared[:40]}")
+
+
+async def _is_stored(request: Request, path: Path, size: int) -> bool:
+    """Return whether the body equals the stored file."""
+    if not path.is_file():
+        return False
+    equal, left = True, size
+    with path.open("rb") as file:
+        async for part in body_limits.chunks(request, size):
+            left -= len(part)
+            equal = equal and await asyncio.to_thread(file.read, len(part)) == part
+    return equal and left == 0
 
 
 async def get(request: Request) -> Response:
     """Return a file's bytes. The headers stop browsers from guessing the content type and running scripts."""
     token, until, seal = (request.path_params[name] for name in ("token", "until", "seal"))
-    if not signed.right(request.app.state.key, token, until, seal):
+    if not signed.right(request.app.state.key, "read", token, until, seal):
         raise Refused(403, "this link is invalid or has expired: request the list of files again")
     store = http.store(request)
     query = "SELECT content_type, file_name FROM files WHERE token = ? AND stored_size IS NOT NULL"
     row = await store.read(lambda db: db.execute(query, (token,)).fetchone())
     if row is None:
         raise Refused(404, "no such file")
-    kind = row["content_type"] or ""
-    shown = kind if SHOWN.fullmatch(kind) else "application/octet-stream"
-    headers = {"X-Content-Type-Options": "nosniff", "Content-Security-Policy": "sandbox"}
+    # The type is checked again, because an older tracker stored it as it was sent.
+    headers = media_types.headers(media_types.media_type(row["content_type"]), row["file_name"])
     path = store.blobs.path(token)
     if path.is_file():
-        return FileResponse(path, media_type=shown, headers=headers)
+        return FileResponse(path, headers=headers)
     old = "SELECT body FROM blobs WHERE token = ?"  # An older tracker stored files in its database.
     blob = await store.scan(lambda db: db.execute(old, (token,)).fetchone())
     if blob is None:
         raise Refused(404, "no such file")
-    return Response(blob["body"], media_type=shown, headers=headers)
+    return Response(blob["body"], headers=headers)
 
 
 routes = [
     Route("/files", announce, methods=["POST"]),
-    Route("/files/put/{token}", put, methods=["PUT"]),
+    Route("/files/put/{token}/{until}/{seal}", put, methods=["PUT"]),
     Route("/files/get/{token}/{until}/{seal}", get, methods=["GET"]),
 ]

@@ -13,7 +13,6 @@ from typing import TypeVar
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
 
 from harness.tracker.api import body_limits, http
 from harness.tracker.shared.requests import Refused, Sender
@@ -67,20 +66,6 @@ def _answer(error: str | None, lines: int) -> Response:
     if error is not None:
         raise Refused(422, error)
     return PlainTextResponse(f"Stream processed successfully: {lines} records")
-
-
-class Straight:
-    """ASGI middleware that calls `metrics` directly. Routing would take as long as parsing 100 points."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["path"] == METRICS and scope["method"] == "POST":
-            response = await metrics(Request(scope, receive))
-            await response(scope, receive, send)
-        else:
-            await self.app(scope, receive, send)
 
 
 routes = [

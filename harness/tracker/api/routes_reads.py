@@ -20,7 +20,7 @@ DISPLAY_ID = re.compile(r"[A-Za-z0-9]+-\d+")
 
 
 async def projects(request: Request) -> Response:
-    only = http.sender(request).only
+    only = http.sender(request).grant.project
     rows = await http.store(request).read(reads.projects)
     return Json({"projects": [one for one in rows if only in {None, one["name"]}]})
 
@@ -50,11 +50,12 @@ async def details_by_display_id(request: Request) -> Response:
     display_id, project = request.path_params["display_id"], request.query_params.get("projectName")
     if not DISPLAY_ID.fullmatch(display_id):
         raise Refused(400, "Invalid display ID format. Expected PREFIX-NUMBER")
-    return Json(
-        await http.store(request).read(
-            lambda db: reads.details(db, reads.run(db, display_ids.find(db, display_id, project)["id"]))
-        )
-    )
+    grant = http.sender(request).grant
+
+    def read(db: sqlite3.Connection) -> reads.Found:
+        return reads.details(db, reads.run(db, display_ids.find(db, display_id, project, grant)["id"]))
+
+    return Json(await http.store(request).read(read))
 
 
 async def alerts(request: Request) -> Response:
@@ -203,7 +204,7 @@ async def files(request: Request) -> Response:
     key: str = request.app.state.key
 
     def link(token: str) -> str:
-        return f"{base}/files/get/{signed.link(key, token)}"
+        return f"{base}/files/get/{signed.link(key, 'read', token)}"
 
     return Json({"files": await http.store(request).read(lambda db: reads.files(db, run_id, name, link))})
 

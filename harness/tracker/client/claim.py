@@ -22,20 +22,25 @@ def claim(
     launch: str,
     shared: bool,
     gone: Callable[[], str | None] = lambda: None,
-) -> bool:
+) -> None:
     """Claim a run id of the embedded tracker for the launch whose nonce is `launch`.
 
-    Returns True, or False for a tracker of an earlier version, which supports neither claims nor keys of
-    launches. Unless `shared` is set, raises HarnessError (cause launch.run_id_taken) if another launch has
-    claimed the id or a run with this id exists. Raises the errors of `ask` if the tracker does not respond.
+    Unless `shared` is set, raises HarnessError (cause launch.run_id_taken) if another launch has claimed the
+    id or a run with this id exists. Raises HarnessError (cause tracker.not_ready) if the tracker is of an
+    earlier version, whose keys of launches contain its own key. Raises the errors of `ask` if the tracker
+    does not respond.
     """
     wanted = {"externalId": external_id, "projectName": project}
-    if not ask(client, "api/audit/runs", wanted, SECONDS, gone).get("writers"):
-        return False
+    if not ask(client, "api/audit/runs", wanted, SECONDS, gone).get("sealedKeys"):
+        raise HarnessError(
+            "the cluster's tracker is of an earlier version: it accepts no key that is limited to a launch",
+            hint="install this version: `harness up`, or `harness preflight --install` on your own cluster",
+            cause="tracker.not_ready",
+        )
     body = {"projectName": project, "externalId": external_id, "launch": launch, "shared": shared}
     response = ask(client, "api/audit/claims", {}, SECONDS, gone, body=body)
     if response["granted"]:
-        return True
+        return
     claims, run = response["claims"], response["run"]
     parts = [f"launch {one['launch']} claimed it at {one['at']}" for one in claims[:3]]
     parts += [f"its run {run['displayId']} was created at {run['createdAt']}"] if run else []

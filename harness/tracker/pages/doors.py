@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable
 from urllib.parse import parse_qs, quote
 
@@ -13,6 +14,8 @@ from harness.tracker.api import body_limits
 from harness.tracker.api.http import Json
 from harness.tracker.pages import render, sessions, views
 from harness.tracker.pages.sessions import Session
+from harness.tracker.pages.throttle import Throttle
+from harness.tracker.shared.keys import is_sealed
 from harness.tracker.shared.requests import Refused
 
 Handler = Callable[[Request, Session], Awaitable[Response]]
@@ -64,9 +67,21 @@ async def log_in(request: Request) -> Response:
         return render.page("login", 403, why="This form was sent by another site.", next=views.HOME)
     async with body_limits.body(request, FORM_MOST) as text:
         fields = parse_qs(text.decode(errors="replace"))
-    session = sessions.by_key(fields.get("key", [""])[0], request.app.state.key)
+    given, throttle = fields.get("key", [""])[0], _throttle(request)
+    address = request.client.host if request.client else ""
+    guessed = not is_sealed(given.strip().encode())
+    if guessed and (wait := throttle.wait(address)):
+        why = f"Too many attempts with a wrong key. Try again in {math.ceil(wait)} s, or use the link that"
+        why += " `harness tracker open` prints."
+        page = render.page("login", 429, why=why, next=_next(request))
+        page.headers["Retry-After"] = f"{math.ceil(wait)}"
+        return page
+    session = sessions.by_key(given, request.app.state.key)
     if session is None:
-        return render.page("login", 401, why="The tracker does not accept this key.", next=_next(request))
+        if guessed:
+            throttle.failed(address)
+        why = "This key gives no access to the pages. Use the tracker's own key or the key of a project."
+        return render.page("login", 401, why=why, next=_next(request))
     response = _go(request)
     sessions.give(request, response, session)
     return response
@@ -82,6 +97,11 @@ async def log_out(request: Request) -> Response:
 async def make_link(request: Request) -> Response:
     """Return a one-time secret that opens a session. The request requires the tracker's own key."""
     return Json({"once": request.app.state.links.make(), "seconds": sessions.LINK_SECONDS})
+
+
+def _throttle(request: Request) -> Throttle:
+    throttle: Throttle = request.app.state.logins
+    return throttle
 
 
 def _next(request: Request) -> str:

@@ -8,9 +8,18 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from harness.evidence.io.redaction import Redactor, secret_variable
+
 RANK = re.compile(r"(?i)(?:(?<=^)|(?<=[/_.\-]))(node|rank|worker|gpu|replica|host)[_.\-]?(\d+)(?=$|[/_.\-])")
 LAST = re.compile(r"\.(\d+)$")
-SECRET = re.compile(r"(?i)(auth|token|secret|password|passwd|api_?key|credential)")
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
+SECRET = re.compile(
+    r"(?:token|secrets?|password|passwd|passphrase|apikey|credentials?|cookies?)(?:_|$)"
+    r"|(?:^|_)(?:auth|authorization|pwd|(?:api|access|private|secret|account|signing)_keys?|dsn|session_id"
+    r"|connection_string|webhook_url)(?:_|$)"
+)
+"""A setting's path in lower case, with its words joined by "_", that suggests a secret."""
+HIDDEN = "hidden"
 ROWS_MOST = 2000
 
 
@@ -72,15 +81,24 @@ def charts(metrics: Iterable[tuple[int, str, str]]) -> list[Chart]:
 
 
 def flat(value: Any) -> list[tuple[str, str]]:
-    """Return (path, text) of each leaf of a nested value. A value is hidden if its path suggests a secret."""
+    """Return (path, text) of each leaf of a nested value.
+
+    A value is hidden if its path suggests a secret. Secrets in other values are masked.
+    """
     rows: list[tuple[str, str]] = []
+    redactor = Redactor()
     for path, leaf in _leaves(value, ""):
         if len(rows) == ROWS_MOST:
             rows.append(("…", f"more than {ROWS_MOST} rows"))
             break
         text = leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)
-        rows.append((path, "hidden" if SECRET.search(path) and leaf else text))
+        rows.append((redactor.text(path), HIDDEN if leaf and _is_secret(path) else redactor.text(text)))
     return rows
+
+
+def _is_secret(path: str) -> bool:
+    words = "_".join(WORD.findall(path)).lower()
+    return bool(SECRET.search(words)) or secret_variable(path.rpartition(".")[2])
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
@@ -89,6 +107,13 @@ def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:
     while left:
         at, one = left.pop()
         if isinstance(one, dict) and one:
-            left += [(f"{at}.{key}" if at else str(key), one[key]) for key in reversed(one)]
+            name = one.get("name")
+            named = isinstance(name, str) and _is_secret(name)  # {"name": "HF_TOKEN", "value": …}
+            left += [
+                (f"{at}.{key}" if at else str(key), HIDDEN if named and key == "value" else one[key])
+                for key in reversed(one)
+            ]
+        elif isinstance(one, list) and any(isinstance(item, dict | list) for item in one):
+            left += [(f"{at}[{place}]", one[place]) for place in reversed(range(len(one)))]
         elif one is not None or at:
             yield at or "(value)", one

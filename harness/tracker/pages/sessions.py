@@ -1,12 +1,12 @@
-"""Sessions of the web interface, stored in a cookie after a login by key or by `harness tracker open`.
+"""Sessions of the web interface, opened by a key or by `harness tracker open`, and kept in memory.
 
-The cookie expires after 12 hours. It contains an HMAC and not the key. A session gives access only to the
-pages, not to write requests and not to paths below /api.
+The browser's cookie contains a random id and not the key. A session ends after 12 hours, at the logout, or
+when the tracker restarts. It gives access only to the pages, not to write requests and not to paths below
+/api.
 """
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import hmac
 import secrets
@@ -22,6 +22,8 @@ from harness.tracker.shared.keys import grant_of
 SECONDS = 12 * 3600
 LINK_SECONDS = 600
 LINKS_MOST = 100
+SESSIONS_MOST = 100
+"""The maximum number of sessions with the same permissions. A further session ends the oldest one."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,31 @@ class Session:
 
     def opens(self, project: str) -> bool:
         return self.project is None or self.project == project
+
+
+class Sessions:
+    """The open sessions, by the digest of their ids."""
+
+    def __init__(self) -> None:
+        self._open: dict[bytes, tuple[Session, float]] = {}
+
+    def make(self, session: Session) -> str:
+        """Open a session and return its id."""
+        now = time.monotonic()
+        self._open = {one: (of, until) for one, (of, until) in self._open.items() if until > now}
+        same = [one for one, (of, _) in self._open.items() if of == session]
+        for oldest in same[: max(0, len(same) - SESSIONS_MOST + 1)]:
+            del self._open[oldest]
+        made = secrets.token_urlsafe(32)
+        self._open[_digest(made)] = session, now + SECONDS
+        return made
+
+    def find(self, made: str) -> Session | None:
+        session, until = self._open.get(_digest(made), (None, 0.0))
+        return session if until > time.monotonic() else None
+
+    def end(self, made: str) -> None:
+        self._open.pop(_digest(made), None)
 
 
 class Links:
@@ -56,49 +83,68 @@ class Links:
 
 
 def by_key(given: str, key: str) -> Session | None:
-    """Return the session for a key, or None for an invalid key."""
+    """Return the session for a key, or None for a key that gives no access to the pages.
+
+    The key of a launch gives no access, because it is in the environment of every rank.
+    """
     grant = grant_of(given.strip().encode(), key.encode())
-    return None if grant is None else Session(grant.project)
+    return None if grant is None or grant.launch is not None else Session(grant.project)
 
 
 def of(request: Request) -> Session | None:
     """Return the session of a request's cookie, or None without a valid cookie."""
-    key: str = request.app.state.key
-    parts = request.cookies.get(_name(key), "").split(".")
-    if len(parts) != 3 or not (parts[1].isascii() and parts[1].isdecimal() and len(parts[1]) < 12):
-        return None
-    made = hmac.compare_digest(parts[2].encode(), _seal(key, f"session/{parts[0]}/{parts[1]}").encode())
-    if not made or int(parts[1]) < time.time():
-        return None
-    project = base64.urlsafe_b64decode(parts[0] + "=" * (-len(parts[0]) % 4)).decode()
-    return Session(project.removeprefix("p") if project else None)
+    return _sessions(request).find(request.cookies.get(_name(request), ""))
 
 
 def give(request: Request, response: Response, session: Session) -> None:
-    """Set a session's cookie in a response."""
-    key: str = request.app.state.key
-    text = "" if session.project is None else f"p{session.project}"
-    project = base64.urlsafe_b64encode(text.encode()).rstrip(b"=").decode()
-    until = int(time.time()) + SECONDS
-    value = f"{project}.{until}.{_seal(key, f'session/{project}/{until}')}"
-    https = request.url.scheme == "https"
-    response.set_cookie(_name(key), value, SECONDS, httponly=True, samesite="lax", secure=https)
+    """Open a session and set its cookie in a response. The browser's earlier session ends."""
+    _sessions(request).end(request.cookies.get(_name(request), ""))
+    made, secure = _sessions(request).make(session), _secure(request)
+    response.set_cookie(_name(request), made, SECONDS, httponly=True, samesite="lax", secure=secure)
 
 
 def end(request: Request, response: Response) -> None:
-    response.delete_cookie(_name(request.app.state.key), httponly=True, samesite="lax")
+    """End the session of a request's cookie, and delete the cookie."""
+    name = _name(request)
+    _sessions(request).end(request.cookies.get(name, ""))
+    response.delete_cookie(name, httponly=True, samesite="lax", secure=_secure(request))
 
 
 def from_here(request: Request) -> bool:
-    """Return whether a form was sent by a page of this tracker. Without an Origin header, return True."""
+    """Return whether a form was sent by a page of this tracker. Without an Origin header, return True.
+
+    A proxy can change the Host header, so the origin of --public-url is accepted too.
+    """
+    if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+        return False
     origin = request.headers.get("origin")
-    return origin is None or urlsplit(origin).netloc == request.headers.get("host")
+    hosts = {request.headers.get("host"), urlsplit(request.app.state.public_url).netloc or None}
+    return origin is None or urlsplit(origin).netloc in hosts - {None}
 
 
-def _name(key: str) -> str:
-    """Return the cookie's name. It differs for each tracker, because all ports of a host share cookies."""
-    return f"tracker_{_seal(key, 'cookie')[:8]}"
+def _sessions(request: Request) -> Sessions:
+    sessions: Sessions = request.app.state.sessions
+    return sessions
 
 
-def _seal(key: str, text: str) -> str:
-    return hmac.new(key.encode(), text.encode(), hashlib.sha256).hexdigest()
+def _secure(request: Request) -> bool:
+    """Return whether the browser uses TLS, which ends at a proxy before the tracker.
+
+    X-Forwarded-Proto is accepted from any sender: it can only add restrictions to the sender's own cookie.
+    """
+    forwarded = request.headers.get("x-forwarded-proto", "").partition(",")[0].strip().lower()
+    return request.app.state.public_url.startswith("https://") or "https" in {request.url.scheme, forwarded}
+
+
+def _name(request: Request) -> str:
+    """Return the cookie's name. It differs for each tracker, because all ports of a host share cookies.
+
+    With TLS, its prefix makes browsers reject a cookie that another host or a connection without TLS sets.
+    """
+    key: str = request.app.state.key
+    name = f"tracker_{hmac.new(key.encode(), b'cookie', hashlib.sha256).hexdigest()[:8]}"
+    return f"__Host-{name}" if _secure(request) else name
+
+
+def _digest(made: str) -> bytes:
+    return hashlib.sha256(made.encode()).digest()

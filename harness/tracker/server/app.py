@@ -25,9 +25,12 @@ from harness.tracker.api import (
     routes_runs,
 )
 from harness.tracker.api.http import Json
+from harness.tracker.api.uploads import Uploads
 from harness.tracker.pages import routes as pages
-from harness.tracker.pages.sessions import Links
+from harness.tracker.pages.sessions import Links, Sessions
+from harness.tracker.pages.throttle import Throttle
 from harness.tracker.server import authentication as guard
+from harness.tracker.server.access import Keyring, admitted
 from harness.tracker.shared.failures import Failures
 from harness.tracker.storage import silence
 from harness.tracker.storage.store import Store
@@ -74,25 +77,26 @@ def build(options: Options) -> Starlette:
 
     app = Starlette(
         routes=[
-            *routes_ingest.routes,  # These get most requests, and matching each earlier route takes time.
-            Route("/healthz", healthz),
-            *routes_runs.routes,
-            *routes_files.routes,
-            *routes_reads.routes,
-            *routes_audit.routes,
-            *openapi.routes,
-            *pages.routes,
+            admitted(route)
+            for route in (
+                *routes_ingest.routes,  # These get most requests, and matching each earlier route takes time.
+                Route("/healthz", healthz),
+                *routes_runs.routes,
+                *routes_files.routes,
+                *routes_reads.routes,
+                *routes_audit.routes,
+                *openapi.routes,
+                *pages.routes,
+            )
         ],
-        middleware=[
-            Middleware(guard.Guard),
-            Middleware(guard.KeyRequired, key=options.key),
-            Middleware(routes_ingest.Straight),
-        ],
+        middleware=[Middleware(guard.Guard), Middleware(guard.Straight)],
         exception_handlers={HTTPException: guard.on_refused},
         lifespan=lifespan,
     )
     app.state.failures, app.state.refused, app.state.hung_up = Failures(), Failures(), Failures()
-    app.state.held, app.state.key, app.state.links = 0, options.key, Links()
+    app.state.held, app.state.key, app.state.keyring = 0, options.key, Keyring(options.key)
+    app.state.links, app.state.sessions, app.state.logins = Links(), Sessions(), Throttle()
+    app.state.uploads = Uploads()
     app.state.parsing = ThreadPoolExecutor(PARSERS, thread_name_prefix="parse")
     app.state.public_url = options.public_url.rstrip("/")
     app.state.file_limit = options.file_limit

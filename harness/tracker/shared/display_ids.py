@@ -7,6 +7,8 @@ import sqlite3
 from collections.abc import Iterator
 from itertools import count
 
+from harness.tracker.shared.keys import Grant
+from harness.tracker.shared.permissions import opens
 from harness.tracker.shared.requests import Refused
 
 WORD = re.compile(r"[A-Za-z0-9]+")
@@ -32,14 +34,14 @@ def free_prefix(db: sqlite3.Connection, project: str) -> str:
     return next(one for one in prefixes_of(project) if one not in taken)
 
 
-def find(db: sqlite3.Connection, display_id: str, project: str | None) -> sqlite3.Row:
+def find(db: sqlite3.Connection, display_id: str, project: str | None, grant: Grant) -> sqlite3.Row:
     """Return the run with a display id. Pass `project` if projects share a prefix, as in older databases.
 
-    Raises Refused 404 if there is no such run. Raises Refused 409 if several projects have such a run and
-    `project` is None.
+    Runs that the key cannot access are ignored. Raises Refused 404 if there is no such run. Raises Refused
+    409 if several projects have such a run and `project` is None.
     """
     query = "SELECT * FROM runs WHERE display_id = ? AND coalesce(?, project) = project ORDER BY id"
-    rows = db.execute(query, (display_id.upper(), project)).fetchall()
+    rows = [row for row in db.execute(query, (display_id.upper(), project)) if opens(db, grant, row)]
     if len(rows) > 1:
         projects = ", ".join(sorted(row["project"] for row in rows))
         raise Refused(409, f"several projects have {display_id}: {projects}; choose one by projectName")

@@ -1,9 +1,9 @@
-"""API keys of launches and of projects. The client sends its key with every request.
+"""API keys: the tracker's own key, the keys of projects and the keys of launches.
 
-The key shows which launch sent a request. The client's headers do not, because launches can have the same
-names and steps. Behind a proxy, even their addresses are equal. The tracker's own key is valid too, but
-belongs to no launch. No other key can be derived from a project's key, because it contains an HMAC and not
-the tracker's own key.
+The client sends its key with every request. The key of a project or a launch contains its scope and an HMAC
+of the scope, so no other key can be derived from it. The key of a launch shows which launch sent a request.
+The client's headers do not, because launches can have the same names and steps, and behind a proxy even
+their addresses are equal.
 """
 
 from __future__ import annotations
@@ -12,59 +12,72 @@ import base64
 import binascii
 import hashlib
 import hmac
+import json
 import re
 from dataclasses import dataclass
 
-_REST = re.compile(rb"(?:\.([A-Za-z0-9_-]{1,64}))?")
-_PROJECT = re.compile(rb"mlpi_p([A-Za-z0-9_-]+)\.([0-9a-f]{64})")
+_SEALED = re.compile(rb"mlpi_([pl])([A-Za-z0-9_-]{1,32768})\.([0-9a-f]{64})")
 PROJECT_MOST = 1024
 
 
 @dataclass(frozen=True)
 class Grant:
-    """The permissions of a key."""
+    """The permissions of a key. The tracker's own key has no restriction."""
 
-    launch: str | None = None
-    """The launch for which the key was created."""
     project: str | None = None
     """The only project that the key can access. None means all projects."""
+    launch: str | None = None
+    """The launch for which the key was created."""
+    run: str | None = None
+    """The run id of the launch. The key of a launch gives access to the run with this id and to the runs that
+    the launch created, but to no other run of the project."""
 
 
-def launch_key(key: str, launch: str) -> str:
-    """Return the key of a launch, derived from the tracker's own key and the launch's nonce."""
-    return f"{key}.{launch}"
+OWNER = Grant()
+"""The permissions of the tracker's own key."""
+
+
+def launch_key(key: str, launch: str, *, project: str, run: str) -> str:
+    """Return the key of a launch, derived from the tracker's own key and the launch's nonce and run id."""
+    return _sealed(key, "l", json.dumps([project, run, launch], ensure_ascii=False))
 
 
 def project_key(key: str, project: str) -> str:
     """Return the key of a project, derived from the tracker's own key. All calls return the same key."""
-    name = base64.urlsafe_b64encode(project.encode()).rstrip(b"=").decode()
-    return f"mlpi_p{name}.{_seal(key.encode(), project)}"
+    return _sealed(key, "p", project)
 
 
-def launch_of(given: bytes, key: bytes) -> str | None:
-    """Return the launch to which a key belongs, "" for the tracker's own key, or None for any other key."""
-    rest = _REST.fullmatch(given[len(key) :])
-    if not hmac.compare_digest(given[: len(key)], key) or rest is None:
-        return None
-    return (rest[1] or b"").decode()
+def is_sealed(given: bytes) -> bool:
+    """Return whether a key has the form of a project's or launch's key, which nobody can guess."""
+    return _SEALED.fullmatch(given) is not None
 
 
 def grant_of(given: bytes, key: bytes) -> Grant | None:
     """Return the permissions of a key, or None if this tracker does not accept the key."""
-    launch = launch_of(given, key)
-    if launch is not None:
-        return Grant(launch=launch or None)
-    parts = _PROJECT.fullmatch(given)
-    if parts is None or len(parts[1]) > 2 * PROJECT_MOST:
+    if hmac.compare_digest(given, key):
+        return OWNER
+    parts = _SEALED.fullmatch(given)
+    if parts is None:
         return None
+    kind, text = parts[1].decode(), parts[2]
     try:
-        project = base64.urlsafe_b64decode(parts[1] + b"=" * (-len(parts[1]) % 4)).decode()
+        scope = base64.urlsafe_b64decode(text + b"=" * (-len(text) % 4)).decode()
     except (binascii.Error, UnicodeDecodeError):
         return None
-    if not hmac.compare_digest(parts[2], _seal(key, project).encode()):
+    if not hmac.compare_digest(parts[3], _seal(key, kind, scope).encode()):
         return None
-    return Grant(project=project)
+    if kind == "p":
+        return Grant(project=scope)
+    project, run, launch = json.loads(scope)
+    return Grant(project=project, launch=launch, run=run)
 
 
-def _seal(key: bytes, project: str) -> str:
-    return hmac.new(key, b"project/" + project.encode(), hashlib.sha256).hexdigest()
+def _sealed(key: str, kind: str, scope: str) -> str:
+    encoded = base64.urlsafe_b64encode(scope.encode()).rstrip(b"=").decode()
+    return f"mlpi_{kind}{encoded}.{_seal(key.encode(), kind, scope)}"
+
+
+def _seal(key: bytes, kind: str, scope: str) -> str:
+    """Return the HMAC of a scope. The prefix makes the keys of a project and a launch different."""
+    prefix = {"p": "project/", "l": "launch/"}[kind]
+    return hmac.new(key, prefix.encode() + scope.encode(), hashlib.sha256).hexdigest()

@@ -10,6 +10,8 @@ from typing import Any, NoReturn
 
 from starlette.exceptions import HTTPException
 
+from harness.tracker.shared.keys import OWNER, Grant
+
 RETRY_SECONDS = 2
 WHOLE = re.compile(r"-?\d{1,19}", re.ASCII)
 
@@ -56,12 +58,15 @@ class Sender:
     name: str | None
     project: str | None
     peer: str | None
-    launch: str | None = None
-    """The launch for which the request's key was created. None for the tracker's own key."""
-    only: str | None = None
-    """The only project that the request's key can access. None means all projects."""
+    grant: Grant = OWNER
+    """The permissions of the request's key."""
     process: str | None = None
     """The header X-Harness-Process: the id of the sending process, set by the harness's recorder."""
+
+    @property
+    def launch(self) -> str | None:
+        """The launch for which the request's key was created. None for all other keys."""
+        return self.grant.launch
 
 
 def integer(value: object, name: str) -> int:

@@ -1,26 +1,28 @@
-"""Signed links to files. The links expire, like Pluto's presigned URLs."""
+"""Signed links, each to read or to upload one file. They expire, like Pluto's presigned URLs."""
 
 from __future__ import annotations
 
 import hashlib
 import hmac
 import time
+from typing import Literal
 
 SECONDS = 3600
 """Seconds for which a link is valid."""
+Purpose = Literal["read", "upload"]
 
 
-def link(key: str, token: str) -> str:
+def link(key: str, purpose: Purpose, token: str) -> str:
     """Return the last path segments of a link: token, expiry time (Unix seconds) and signature."""
     until = f"{int(time.time()) + SECONDS}"
-    return f"{token}/{until}/{_seal(key, token, until)}"
+    return f"{token}/{until}/{_seal(key, purpose, token, until)}"
 
 
-def right(key: str, token: str, until: str, seal: str) -> bool:
-    """Return whether this tracker created the link and it has not expired."""
-    made = hmac.compare_digest(seal.encode(), _seal(key, token, until).encode())
+def right(key: str, purpose: Purpose, token: str, until: str, seal: str) -> bool:
+    """Return whether this tracker created the link for this purpose and it has not expired."""
+    made = hmac.compare_digest(seal.encode(), _seal(key, purpose, token, until).encode())
     return made and int(until) >= time.time()
 
 
-def _seal(key: str, token: str, until: str) -> str:
-    return hmac.new(key.encode(), f"{token}/{until}".encode(), hashlib.sha256).hexdigest()
+def _seal(key: str, purpose: Purpose, token: str, until: str) -> str:
+    return hmac.new(key.encode(), f"{purpose}/{token}/{until}".encode(), hashlib.sha256).hexdigest()

@@ -12,13 +12,19 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO
 
+from harness.tracker.storage.private import restrict
+
 
 class Blobs:
-    """A folder with files by token. Incomplete files of a killed server are deleted at the next start."""
+    """A folder with files by token, readable for its owner only.
+
+    Incomplete files of a killed server are deleted at the next start.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        restrict(folder, 0o700)
         for left in folder.glob(".*"):
             left.unlink()
 

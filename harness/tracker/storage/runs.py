@@ -12,6 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from harness.tracker.shared import display_ids
+from harness.tracker.shared.keys import Grant
+from harness.tracker.shared.permissions import claimed_by_another, opens
 from harness.tracker.shared.requests import Refused, Sender, integer, now
 from harness.tracker.shared.run_fields import Attach, Create, merged
 from harness.tracker.storage import claims
@@ -27,14 +29,9 @@ def find(db: sqlite3.Connection, run_id: object, sender: Sender | None = None) -
     row: sqlite3.Row | None = db.execute(
         "SELECT * FROM runs WHERE id = ?", (integer(run_id, "runId"),)
     ).fetchone()
-    if row is None or not _opens(sender, row["project"]):
+    if row is None or (sender is not None and not opens(db, sender.grant, row)):
         raise Refused(404, "Run not found")
     return row
-
-
-def _opens(sender: Sender | None, project: str) -> bool:
-    """Return whether the sender's key can access a project."""
-    return sender is None or sender.only is None or sender.only == project
 
 
 def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3.Row, bool]:
@@ -43,21 +40,24 @@ def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3
     In a new database, run ids start at the current Unix time, so that clients of a lost database cannot write
     to runs of the new database.
     """
-    if not _opens(attach.sender, new.project):
-        raise Refused(403, f"this key only gives access to project {attach.sender.only}")
+    grant, existing = attach.sender.grant, None
+    if grant.project not in {None, new.project}:
+        raise Refused(403, f"this key only gives access to project {grant.project}")
+    if new.external_id is not None:
+        query = "SELECT * FROM runs WHERE project = ? AND external_id = ?"
+        existing = db.execute(query, (new.project, new.external_id)).fetchone()
+        foreign = existing is not None and not opens(db, grant, existing)
+        if foreign or claimed_by_another(db, grant, new.external_id):
+            raise Refused(403, f"this key gives no access to run id {new.external_id}: another job uses it")
     at = now()
     db.execute(
         "INSERT INTO projects (name, prefix, created_at, updated_at) VALUES (?, ?, ?, ?)"
         " ON CONFLICT (name) DO UPDATE SET updated_at = excluded.updated_at",
         (new.project, display_ids.free_prefix(db, new.project), at, at),
     )
-    if new.external_id is not None:
-        existing = db.execute(
-            "SELECT id FROM runs WHERE project = ? AND external_id = ?", (new.project, new.external_id)
-        ).fetchone()
-        if existing is not None:
-            return reopen(db, existing["id"], attach, new.config), True
-    config, tags = _inherited(db, new)
+    if existing is not None:
+        return reopen(db, existing["id"], attach, new.config), True
+    config, tags = _inherited(db, new, grant)
     number, prefix = db.execute(
         "UPDATE projects SET counter = counter + 1 WHERE name = ? RETURNING counter, prefix", (new.project,)
     ).fetchone()
@@ -88,13 +88,16 @@ def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3
     return find(db, run_id), False
 
 
-def _inherited(db: sqlite3.Connection, new: Create) -> tuple[Any, list[str]]:
-    """Return config and tags, merged with those of the fork's parent. Raises Refused 404 if it is missing."""
+def _inherited(db: sqlite3.Connection, new: Create, grant: Grant) -> tuple[Any, list[str]]:
+    """Return config and tags, merged with those of the fork's parent.
+
+    Raises Refused 404 if the parent does not exist or the key cannot access it.
+    """
     if new.forked_from is None:
         return new.config, new.tags
     query = "SELECT * FROM runs WHERE id = ? AND project = ?"
     parent = db.execute(query, (new.forked_from, new.project)).fetchone()
-    if parent is None:
+    if parent is None or not opens(db, grant, parent):
         raise Refused(404, f"Fork parent run {new.forked_from} not found in project {new.project}")
     config, tags = new.config, new.tags
     if new.inherit_config:
@@ -110,11 +113,13 @@ def resume(db: sqlite3.Connection, body: dict[str, Any], attach: Attach) -> sqli
 
     Raises Refused 400, 404 or 409.
     """
+    grant = attach.sender.grant
     if body.get("runId") is not None:
         row = find(db, body["runId"], attach.sender)
     elif body.get("displayId") is not None:
-        project = body.get("projectName") or attach.sender.project
-        row = display_ids.find(db, str(body["displayId"]), project if isinstance(project, str) else None)
+        named = body.get("projectName") or attach.sender.project
+        project = named if isinstance(named, str) else None
+        row = display_ids.find(db, str(body["displayId"]), project, grant)
     elif body.get("externalId") is not None:
         row = db.execute(
             "SELECT * FROM runs WHERE external_id = ? AND project = ?",
@@ -122,7 +127,7 @@ def resume(db: sqlite3.Connection, body: dict[str, Any], attach: Attach) -> sqli
         ).fetchone()
     else:
         raise Refused(400, "runId, displayId or externalId: required")
-    if row is None or not _opens(attach.sender, row["project"]):
+    if row is None or not opens(db, grant, row):
         raise Refused(404, "Run not found")
     return reopen(db, row["id"], attach, None)
 

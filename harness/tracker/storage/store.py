@@ -23,6 +23,7 @@ from typing import Any, TypeVar, cast
 from harness.tracker.storage import silence
 from harness.tracker.storage.blobs import Blobs
 from harness.tracker.storage.migrations import migrate
+from harness.tracker.storage.private import make_private
 from harness.tracker.storage.schema import TABLES, VERSION
 from harness.tracker.storage.writer import Keeper, Sent
 
@@ -77,6 +78,7 @@ class Store:
     ) -> None:
         self._began, self._stale_seconds = datetime.now(UTC), stale_seconds
         self.path = path
+        make_private(path)
         self._db = connect(path)
         _prepare(self._db)
         self.blobs = Blobs(path.with_name(path.name + ".files"))

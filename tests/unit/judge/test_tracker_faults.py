@@ -166,6 +166,10 @@ def test_a_key_that_is_refused_in_the_middle(judged):
             "[rank1]: RuntimeError: authentication failed (HTTP 401): the server rejected",
             "tracker.key_rejected",
         ),
+        (
+            "[rank1]: RuntimeError: Failed to create run: this key only gives access to project e2e",
+            "tracker.key_rejected",
+        ),
         ("[rank1]: RuntimeError: Failed to create run: Run not found", "launch.run_id_resumes"),
         ("[rank1]: ConnectionError: Failed to create or resume run. Check", "rank.tracker_unreachable"),
     ],

@@ -1,5 +1,5 @@
-# The embedded tracker: serves Pluto's wire contract to the ranks. Only its own package is copied, so nothing in it
-# may import the rest of the harness. /data is for its database.
+# The embedded tracker: serves Pluto's wire contract to the ranks. Only its own package and the redaction rules are
+# copied, so nothing in it may import the rest of the harness. /data is for its database.
 ARG BASE
 FROM ${BASE}
 # Its user may read all files, also if the umask of whoever cloned or installed them is 077.
@@ -8,6 +8,8 @@ RUN --mount=type=bind,from=packages,target=/packages \
  && mkdir -p "$to" && cp -a --no-preserve=mode /packages/. "$to" && { python3 -m compileall -q "$to" || true; } \
  && install -d -o 65532 -g 65532 /data
 COPY --chmod=755 harness/__init__.py /app/harness/
+COPY --chmod=755 harness/evidence/__init__.py /app/harness/evidence/
+COPY --chmod=755 harness/evidence/io/__init__.py harness/evidence/io/redaction.py /app/harness/evidence/io/
 COPY --chmod=755 harness/tracker/ /app/harness/tracker/
 WORKDIR /app
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

@@ -1,0 +1,45 @@
+"""Serve a client's file so that a browser never runs it: headers for the content types that clients send."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+from urllib.parse import quote
+
+INLINE = frozenset(
+    {
+        *("image/png", "image/jpeg", "image/gif", "image/webp"),
+        *("text/plain", "application/json"),
+        *("audio/mpeg", "audio/wav", "audio/x-wav", "audio/ogg", "audio/flac", "audio/mp4", "audio/webm"),
+        *("video/mp4", "video/webm", "video/ogg"),
+    }
+)
+"""Content types that a browser shows without running them. Every other file is a download. Patterns would be
+unsafe: a browser parses any type that ends in +xml as XML, which can contain scripts."""
+UNKNOWN = "application/octet-stream"
+POLICY = "default-src 'none'; img-src 'self'; media-src 'self'; sandbox; frame-ancestors 'none'"
+
+
+def media_type(header: str | None) -> str:
+    """Return the content type in a header if it is in INLINE, and otherwise UNKNOWN.
+
+    Parameters are dropped. A header with several types, such as "text/plain, text/html", is unknown.
+    """
+    essence = (header or "").partition(";")[0].strip(" \t").lower()
+    return essence if essence in INLINE else UNKNOWN
+
+
+def headers(kind: str, file_name: str) -> Mapping[str, str]:
+    """Return the headers with which a file of the type `kind` is served. `kind` is a result of media_type."""
+    shown: Literal["inline", "attachment"] = "attachment" if kind == UNKNOWN else "inline"
+    last = "".join(one for one in file_name.replace("\\", "/").rpartition("/")[2] if one.isprintable())
+    last = last if last.strip(".") else "file"
+    return {
+        "Content-Type": f"{kind}; charset=utf-8" if kind == "text/plain" else kind,
+        "Content-Disposition": f"{shown}; filename*=utf-8''{quote(last, safe='')}",
+        "Content-Security-Policy": POLICY,
+        "X-Content-Type-Options": "nosniff",
+        "Cross-Origin-Resource-Policy": "same-origin",
+        "Referrer-Policy": "no-referrer",
+        "Cache-Control": "private",
+    }

@@ -1,0 +1,38 @@
+"""Reserve space for uploads before their bodies are read, so that parallel uploads keep the limit."""
+
+from __future__ import annotations
+
+import threading
+
+
+class Uploads:
+    """The uploads in progress, by token, with their announced sizes. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._sizes: dict[str, int] = {}
+
+    def begin(self, token: str) -> bool:
+        """Return whether no other upload with this token is in progress. If so, begin it."""
+        with self._lock:
+            if token in self._sizes:
+                return False
+            self._sizes[token] = 0
+            return True
+
+    def reserve(self, token: str, size: int, free: int) -> bool:
+        """Return whether `size` bytes fit into `free` bytes beside all other uploads. If so, reserve them."""
+        with self._lock:
+            fits = sum(self._sizes.values()) + size <= free
+            if fits:
+                self._sizes[token] = size
+            return fits
+
+    def stored(self, token: str) -> None:
+        """Release the bytes of an upload, because its file is now counted as stored."""
+        with self._lock:
+            self._sizes[token] = 0
+
+    def end(self, token: str) -> None:
+        with self._lock:
+            self._sizes.pop(token, None)
