@@ -81,10 +81,7 @@ TRACKER = Recipe(
     "harness/tracker",
     FILES / "tracker.Dockerfile",
     LOCKS / "tracker.txt",
-    (
-        *(PACKAGE / name for name in ("__init__.py", "tracker")),
-        *(PACKAGE / f"evidence/{name}.py" for name in ("__init__", "io/__init__", "io/redaction")),
-    ),
+    tuple(PACKAGE / name for name in ("__init__.py", "core/__init__.py", "core/secret_rules.py", "tracker")),
 )
 CONTROLLER = Recipe(
     "harness/torchrun-controller",

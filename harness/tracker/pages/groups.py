@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.evidence.io.redaction import Redactor, secret_variable
+from harness.core.secret_rules import is_secret_name, masked, spans
 
 RANK = re.compile(r"(?i)(?:(?<=^)|(?<=[/_.\-]))(node|rank|worker|gpu|replica|host)[_.\-]?(\d+)(?=$|[/_.\-])")
 LAST = re.compile(r"\.(\d+)$")
@@ -86,19 +86,22 @@ def flat(value: Any) -> list[tuple[str, str]]:
     A value is hidden if its path suggests a secret. Secrets in other values are masked.
     """
     rows: list[tuple[str, str]] = []
-    redactor = Redactor()
     for path, leaf in _leaves(value, ""):
         if len(rows) == ROWS_MOST:
             rows.append(("…", f"more than {ROWS_MOST} rows"))
             break
         text = leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)
-        rows.append((redactor.text(path), HIDDEN if leaf and _is_secret(path) else redactor.text(text)))
+        rows.append((_masked(path), HIDDEN if leaf and _is_secret(path) else _masked(text)))
     return rows
+
+
+def _masked(text: str) -> str:
+    return masked(text, spans(text))
 
 
 def _is_secret(path: str) -> bool:
     words = "_".join(WORD.findall(path)).lower()
-    return bool(SECRET.search(words)) or secret_variable(path.rpartition(".")[2])
+    return bool(SECRET.search(words)) or is_secret_name(path.rpartition(".")[2])
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:

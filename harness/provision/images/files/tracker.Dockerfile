@@ -1,4 +1,4 @@
-# The embedded tracker: serves Pluto's wire contract to the ranks. Only its own package and the redaction rules are
+# The embedded tracker: serves Pluto's wire contract to the ranks. Only its own package and the rules for secrets are
 # copied, so nothing in it may import the rest of the harness. /data is for its database.
 ARG BASE
 FROM ${BASE}
@@ -8,8 +8,7 @@ RUN --mount=type=bind,from=packages,target=/packages \
  && mkdir -p "$to" && cp -a --no-preserve=mode /packages/. "$to" && { python3 -m compileall -q "$to" || true; } \
  && install -d -o 65532 -g 65532 /data
 COPY --chmod=755 harness/__init__.py /app/harness/
-COPY --chmod=755 harness/evidence/__init__.py /app/harness/evidence/
-COPY --chmod=755 harness/evidence/io/__init__.py harness/evidence/io/redaction.py /app/harness/evidence/io/
+COPY --chmod=755 harness/core/__init__.py harness/core/secret_rules.py /app/harness/core/
 COPY --chmod=755 harness/tracker/ /app/harness/tracker/
 WORKDIR /app
 ENV PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1

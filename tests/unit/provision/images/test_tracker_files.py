@@ -15,8 +15,8 @@ def copied() -> list[tuple[Path, Path]]:
     """The sources and destinations of the harness's files in the Dockerfile, relative to ROOT and /app."""
     pairs = []
     for line in TRACKER.dockerfile.read_text().splitlines():
-        if line.startswith("COPY harness/"):
-            *sources, to = line.split()[1:]
+        if line.startswith("COPY ") and " harness/" in line:
+            *sources, to = (word for word in line.split()[1:] if not word.startswith("--"))
             for source in sources:
                 target = Path(to).relative_to("/app") / ("" if source.endswith("/") else Path(source).name)
                 pairs.append((Path(source), target))
