@@ -58,7 +58,7 @@ _ESCAPE = re.compile(
     r"|\\+u[dD][89abAB][0-9A-Fa-f]{2}\\+u[dD][c-fC-F][0-9A-Fa-f]{2}|\\+u[0-9A-Fa-f]{4}"
     r"|\\+x[0-7][0-9A-Fa-f]|(?:\\+x[89A-Fa-f][0-9A-Fa-f]){2,4}|'\\''|'\"'\"'|\\[^\sA-Za-z0-9]"
 )
-_JSON_SPECIAL = '"\\/ _\r\n'
+_JSON_SPECIAL = '"\\ \r\n'
 """Characters after a backslash that are common in logs. `_quoted` has the forms of secrets with them."""
 _ESCAPED_END = re.compile(r"%[0-9A-Fa-f]{2}|&#?\w+;|\\[ux][0-9A-Fa-f]{2}")
 _ESCAPED = r"%[0-9A-Fa-f]{2}|&#?[0-9A-Za-z]{2,8};|\\[ux][0-9A-Fa-f]{2}"
@@ -205,11 +205,11 @@ class KnownSecrets:
     @cached_property
     def pattern(self) -> bytes:
         """Return a pattern for RE2, in Latin-1, that matches where a form or a part of one can be."""
-        special = {each for form in self._plain for each in form if not each.isalnum()} - set(_JSON_SPECIAL)
+        special = {*"+/=-_&#;%", *(each for form in self._plain for each in form if not each.isalnum())}
         anywhere, ends, starts, middles = [], [], [], []
         if self._plain:
             anywhere.append(_ESCAPED)
-            anywhere += [rf"\\{_literal(each)}" for each in sorted(special)]
+            anywhere += [rf"\\{_literal(each)}" for each in sorted(special - set(_JSON_SPECIAL))]
         for form in sorted(self._short):
             anywhere.append(_literal(form))
         for form in sorted(self._plain | self._encoded):
