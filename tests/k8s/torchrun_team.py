@@ -158,16 +158,34 @@ class Team:
             if document["kind"] != "Deployment":
                 self.kube.apply(document)
         (folder / "token").write_text(self._token("first"))
+        return self._kubeconfig(folder, manifests.NAME, "token")
+
+    def user(self, folder: Path, name: str, *roles: str) -> Kube:
+        """Return a client of a new account that has these ClusterRoles in the namespace, and nothing else."""
+        self._apply("v1", "ServiceAccount", name)
+        group = "rbac.authorization.k8s.io"
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": self.namespace}
+        for role in roles:
+            reference = {"apiGroup": group, "kind": "ClusterRole", "name": role}
+            self._apply(f"{group}/v1", "RoleBinding", f"{name}-{role}", roleRef=reference, subjects=[subject])
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        accounts = self.kube.resource("v1", "ServiceAccount").subresources["token"]
+        token = accounts.create(body=asked, name=name, namespace=self.namespace).status.token
+        (folder / f"{name}.token").write_text(token)
+        return Kube(self._kubeconfig(folder, name, f"{name}.token"))
+
+    def _kubeconfig(self, folder: Path, name: str, token: str) -> Path:
+        """Write a kubeconfig for an account whose token is in a file of this name, and return its path."""
         found = self.kube.configuration
         authority = base64.b64encode(Path(found.ssl_ca_cert).read_bytes()).decode()
         server = {"server": found.host, "certificate-authority-data": authority}
         document = {
             "current-context": "own",
-            "contexts": [{"name": "own", "context": {"cluster": "kind", "user": manifests.NAME}}],
+            "contexts": [{"name": "own", "context": {"cluster": "kind", "user": name}}],
             "clusters": [{"name": "kind", "cluster": server}],
-            "users": [{"name": manifests.NAME, "user": {"tokenFile": "token"}}],
+            "users": [{"name": name, "user": {"tokenFile": token}}],
         }
-        path = folder / "kubeconfig"
+        path = folder / f"{name}.kubeconfig"
         path.write_text(yaml.safe_dump(document))
         return path
 
