@@ -141,6 +141,9 @@ def pod(job: Resolved, *, kai: bool) -> Object:
         spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
     spec["restartPolicy"] = "Never"  # A restarted rank cannot rejoin alone. The JobSet restarts all ranks.
     spec.setdefault("serviceAccountName", job.queue.service_account_name)
+    if spec["serviceAccountName"] == "default":
+        # The author of the queue has named no account, so jobs get no token of one.
+        spec.setdefault("automountServiceAccountToken", False)
     added = [{"name": volume.name, **volume.source} for volume in job.volumes]
     spec["volumes"] = _named([*(spec.get("volumes") or []), *added, *job.spec.volumes.additional_volumes])
     code = next((volume for volume in job.volumes if volume.name == "workspace"), None)

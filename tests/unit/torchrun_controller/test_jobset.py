@@ -305,6 +305,18 @@ def test_a_host_network_pod_gets_cluster_first_dns() -> None:
     assert "dnsPolicy" not in pod_of(made(job(), queue()))
 
 
+def test_a_job_has_the_token_of_an_account_that_its_queue_names() -> None:
+    """Contract: the default account's token is only mounted if the template asks for it."""
+
+    def token(**of: Any) -> object:
+        return pod_of(made(job(), queue(**of))).get("automountServiceAccountToken")
+
+    assert token() is False
+    assert token(serviceAccountName="trainer") is None
+    assert token(podTemplate={"spec": {"serviceAccountName": "trainer"}}) is None
+    assert token(podTemplate={"spec": {"automountServiceAccountToken": True}}) is True
+
+
 def test_other_containers_leave_their_last_lines_behind() -> None:
     """Contract: what an init container or a helper printed last is in its pod's status when it fails."""
     template = {
