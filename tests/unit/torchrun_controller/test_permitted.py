@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 import kubernetes.client
@@ -16,6 +17,7 @@ from torchrun_objects import job, queue
 from harness.torchrun_controller.api.crd import structural
 from harness.torchrun_controller.api.models import JobSpec, QueueSpec
 from harness.torchrun_controller.api.permissions import JOB, POD, grantable
+from harness.torchrun_controller.objects import probe
 from harness.torchrun_controller.objects.jobset import jobset
 from harness.torchrun_controller.objects.permitted import check_job, check_pod
 from harness.torchrun_controller.objects.template import resolve
@@ -356,6 +358,14 @@ def test_a_queue_can_withdraw_what_every_job_may_set() -> None:
 def test_a_list_withdrawn_by_allowed_permits_nothing() -> None:
     of = {"overrides": {"allowed": ["env"], "images": ["*"]}}
     assert reason({"image": "x"}, of)[0] == "OverrideNotAllowed"
+
+
+def test_a_queue_without_an_image_lists_those_of_its_jobs() -> None:
+    """Contract: such a queue is checked with an image of a job; without a list no job could run."""
+    for images, permitted in (([], False), (["registry.example/*"], True)):
+        one = queue(image=None, overrides={"images": images})
+        with nullcontext() if permitted else pytest.raises(Refused, match="expected an image"):
+            probe.of_queue(one, QueueSpec.model_validate(one["spec"]), kai=False)
 
 
 def merged(one: Any, other: Any) -> Any:
