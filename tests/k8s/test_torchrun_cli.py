@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from torchrun_team import Team, led
+from torchrun_team import LISTED, Team, led
 
 from harness.provision.cluster import Ready
 from harness.settings import Settings
@@ -23,6 +23,7 @@ from harness.torchrun_controller.api import names
 
 pytestmark = pytest.mark.controller
 SECONDS = 180.0
+ABSENT = "nosuch.invalid/nosuch:1"
 PROGRAM = """
 import os, sys, time
 import torch
@@ -85,7 +86,7 @@ def team(cluster: Ready, tmp_path_factory: pytest.TempPathFactory) -> Iterator[T
     """A namespace with a queue, and a controller that runs with its own rights."""
     found = Team(cluster.kube, f"cli-{secrets.token_hex(3)}", cluster.worker.tag)
     found.prepare()
-    found.queue()
+    found.queue(overrides={**LISTED, "images": [ABSENT]})
     with led(found, tmp_path_factory.mktemp("controller")):
         yield found
 
@@ -208,7 +209,7 @@ def test_a_setup_that_fails_is_named(team: Team, here: Path) -> None:
 
 def test_an_image_that_is_not_there_is_said(team: Team, here: Path) -> None:
     """Contract: within seconds, in the kubelet's words. Who detached leaves at once, and hears it later."""
-    words = ("--detach", "--image", "nosuch.invalid/nosuch:1")
+    words = ("--detach", "--image", ABSENT)
     assert submit(team, here, "no-image", *words, "--max-restarts", "0").ends()[0] == 0
     waiting = start(team, here, "logs", "no-image", "--follow")
     began = time.monotonic()

@@ -13,7 +13,7 @@ import wrong_objects
 import yaml
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic.exceptions import DynamicApiError
-from torchrun_team import Controller, Team, preempting
+from torchrun_team import LISTED, Controller, Team, preempting
 
 from harness.core.kubernetes import Object, condition
 from harness.provision.controllers import queues
@@ -156,8 +156,8 @@ def test_preempted_is_shown_and_comes_back(team: Team, controller: Controller) -
         "value": 100,
     }
     try:
-        team.kube.apply(preempting(name, cpu="500m", memory="1Gi"))
-        team.queue("small", clusterQueue=name, **QUICK)
+        team.kube.apply(preempting(name, team.namespace, cpu="500m", memory="1Gi"))
+        team.queue("small", clusterQueue=name, overrides={**LISTED, "priorityClasses": [name]}, **QUICK)
         team.job("low", jobQueue="small", env=ENOUGH)
         team.until("low", "Running")
         team.job("high", jobQueue="small", env=LONG, scheduling={"priorityClassName": name})

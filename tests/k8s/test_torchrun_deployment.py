@@ -47,6 +47,7 @@ UNUSED = {
     ("update", "events"): "what happens again counts up",
     ("list", "events"): "why pods are late",
     ("get", "storageclasses"): "storage of queues",
+    ("get", "clusterqueues"): "queues with a clusterQueue",
     ("get", "pods/log"): "when a rank last wrote, of a job whose pods are ready for five minutes",
     ("get", "services"): "the etcd of jobs that name none",
     ("create", "services"): "of the pod that holds a job's code",
@@ -195,15 +196,16 @@ class Upgraded:
 def upgraded(installed: Installed) -> Upgraded:
     """The newer CRDs and the controller, over jobs and queues of the first ones."""
     team = installed.team
-    team.queue()
+    team.queue(overrides=None)
     setting = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"a": "b"}}
-    team.queue("beside", resources=[{"name": "setting", "template": setting}])
+    team.queue("beside", resources=[{"name": "setting", "template": setting}], overrides=None)
     team.job("kept", suspend=True, env=WHILE, reliability={"ttlSecondsAfterFinished": 0})
     # A rule that came later refuses this variable.
     team.job("old", suspend=True, env=[{"name": "PET_NNODES", "value": "3"}])
     before = {kind: team.uids(kind) for kind in (names.JOB_KIND, names.QUEUE_KIND)}
     said = installed.apply()
     team.until_established()
+    team.queue()  # its owner lists the ConfigMap that its jobs mount
     return Upgraded(installed, before, said)
 
 

@@ -132,7 +132,8 @@ class Members:
 @pytest.fixture
 def elastic(team: Team, controller: Controller, cluster: Ready) -> Iterator[Callable[[str], Members]]:
     """Return elastic(name) → the members of a job of 1 to 3 nodes, with a c10d rendezvous at node 0."""
-    team.queue("elastic", nodeResources={"cpus": "200m", "memory": "512Mi"})
+    small = {"cpus": "200m", "memory": "512Mi"}
+    team.queue("elastic", nodeResources=small, overrides={"configMaps": ["elastic"]})
     data = {"add.py": PROGRAM}
     metadata = {"name": "elastic", "namespace": team.namespace}
     team.kube.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data})

@@ -109,7 +109,7 @@ def test_a_job_may_not_say_what_its_queue_forbids(team: Team) -> None:
     apply(team, "priority.yaml")
     team.kube.apply(job)
     refused = team.until("another-image", "Failed")
-    assert "this one says image" in refused["status"]["message"]
+    assert "does not permit its jobs to set image (images: another:1)" in refused["status"]["message"]
 
 
 def test_the_examples_with_gpus_are_accepted_as_written(team: Team) -> None:

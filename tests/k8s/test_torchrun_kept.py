@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from kubernetes.client.exceptions import ApiException
 from test_torchrun_cli import start, submit
-from torchrun_team import Team, led, preempting
+from torchrun_team import LISTED, Team, led, preempting
 
 from harness.core.kubernetes import Object
 from harness.provision.cluster import Ready
@@ -129,9 +129,10 @@ def test_code_outlives_a_preemption(team: Team, here: Path) -> None:
     priority = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": metadata}
     try:
         team.kube.apply({**priority, "value": 100})
-        team.kube.apply(preempting(name, cpu="500m", memory="1Gi"))
+        team.kube.apply(preempting(name, team.namespace, cpu="500m", memory="1Gi"))
         resources = {"cpus": "200m", "memory": "512Mi"}
-        team.queue("kept", clusterQueue=name, nodeResources=resources)
+        overrides = {**LISTED, "priorityClasses": [name]}
+        team.queue("kept", clusterQueue=name, nodeResources=resources, overrides=overrides)
         digest = detached(team, here, "preempted", "--queue", "kept")
         text = f"code one {digest} generation 1"
         seen = says(team, "preempted", text, seconds=180)

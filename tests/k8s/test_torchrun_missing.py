@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import pytest
-from torchrun_team import CODE, Controller, Team
+from torchrun_team import CODE, LISTED, Controller, Team
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
@@ -19,11 +19,21 @@ from harness.torchrun_controller.api import names
 pytestmark = [pytest.mark.controller, pytest.mark.nightly]
 SAID_SECONDS = 30.0
 """A job names what is missing within this time. A scheduler has 30 s to report on a pod."""
+ABSENT = "registry.invalid/nosuch:1"
+OVERRIDES: dict[str, list[str]] = {
+    "images": [ABSENT],
+    "secrets": ["late"],
+    "configMaps": [*LISTED["configMaps"], "late"],
+    "claims": ["late", "unbound"],
+    "labels": ["team"],
+    "fields": ["scheduling.scheduler", "storage.checkpoints"],
+}
+"""What the jobs of these tests set, and their queues permit."""
 
 
 @pytest.fixture(autouse=True)
 def queue(team: Team, controller: Controller) -> None:
-    team.queue()
+    team.queue(overrides=OVERRIDES)
     team.until_queue_ready("cpu")
 
 
@@ -244,7 +254,8 @@ def mounted(source: dict[str, Any]) -> dict[str, Any]:
 
 def test_missing_secrets_and_config_maps(team: Team) -> None:
     """Contract: of a variable, of a volume, of an image: the job names the object that is missing."""
-    team.queue("pulling", podTemplate={"spec": {"imagePullSecrets": [{"name": "late-pull"}]}})
+    pulling = {"spec": {"imagePullSecrets": [{"name": "late-pull"}]}}
+    team.queue("pulling", podTemplate=pulling, overrides=OVERRIDES)
     team.until_queue_ready("pulling")
     key: dict[str, Any] = {"name": "late", "key": "a"}
     jobs: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
@@ -265,7 +276,7 @@ def test_missing_secrets_and_config_maps(team: Team) -> None:
             ("FailedMount", 'secret "late" not found'),
         ),
         "pull-secret": (
-            {"jobQueue": "pulling", "image": "registry.invalid/nosuch:1"},
+            {"jobQueue": "pulling", "image": ABSENT},
             ("image pull secrets (late-pull)",),
         ),
     }

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from kubernetes.client.exceptions import BadRequestException
 from test_torchrun_controller import MET, submit_readme
-from torchrun_team import CODE, PROGRAM, Controller, Team
+from torchrun_team import CODE, LISTED, PROGRAM, Controller, Team
 
 from harness.context import RunContext
 from harness.core.kubernetes import Object
@@ -132,7 +132,7 @@ def test_all_ranks_run_the_code_of_the_git_ref(
     not there, and an image without git, are a Failed job that says so.
     """
     url, folder = repository
-    team.queue()
+    team.queue(overrides={"images": [git_image]})
     never = {"restartPolicy": "Never"}
 
     def submit(name: str, ref: str, image: str | None = git_image) -> None:
@@ -168,7 +168,7 @@ def test_an_s3_workspace_uses_keys_from_a_secret(
         data = {key: base64.b64encode(value.encode()).decode() for key, value in server.environment.items()}
         secret = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "keys"}, "data": data}
         team.kube.apply({**secret, "metadata": {"name": "keys", "namespace": team.namespace}})
-        team.queue()
+        team.queue(overrides={"secrets": ["keys"], "fields": ["workspaceStorage.source"]})
         code = {"source": "s3", "url": "s3://code/team", "secretName": "keys"}
         once = {"command": "python train.py", "volumes": {}, "reliability": {"restartPolicy": "Never"}}
         team.job("bucket", workspaceStorage=code, **once)
@@ -208,7 +208,8 @@ def test_the_readme_runs_with_its_rendezvous(team: Team, controller: Controller,
 
 def test_a_restart_uses_a_fresh_etcd_rendezvous(team: Team, controller: Controller, etcd_here: str) -> None:
     """Contract: a restart meets nothing of the last time in etcd."""
-    team.queue(podTemplate={"spec": {"terminationGracePeriodSeconds": 3}})
+    overrides = {**LISTED, "fields": ["env.valueFrom.fieldRef"]}
+    team.queue(podTemplate={"spec": {"terminationGracePeriodSeconds": 3}}, overrides=overrides)
     by_etcd = {"rdzvBackend": "etcd-v2", "rdzvEndpoint": etcd.ENDPOINT}
     once = "test -f /tmp/x || [ $JOB_COMPLETION_INDEX = 0 ] || [ $JOBSET_RESTART_ATTEMPT != 0 ] || exit 7"
     team.job("again", distributed=by_etcd, setupCommand=once, reliability={"maxRestarts": 1}, env=ATTEMPT)
@@ -271,7 +272,7 @@ def test_elastic_job_goes_on_without_a_node(team: Team, controller: Controller, 
             ]
         }
     }
-    team.queue("apart", scheduling={"affinity": apart})
+    team.queue("apart", scheduling={"affinity": apart}, overrides={"configMaps": ["elastic"]})
     team.kube.apply(_program(team, ELASTIC))
     volumes = {**CODE, "additionalVolumes": [{"name": "code", "configMap": {"name": "elastic"}}]}
     team.job(

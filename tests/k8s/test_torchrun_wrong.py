@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import wrong_objects
 from kubernetes.client.exceptions import ApiException
-from torchrun_team import CODE, Controller, Team
+from torchrun_team import CODE, LISTED, Controller, Team
 from wrong_objects import Answer, Case
 
 from harness.core.deadlines import Deadline
@@ -27,6 +27,14 @@ ANSWERED_SECONDS = 60.0
 PASSING = ("is being made", "is being checked", "are being made", "has not seen its LocalQueue", "waits for")
 """Of messages that another one follows."""
 Describe = Callable[[str], dict[str, str]]
+OVERRIDES = {
+    **LISTED,
+    "images": ["*"],
+    "priorityClasses": ["nosuch"],
+    "labels": ["a b"],
+    "fields": ["scheduling.affinity", "storage.checkpoints", "volumes.additionalMounts"],
+}
+"""What the wrong jobs set beside their mistake, so that the answer is about the mistake."""
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +102,7 @@ def answered(team: Team, describe: Describe) -> dict[str, Answer]:
 
 def test_each_wrong_object_is_answered(team: Team, controller: Controller, describe: Describe) -> None:
     """Contract: docs/torchrun-wrong-objects.md has what the cluster answers to each wrong object."""
-    team.queue()
+    team.queue(overrides=OVERRIDES)
     team.queue("strict", overrides={"allowed": []})
     for name in ("cpu", "strict"):
         team.until_queue_ready(name)

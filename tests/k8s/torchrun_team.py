@@ -45,17 +45,21 @@ CODE = {
     "additionalVolumes": [{"name": "code", "configMap": {"name": "code"}}],
     "additionalMounts": [{"name": "code", "mountPath": "/code"}],
 }
+LISTED = {"configMaps": ["code"]}
+"""What a queue permits its jobs so that they can mount CODE."""
 ENDED_SECONDS = 150.0
 
 
-def preempting(name: str, **quota: str) -> Object:
-    """Return a ClusterQueue with this quota, in which a higher priority takes what a lower one has."""
+def preempting(name: str, namespace: str, **quota: str) -> Object:
+    """Return a ClusterQueue with this quota, in which a higher priority takes what a lower one has. It is
+    open to TorchrunQueues of the namespace.
+    """
     resources = [{"name": resource, "nominalQuota": amount} for resource, amount in quota.items()]
     flavors = [{"name": queues.FLAVOR, "resources": resources}]
     return {
         "apiVersion": queues.API,
         "kind": "ClusterQueue",
-        "metadata": {"name": name},
+        "metadata": {"name": name, "annotations": {names.NAMESPACES_ANNOTATION: namespace}},
         "spec": {
             "namespaceSelector": {},
             "resourceGroups": [{"coveredResources": [*quota], "flavors": flavors}],
@@ -154,16 +158,34 @@ class Team:
             if document["kind"] != "Deployment":
                 self.kube.apply(document)
         (folder / "token").write_text(self._token("first"))
+        return self._kubeconfig(folder, manifests.NAME, "token")
+
+    def user(self, folder: Path, name: str, *roles: str) -> Kube:
+        """Return a client of a new account that has these ClusterRoles in the namespace, and nothing else."""
+        self._apply("v1", "ServiceAccount", name)
+        group = "rbac.authorization.k8s.io"
+        subject = {"kind": "ServiceAccount", "name": name, "namespace": self.namespace}
+        for role in roles:
+            reference = {"apiGroup": group, "kind": "ClusterRole", "name": role}
+            self._apply(f"{group}/v1", "RoleBinding", f"{name}-{role}", roleRef=reference, subjects=[subject])
+        asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {}}
+        accounts = self.kube.resource("v1", "ServiceAccount").subresources["token"]
+        token = accounts.create(body=asked, name=name, namespace=self.namespace).status.token
+        (folder / f"{name}.token").write_text(token)
+        return Kube(self._kubeconfig(folder, name, f"{name}.token"))
+
+    def _kubeconfig(self, folder: Path, name: str, token: str) -> Path:
+        """Write a kubeconfig for an account whose token is in a file of this name, and return its path."""
         found = self.kube.configuration
         authority = base64.b64encode(Path(found.ssl_ca_cert).read_bytes()).decode()
         server = {"server": found.host, "certificate-authority-data": authority}
         document = {
             "current-context": "own",
-            "contexts": [{"name": "own", "context": {"cluster": "kind", "user": manifests.NAME}}],
+            "contexts": [{"name": "own", "context": {"cluster": "kind", "user": name}}],
             "clusters": [{"name": "kind", "cluster": server}],
-            "users": [{"name": manifests.NAME, "user": {"tokenFile": "token"}}],
+            "users": [{"name": name, "user": {"tokenFile": token}}],
         }
-        path = folder / "kubeconfig"
+        path = folder / f"{name}.kubeconfig"
         path.write_text(yaml.safe_dump(document))
         return path
 
@@ -216,7 +238,7 @@ class Team:
         """Delete the namespace and the controller's, and wait until nothing of the first is left."""
         self.kube.delete("v1", "Namespace", self.namespace)
         for document in manifests.documents():
-            if document["kind"] in ("Namespace", "ClusterRole", "ClusterRoleBinding"):
+            if "namespace" not in document["metadata"]:
                 self.kube.delete(document["apiVersion"], document["kind"], document["metadata"]["name"])
 
         def done(found: dict[str, Object]) -> str | None:
@@ -225,9 +247,16 @@ class Team:
         self.kube.wait("the namespace to go", "v1", "Namespace", done, seconds=120)
 
     def queue(self, name: str = "cpu", **spec: Any) -> Object:
-        """Apply a queue of small CPU nodes with the worker image, and these fields instead."""
-        usual = {"image": self.image, "nodeResources": {"cpus": "250m", "memory": "512Mi"}}
-        return self._apply(names.API, names.QUEUE_KIND, name, spec={**usual, **spec})
+        """Apply a queue of small CPU nodes with the worker image, and these fields instead. None leaves a
+        field out.
+        """
+        usual = {
+            "image": self.image,
+            "nodeResources": {"cpus": "250m", "memory": "512Mi"},
+            "overrides": LISTED,
+        }
+        said = {field: value for field, value in {**usual, **spec}.items() if value is not None}
+        return self._apply(names.API, names.QUEUE_KIND, name, spec=said)
 
     def job(self, name: str, **spec: Any) -> Object:
         """Apply a job of two ranks that add, and these fields instead. None leaves a field out."""

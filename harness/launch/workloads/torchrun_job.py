@@ -28,6 +28,7 @@ from harness.settings import Settings
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import JobSpec, QueueSpec
 from harness.torchrun_controller.objects.command import RESERVED
+from harness.torchrun_controller.objects.permitted import check_pod
 from harness.torchrun_controller.objects.template import Resolved, pod, resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 
@@ -69,7 +70,7 @@ class TorchrunJobWorkload(PlainWorkload):
     def __post_init__(self) -> None:
         problems = [*self.mistakes()]
         try:
-            self._resolved  # noqa: B018 - raises the first mistake
+            check_pod(pod(self._resolved, kai=False), self._resolved.queue)
         except (Refused, _Wrong) as error:
             problems.append(f"{error}")
         if problems:
@@ -164,6 +165,7 @@ class TorchrunJobWorkload(PlainWorkload):
         self._mount(template, trainer, surroundings)
         labels = job["spec"].setdefault("labels", {})
         labels[NONCE_LABEL] = surroundings.nonce
+        queue["spec"].setdefault("overrides", {}).setdefault("labels", []).append(NONCE_LABEL)
         job["spec"]["setupCommand"] = SETUP + (job["spec"].get("setupCommand") or "")
         reliability = job["spec"].setdefault("reliability", {})
         limit = int(surroundings.max_seconds)

@@ -23,6 +23,8 @@ JOB_LABEL = "torchrun-job-name"
 """Label of pods, JobSets and claims, with the same name as in the original operator:
 `kubectl get pods -l torchrun-job-name=NAME`."""
 QUEUE_LABEL = "torchrun-queue-name"
+NAMESPACE_LABEL = f"{GROUP}/queue-namespace"
+"""Label of a kai-scheduler Queue, which is cluster-scoped: the namespace of its TorchrunQueue."""
 GPU_TYPE_LABEL = f"{GROUP}/gpu-type"
 TEMPLATE_ANNOTATION = f"{GROUP}/template"
 """Annotation of a JobSet: the digest of its spec."""
@@ -44,6 +46,9 @@ UPLOADING, UPLOADING_TO_POD = "Uploading", "UploadingToPod"
 HOLDER_PORT = 29400
 SPARE_PARTS = 2
 """The number of additional Secrets that pods mount if they exist. A later sync can need these Secrets."""
+NAMESPACES_ANNOTATION = f"{GROUP}/namespaces"
+"""Annotation of a ClusterQueue: the namespaces whose TorchrunQueues may name it in clusterQueue, separated by
+commas, or *. Only administrators can write it, because a ClusterQueue is cluster-scoped."""
 FINALIZER = f"{GROUP}/kai-queue"
 """Finalizer of a TorchrunQueue. The controller removes it after it has deleted the kai-scheduler Queue. That
 Queue is cluster-scoped, so the namespaced TorchrunQueue cannot be its owner."""

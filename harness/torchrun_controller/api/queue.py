@@ -8,6 +8,7 @@ from pydantic import Field
 
 from harness.torchrun_controller.api.conditions import Condition
 from harness.torchrun_controller.api.fields import (
+    Anything,
     Gpus,
     Labels,
     Name,
@@ -20,6 +21,7 @@ from harness.torchrun_controller.api.fields import (
     rule,
     rules,
 )
+from harness.torchrun_controller.api.permissions import Privilege, grantable
 from harness.torchrun_controller.api.pod_shape import Permitted, PodSpec
 from harness.torchrun_controller.api.shared import (
     Distributed,
@@ -29,6 +31,8 @@ from harness.torchrun_controller.api.shared import (
 )
 
 Override = Literal["image", "distributed", "scheduling", "storage", "env", "volumes"]
+Names = Annotated[list[Name], Field(max_length=256)]
+FieldPath = Annotated[str, Field(json_schema_extra={"enum": grantable()}, max_length=64)]
 
 
 class Share(Spec):
@@ -84,11 +88,30 @@ class ResourceTemplate(Spec):
 
 
 class Overrides(Spec):
-    """The fields of a queue that its jobs may override."""
+    """What jobs may set beside the fields that every job may set (permissions.py).
+
+    Whoever may create a TorchrunJob can read the listed Secrets, ConfigMaps and claims.
+    """
 
     allowed: Annotated[list[Override], Field(max_length=6)] = Field(
         default=["image", "distributed", "scheduling", "storage", "env", "volumes"]
     )
+    """The fields that jobs may set at all. Omitting one withdraws it from every job."""
+    images: Annotated[list[Word], Field(max_length=256)] = Field(default_factory=list)
+    """Images. An entry that ends with * permits all images that begin with the text before it."""
+    secrets: Names = Field(default_factory=list)
+    config_maps: Names = Field(default_factory=list)
+    claims: Names = Field(default_factory=list)
+    priority_classes: Names = Field(default_factory=list)
+    tolerations: Annotated[list[Anything], Field(max_length=64)] = Field(default_factory=list)
+    volumes: Annotated[list[Anything], Field(max_length=64)] = Field(default_factory=list)
+    """Volumes without their names. A job's volume must be equal to one of them."""
+    labels: Names = Field(default_factory=list)
+    """Keys of labels."""
+    annotations: Names = Field(default_factory=list)
+    """Keys of annotations."""
+    fields: Annotated[list[FieldPath], Field(max_length=64)] = Field(default_factory=list)
+    """Paths of further fields of a job, e.g. scheduling.affinity."""
 
 
 class QueueSpec(Spec):
@@ -123,6 +146,8 @@ class QueueSpec(Spec):
     env: Annotated[list[Named], Field(max_length=512)] = Field(default_factory=list)
     resources: Annotated[list[ResourceTemplate], Field(max_length=64)] = Field(default_factory=list)
     overrides: Overrides = Field(default_factory=Overrides)
+    privileges: Annotated[list[Privilege], Field(max_length=14)] = Field(default_factory=list)
+    """The access to nodes that the pods of this queue have, by its pod template or by listed volumes."""
 
 
 class ResourceStatus(Status):

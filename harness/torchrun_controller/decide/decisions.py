@@ -119,6 +119,8 @@ class SeenQueue:
     resources: dict[tuple[str, str], Object] = field(default_factory=dict)
     """The existing objects of the queue's resource templates, by (kind, name)."""
     kai_queue: Object | None = None
+    cluster_queue: Object | None = None
+    """The ClusterQueue in the queue's spec, or None if it does not exist or its LocalQueue exists."""
     template: str | None = None
     """The error of the pod template, "" if the template was accepted, or None if it was not checked."""
     rejected: Rejected | None = None

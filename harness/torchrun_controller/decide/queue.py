@@ -73,7 +73,11 @@ def _open(
         status.local_queue = spec.local_queue or queue["metadata"]["name"]
         reason, message = _local(spec, seen.local_queue)
         if seen.local_queue is None and spec.local_queue is None:
-            actions.append(Create(_local_document(queue, spec.cluster_queue or cluster_queue)))
+            asked = spec.cluster_queue or cluster_queue
+            if asked == cluster_queue or _is_open(seen.cluster_queue, queue["metadata"]["namespace"]):
+                actions.append(Create(_local_document(queue, asked)))
+            else:
+                reason, message = "ClusterQueueNotOpen", _not_open(queue, asked)
     status.resource_statuses = [_resource(template, seen) for template in spec.resources]
     status.resources_ready = all(resource.ready for resource in status.resource_statuses)
     for template, resource in zip(spec.resources, status.resource_statuses, strict=True):
@@ -88,6 +92,26 @@ def _open(
     elif actions and (before := found(status.conditions, "Ready")) and before.reason == "Rejected":
         reason, message = before.reason, before.message  # Keep the message until the objects are created.
     return _say(queue, status, now, *_of_template(queue, status, reason, message), actions)
+
+
+def _is_open(cluster_queue: Object | None, namespace: str) -> bool:
+    """Return whether a ClusterQueue's administrator permits TorchrunQueues of this namespace to name it.
+
+    Without this check, the controller would create a LocalQueue for an author who may not create one.
+    """
+    annotations = (cluster_queue or {"metadata": {}})["metadata"].get("annotations") or {}
+    listed = [name.strip() for name in str(annotations.get(names.NAMESPACES_ANNOTATION) or "").split(",")]
+    return namespace in listed or "*" in listed
+
+
+def _not_open(queue: Object, cluster_queue: str) -> str:
+    """Return the message about a ClusterQueue that is not open. It does not reveal whether it exists."""
+    namespace = queue["metadata"]["namespace"]
+    return (
+        f"ClusterQueue {cluster_queue} is not open to TorchrunQueues of namespace {namespace}: ask its "
+        f"administrator to annotate it with {names.NAMESPACES_ANNOTATION}={namespace}, or name an existing "
+        "LocalQueue in localQueue"
+    )
 
 
 def _of_template(queue: Object, status: QueueStatus, reason: str, message: str) -> tuple[str, str]:
@@ -108,7 +132,7 @@ def kai_document(queue: Object, spec: QueueSpec) -> Object:
         "metadata": {
             "name": kai_queue(spec) or queue["metadata"]["name"],
             "labels": {
-                f"{names.GROUP}/queue-namespace": queue["metadata"]["namespace"],
+                names.NAMESPACE_LABEL: queue["metadata"]["namespace"],
                 names.QUEUE_LABEL: queue["metadata"]["name"][:63],
             },
         },
@@ -160,8 +184,9 @@ def _end(queue: Object, seen: SeenQueue, status: QueueStatus, finalizers: list[s
         return QueueDecision(status)
     if seen.kai_queue is not None and not ending(seen.kai_queue):
         kai = seen.kai_queue["metadata"]
-        labels = kai.get("labels") or {}
-        if labels.get(names.QUEUE_LABEL) == queue["metadata"]["name"][:63]:
+        labels, metadata = kai.get("labels") or {}, queue["metadata"]
+        made_for = labels.get(names.NAMESPACE_LABEL), labels.get(names.QUEUE_LABEL)
+        if made_for == (metadata["namespace"], metadata["name"][:63]):
             return QueueDecision(status, [Delete(names.KAI_API, "Queue", kai["name"], kai["uid"])])
     return QueueDecision(status, [Finalizers([name for name in finalizers if name != names.FINALIZER])])
 

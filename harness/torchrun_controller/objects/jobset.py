@@ -8,6 +8,7 @@ import json
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.objects import template
+from harness.torchrun_controller.objects.permitted import check_pod
 from harness.torchrun_controller.objects.template import Resolved
 
 DEADLINE_MARGIN = 60
@@ -28,10 +29,12 @@ def owner(job: Object) -> Object:
 
 
 def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: bool = False) -> Object:
-    """Return the JobSet of a job.
+    """Return the JobSet of a job. Raises Refused if its pods need a privilege that its queue does not list.
 
     If `local_queue` is given, the JobSet is suspended until Kueue admits it.
     """
+    pod = template.pod(resolved, kai=kai)
+    check_pod(pod, resolved.queue)
     plan, reliability = resolved.plan, resolved.spec.reliability
     restarts = 0 if reliability.restart_policy == "Never" else reliability.max_restarts
     inner: Object = {
@@ -39,7 +42,7 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
         "completions": plan.nodes,
         "completionMode": "Indexed",
         "backoffLimit": 0,
-        "template": template.pod(resolved, kai=kai),
+        "template": pod,
     }
     if plan.elastic:
         # Only a lost pod is replaced, and the other pods continue. The job ends once `least` pods have

@@ -1,4 +1,4 @@
-"""The controller's manifests: namespace, service account, least-privilege roles, Service, Deployment.
+"""The controller's manifests: namespace, service account, roles, an admission policy, Service, Deployment.
 
 `python -m harness.torchrun_controller.objects.manifests` prints
 manifests/torchrun-controller/controller.yaml. Replace IMAGE by an image that contains this package.
@@ -44,6 +44,7 @@ RULES = [
     _rule("jobset.x-k8s.io", ["jobsets"], [*READ, "create", "delete"]),
     _rule("kueue.x-k8s.io", ["workloads"], ["list", "watch"]),
     _rule("kueue.x-k8s.io", ["localqueues"], ["list", "watch", "create"]),
+    _rule("kueue.x-k8s.io", ["clusterqueues"], ["get"]),  # whether it is open to a queue's namespace
     # Pods are created only in dry runs, so that the API server validates the pod of a queue or job.
     _rule("", ["pods"], ["list", "watch", "create"]),
     _rule("", ["nodes"], ["list", "watch"]),
@@ -69,6 +70,97 @@ RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
 """The label by which the API server enforces the strictest Pod Security Standard in the controller's
 namespace."""
 LEASE_RULES = [_rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])]
+
+
+_JOBS, _QUEUES = "torchrunjobs", "torchrunqueues"
+_CHANGE = ["create", "delete", "deletecollection", "patch", "update"]
+_READ_RULES = [
+    _rule(names.GROUP, [_JOBS, f"{_JOBS}/scale", f"{_JOBS}/status", _QUEUES, f"{_QUEUES}/status"], READ)
+]
+_LOG_RULES = [_rule("", ["pods", "events"], READ), _rule("", ["pods/log"], ["get"])]
+CREATED_FOR_A_QUEUE = ("pods", "persistentvolumeclaims", "configmaps")
+"""What the controller creates as a queue's author wishes, directly or by a JobSet. The author must have the
+right to create it, or else would get by a TorchrunQueue what RBAC does not grant."""
+USER_ROLES: dict[str, tuple[list[str], list[Object]]] = {
+    "torchrun-viewer": (["view", "edit", "admin"], _READ_RULES),
+    "torchrun-job-user": (
+        ["edit", "admin"],
+        [
+            *_READ_RULES,
+            _rule(names.GROUP, [_JOBS], _CHANGE),
+            _rule(names.GROUP, [f"{_JOBS}/scale"], ["patch", "update"]),
+            *_LOG_RULES,
+        ],
+    ),
+    "torchrun-queue-owner": (
+        ["admin"],
+        [
+            *_READ_RULES,
+            _rule(names.GROUP, [_QUEUES], _CHANGE),
+            _rule("", [*CREATED_FOR_A_QUEUE], ["create"]),
+            *_LOG_RULES,
+        ],
+    ),
+}
+"""The roles of users, each with the Kubernetes roles that include it (by aggregation) and its rules."""
+
+
+def _user_roles() -> list[Object]:
+    group = "rbac.authorization.k8s.io"
+    return [
+        {
+            "apiVersion": f"{group}/v1",
+            "kind": "ClusterRole",
+            "metadata": {
+                "name": name,
+                "labels": {f"{group}/aggregate-to-{whole}": "true" for whole in included_in},
+            },
+            "rules": rules,
+        }
+        for name, (included_in, rules) in USER_ROLES.items()
+    ]
+
+
+def _policy() -> list[Object]:
+    """Return the admission policy that compares the rights of a queue's author with the power of a queue.
+
+    It applies where the spec changes, so that the garbage collector can remove a finalizer.
+    """
+    api, name = "admissionregistration.k8s.io/v1", f"queue-owners.{names.GROUP}"
+    rule = {
+        "apiGroups": [names.GROUP],
+        "apiVersions": ["*"],
+        "operations": ["CREATE", "UPDATE"],
+        "resources": [_QUEUES],
+    }
+    validations = [
+        {
+            "expression": f"authorizer.group('').resource('{resource}').namespace(request.namespace)"
+            ".check('create').allowed()",
+            "message": f"the author of a TorchrunQueue needs the right to create {resource} in its "
+            "namespace, because the controller creates them for the queue",
+            "reason": "Forbidden",
+        }
+        for resource in CREATED_FOR_A_QUEUE
+    ]
+    spec = {
+        "failurePolicy": "Fail",
+        "matchConstraints": {"resourceRules": [rule]},
+        "matchConditions": [
+            {"name": "the-spec-changes", "expression": "oldObject == null || object.spec != oldObject.spec"}
+        ],
+        "validations": validations,
+    }
+    metadata = {"name": name}
+    return [
+        {"apiVersion": api, "kind": "ValidatingAdmissionPolicy", "metadata": metadata, "spec": spec},
+        {
+            "apiVersion": api,
+            "kind": "ValidatingAdmissionPolicyBinding",
+            "metadata": metadata,
+            "spec": {"policyName": name, "validationActions": ["Deny"]},
+        },
+    ]
 
 
 def _object(api: str, kind: str, *, namespaced: bool = True, **parts: object) -> Object:
@@ -140,6 +232,8 @@ def documents(image: str = IMAGE) -> list[Object]:
             roleRef={"apiGroup": rbac, "kind": "Role", "name": NAME},
             subjects=subject,
         ),
+        *_user_roles(),
+        *_policy(),
         _object("v1", "Service", spec={"selector": labels, "ports": [{"name": "http", "port": PORT}]}),
         _object("apps/v1", "Deployment", spec=deployment),
     ]

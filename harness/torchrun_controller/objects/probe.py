@@ -31,11 +31,14 @@ def of_queue(queue: Object, spec: QueueSpec, *, kai: bool) -> Object:
     if "storage" in allowed:
         spec = spec.model_copy(update={"storage": Storage(shm_size_per_gpu=spec.storage.shm_size_per_gpu)})
     no_image = not (spec.image or template.trainer_of(spec).get("image"))
+    if no_image and spec.overrides.images:
+        overrides = spec.overrides.model_copy(update={"images": [IMAGE]})
+        spec = spec.model_copy(update={"overrides": overrides})
     one = JobSpec(
         job_queue=queue["metadata"]["name"],
         command=COMMAND,
         num_nodes=1,
-        image=IMAGE if no_image and "image" in allowed else None,
+        image=IMAGE if no_image and spec.overrides.images else None,
     )
     resolved = resolve("job", one, {}, spec)
     name = f"{queue['metadata']['name'][:200]}-pod"

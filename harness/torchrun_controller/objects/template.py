@@ -14,6 +14,7 @@ from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import Distributed, JobSpec, QueueSpec, Scheduling, Storage
 from harness.torchrun_controller.objects import command, storage, workspace
+from harness.torchrun_controller.objects.permitted import check_job
 from harness.torchrun_controller.plan.capacity import GPU, Capacity, best_fit
 from harness.torchrun_controller.plan.gpu_layout import Plan, Refused, distribute
 from harness.torchrun_sync.bundle import supervised
@@ -99,21 +100,7 @@ def resolve(
 
 
 def _permitted(spec: JobSpec, queue: QueueSpec) -> None:
-    overridden = {
-        "image": bool(spec.image),
-        "distributed": bool(_said(spec.distributed)),
-        "scheduling": bool(_said(spec.scheduling)),
-        "storage": bool(_said(spec.storage)),
-        "env": bool(spec.env),
-        "volumes": bool(_said(spec.volumes)),
-    }
-    refused = [name for name, is_set in overridden.items() if is_set and name not in queue.overrides.allowed]
-    if refused:
-        raise Refused(
-            "OverrideNotAllowed",
-            f"the queue allows jobs to say {', '.join(queue.overrides.allowed) or 'nothing'}, but this one "
-            f"says {', '.join(refused)}: leave it out, or change the queue's overrides.allowed",
-        )
+    check_job(spec, queue)
     reserved = [variable["name"] for variable in spec.env if command.RESERVED.fullmatch(variable["name"])]
     if reserved:
         raise Refused(
@@ -154,6 +141,9 @@ def pod(job: Resolved, *, kai: bool) -> Object:
         spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
     spec["restartPolicy"] = "Never"  # A restarted rank cannot rejoin alone. The JobSet restarts all ranks.
     spec.setdefault("serviceAccountName", job.queue.service_account_name)
+    if spec["serviceAccountName"] == "default":
+        # The author of the queue has named no account, so jobs get no token of one.
+        spec.setdefault("automountServiceAccountToken", False)
     added = [{"name": volume.name, **volume.source} for volume in job.volumes]
     spec["volumes"] = _named([*(spec.get("volumes") or []), *added, *job.spec.volumes.additional_volumes])
     code = next((volume for volume in job.volumes if volume.name == "workspace"), None)

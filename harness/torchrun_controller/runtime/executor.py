@@ -195,10 +195,27 @@ class Cluster:
         except (DynamicApiError, ApiException) as error:
             if error.status != CONFLICT:
                 raise rejected(document, error) from None
+            self._check_owner(document)
             return
         if document["kind"] == "JobSet":
             self.made.add(answer["metadata"]["uid"])
         self.wrote(answer)
+
+    def _check_owner(self, document: Object) -> None:
+        """Raise Rejected if a claim exists that the controller did not create.
+
+        The names of claims follow from the names of jobs, so a job could otherwise mount any claim whose name
+        ends like that of its checkpoints.
+        """
+        kind, metadata = document["kind"], document["metadata"]
+        if kind != "PersistentVolumeClaim":
+            return
+        found = self.kube.get(document["apiVersion"], kind, metadata["name"], metadata["namespace"])
+        if found is not None and names.QUEUE_LABEL not in (found["metadata"].get("labels") or {}):
+            message = (
+                "the claim exists, and not for this queue: rename the job, or name the claim in claimName"
+            )
+            raise Rejected(document, ApiException(status=CONFLICT, reason=message))
 
     def _delete(self, action: Delete, namespace: str) -> None:
         self.made.discard(action.uid)

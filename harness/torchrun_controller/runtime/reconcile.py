@@ -29,6 +29,7 @@ from harness.torchrun_controller.decide import queue as queues
 from harness.torchrun_controller.decide.decisions import Action, Check, Create, Decision, Seen
 from harness.torchrun_controller.decide.silence import Silence
 from harness.torchrun_controller.objects import etcd, probe
+from harness.torchrun_controller.objects.permitted import check_pod
 from harness.torchrun_controller.plan.gpu_layout import Refused
 from harness.torchrun_controller.runtime.caches import Caches
 from harness.torchrun_controller.runtime.event_cache import Warnings
@@ -264,14 +265,24 @@ class Reconciler:
             for field, name in probe.storage_classes(spec):
                 if self.cluster.kube.get("storage.k8s.io/v1", "StorageClass", name) is None:
                     return f"StorageClass {name} of {field} is not there: create it, or name another one"
-            self.cluster.check(pod)
+            self._check_pod(pod)
+            check_pod(pod, spec)
         except Refused as refused:
             return str(refused)
         except Rejected as rejected:
-            if rejected.by_quota:
-                return ""  # Quota is freed when pods end. Until then, each job reports it.
             return f"the API server refuses its pods: {rejected.sentence}; {MEND}"
         return ""
+
+    def _check_pod(self, pod: Object) -> None:
+        """Let the API server check a queue's pod. Raises Rejected, except for an exhausted quota.
+
+        Quota is freed when pods end. Until then, each job reports it.
+        """
+        try:
+            self.cluster.check(pod)
+        except Rejected as rejected:
+            if not rejected.by_quota:
+                raise
 
     def _failed(self, key: Key, error: Exception) -> None:
         """Report an error in a condition of the object. Raises no exception; the caller raises the error."""

@@ -66,7 +66,8 @@ def queue_of(source: Source, job: Object) -> Object | None:
 def see_queue(source: Source, kube: Kube, queue: Object, *, kai: bool) -> SeenQueue:
     """Return a snapshot of a queue's objects.
 
-    Objects of resource templates are fetched from the API server, because they are not watched.
+    Objects of resource templates and the ClusterQueue are fetched from the API server, because they are not
+    watched.
     """
     metadata = queue["metadata"]
     namespace, name = metadata["namespace"], metadata["name"]
@@ -74,11 +75,13 @@ def see_queue(source: Source, kube: Kube, queue: Object, *, kai: bool) -> SeenQu
         spec = QueueSpec.model_validate(queue["spec"])
     except ValidationError:
         return SeenQueue()
-    kai_one = local = None
+    kai_one = local = cluster_one = None
     if kai:
         kai_one = kube.get(names.KAI_API, "Queue", kai_queue(spec) or name)
     else:
         local = source.one(LOCAL_QUEUES, namespace, spec.local_queue or name)
+        if local is None and spec.cluster_queue:
+            cluster_one = kube.get(names.KUEUE_API, "ClusterQueue", spec.cluster_queue)
     resources = {}
     for template in spec.resources:
         kind = str(template.template.get("kind"))
@@ -86,4 +89,4 @@ def see_queue(source: Source, kube: Kube, queue: Object, *, kai: bool) -> SeenQu
             found = kube.get(PERMITTED[kind], kind, resource_name(name, template), namespace)
             if found is not None:
                 resources[kind, template.name] = found
-    return SeenQueue(local_queue=local, resources=resources, kai_queue=kai_one)
+    return SeenQueue(local_queue=local, resources=resources, kai_queue=kai_one, cluster_queue=cluster_one)

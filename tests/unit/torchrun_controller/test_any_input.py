@@ -67,7 +67,18 @@ FULL_QUEUE: Object = {
             "template": {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"labels": {"a": "b"}}},
         }
     ],
-    "overrides": {"allowed": ["image", "env", "storage", "volumes", "scheduling", "distributed"]},
+    "overrides": {
+        "allowed": ["image", "env", "storage", "volumes", "scheduling", "distributed"],
+        "images": ["*"],
+        "secrets": ["s"],
+        "configMaps": ["c"],
+        "priorityClasses": ["p"],
+        "tolerations": [{"key": "a"}],
+        "volumes": [{"emptyDir": {}}],
+        "labels": ["a"],
+        "fields": ["storage", "scheduling", "volumes.additionalMounts"],
+    },
+    "privileges": ["hostNetwork"],
     "podTemplate": {
         "metadata": {"labels": {"a": "b"}, "annotations": {}},
         "spec": {

@@ -75,11 +75,12 @@ def test_impossible_job_is_refused_at_once() -> None:
 
 def test_priority_class_that_is_not_there() -> None:
     """Contract: the API server would refuse each pod, in silence; the job says so and waits."""
-    one = job(scheduling={"priorityClassName": "gpu-priority"})
-    decision = look(one, priority_classes=frozenset())
+    one, of = job(), queue(scheduling={"priorityClassName": "gpu-priority"})
+    decision = look(one, priority_classes=frozenset(), queue=of)
     assert (decision.status.phase, decision.actions) == ("Pending", [])
     assert "gpu-priority" in str(decision.status.message)
-    assert kinds(look(then(one, decision), priority_classes=frozenset({"gpu-priority"}))) == ["JobSet"]
+    there = frozenset({"gpu-priority"})
+    assert kinds(look(then(one, decision), priority_classes=there, queue=of)) == ["JobSet"]
 
 
 def test_queued_is_a_phase() -> None:

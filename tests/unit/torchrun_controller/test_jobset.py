@@ -151,6 +151,7 @@ def test_job_says_otherwise() -> None:
     of = queue(
         env=[{"name": "A", "value": "1"}, {"name": "B", "value": "1"}],
         scheduling={"nodeSelector": {"zone": "a"}, "priorityClassName": "low"},
+        overrides={"images": ["torch:2"], "priorityClasses": ["high"]},
     )
     one = job(image="torch:2", env=[{"name": "B", "value": "2"}], scheduling={"priorityClassName": "high"})
     document = made(one, of)
@@ -163,7 +164,7 @@ def test_job_says_otherwise() -> None:
 @pytest.mark.parametrize(
     ("fields", "of", "reason"),
     [
-        ({"image": "torch:2"}, {"overrides": {"allowed": ["env"]}}, "OverrideNotAllowed"),
+        ({"image": "torch:2"}, {"overrides": {"images": ["torch:3"]}}, "OverrideNotAllowed"),
         ({"env": [{"name": "PET_NNODES", "value": "9"}]}, {}, "ReservedEnv"),
         ({}, {"image": None}, "NoImage"),
         (
@@ -271,7 +272,8 @@ def test_git_is_fetched_at_its_ref() -> None:
 def test_one_pod_brings_what_all_share(source: Object) -> None:
     """Contract: pods with one volume for all do not fetch into it at once."""
     shared = {**source, "accessMode": "ReadWriteMany", "secretName": "keys"}
-    [fetch] = pod_of(made(job(workspaceStorage=shared), queue()))["initContainers"]
+    of = queue(overrides={"secrets": ["keys"], "fields": ["workspaceStorage.accessMode"]})
+    [fetch] = pod_of(made(job(workspaceStorage=shared), of))["initContainers"]
     assert {"name": "SHARED", "value": "true"} in fetch["env"]
     assert fetch["envFrom"] == [{"secretRef": {"name": "keys"}}]
 
@@ -286,7 +288,7 @@ def test_elastic_job_outlives_a_pod() -> None:
 
 def test_the_jobset_is_owned_and_its_pods_are_labelled() -> None:
     """Contract: `kubectl get pods -l torchrun-job-name=demo`, and an owner in the same namespace."""
-    document = made(job(labels={"team": "a"}), queue())
+    document = made(job(labels={"team": "a"}), queue(overrides={"labels": ["team"]}))
     [reference] = document["metadata"]["ownerReferences"]
     assert (reference["uid"], reference["controller"]) == ("job-uid", True)
     labels = inner(document)["template"]["metadata"]["labels"]
@@ -296,10 +298,23 @@ def test_the_jobset_is_owned_and_its_pods_are_labelled() -> None:
 def test_a_host_network_pod_gets_cluster_first_dns() -> None:
     """Contract: with hostNetwork, names of Services need a dnsPolicy, which a template may leave out."""
     host = {"spec": {"hostNetwork": True, "containers": [{"name": "trainer"}]}}
-    assert pod_of(made(job(), queue(podTemplate=host)))["dnsPolicy"] == "ClusterFirstWithHostNet"
+    of = queue(podTemplate=host, privileges=["hostNetwork"])
+    assert pod_of(made(job(), of))["dnsPolicy"] == "ClusterFirstWithHostNet"
     host["spec"]["dnsPolicy"] = "None"
-    assert pod_of(made(job(), queue(podTemplate=host)))["dnsPolicy"] == "None"
+    assert pod_of(made(job(), of))["dnsPolicy"] == "None"
     assert "dnsPolicy" not in pod_of(made(job(), queue()))
+
+
+def test_a_job_has_the_token_of_an_account_that_its_queue_names() -> None:
+    """Contract: the default account's token is only mounted if the template asks for it."""
+
+    def token(**of: Any) -> object:
+        return pod_of(made(job(), queue(**of))).get("automountServiceAccountToken")
+
+    assert token() is False
+    assert token(serviceAccountName="trainer") is None
+    assert token(podTemplate={"spec": {"serviceAccountName": "trainer"}}) is None
+    assert token(podTemplate={"spec": {"automountServiceAccountToken": True}}) is True
 
 
 def test_other_containers_leave_their_last_lines_behind() -> None:

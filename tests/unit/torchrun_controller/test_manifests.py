@@ -53,6 +53,51 @@ def test_no_role_has_a_wildcard() -> None:
         assert "*" not in [*rule["apiGroups"], *rule["resources"], *rule["verbs"]]
 
 
+def test_roles_of_users_grant_what_their_names_promise() -> None:
+    """Contract: Kubernetes' roles include those of users. A job's author needs no right on pods, Secrets or
+    queues, and a queue's author has in one role what the admission policy asks for.
+    """
+    roles = {
+        each["metadata"]["name"]: each for each in manifests.documents() if each["kind"] == "ClusterRole"
+    }
+    included = {
+        name: sorted(label.rpartition("-")[2] for label in role["metadata"].get("labels") or {})
+        for name, role in roles.items()
+    }
+    assert included == {
+        "torchrun-controller": [],
+        "torchrun-viewer": ["admin", "edit", "view"],
+        "torchrun-job-user": ["admin", "edit"],
+        "torchrun-queue-owner": ["admin"],
+    }
+    write = {"create", "update", "patch", "delete", "deletecollection"}
+    writes = {
+        name: {
+            resource.partition("/")[0]
+            for rule in role["rules"]
+            if write & set(rule["verbs"])
+            for resource in rule["resources"]
+        }
+        for name, role in roles.items()
+    }
+    assert writes["torchrun-viewer"] == set()
+    assert writes["torchrun-job-user"] == {"torchrunjobs"}
+    assert writes["torchrun-queue-owner"] == {"torchrunqueues", *manifests.CREATED_FOR_A_QUEUE}
+    for name in (*roles,)[1:]:
+        used = {resource for rule in roles[name]["rules"] for resource in rule["resources"]}
+        assert not {"secrets", "pods/exec", "serviceaccounts"} & used
+
+
+def test_a_queue_s_author_needs_the_rights_that_a_queue_gives() -> None:
+    """Contract: what the controller creates for a queue, its author may create; the controller's own role has
+    no kind beside these that a queue's spec decides.
+    """
+    [policy] = [each for each in manifests.documents() if each["kind"] == "ValidatingAdmissionPolicy"]
+    checked = {each["expression"].split("'")[3] for each in policy["spec"]["validations"]}
+    assert checked == {"pods", *(f"{kind.lower()}s" for kind in PERMITTED)}
+    assert policy["spec"]["failurePolicy"] == "Fail"
+
+
 def test_secrets_and_pods_are_not_its_business() -> None:
     """Contract: it reads no Secret and enters no pod; Secrets it deletes by label alone. It creates pods in
     dry runs alone, which the model of the API server holds in every test (torchrun_api.py).

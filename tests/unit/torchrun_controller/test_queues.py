@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Any
 
+import pytest
 from torchrun_objects import queue
 
 from harness.torchrun_controller.api import names
@@ -20,7 +21,8 @@ CLAIM = {
     "metadata": {"name": "juicefs-datasets"},
     "spec": {"accessModes": ["ReadWriteMany"]},
 }
-KAI = {"metadata": {"name": "gpu", "uid": "kai-uid", "labels": {names.QUEUE_LABEL: "cpu"}}}
+KAI_LABELS = {names.NAMESPACE_LABEL: "team", names.QUEUE_LABEL: "cpu"}
+KAI = {"metadata": {"name": "gpu", "uid": "kai-uid", "labels": KAI_LABELS}}
 
 
 def look(one: Object, *, kai: bool = False, **seen: Any) -> QueueDecision:
@@ -54,10 +56,31 @@ def test_local_queue_of_somebody_else() -> None:
     assert look(queue(localQueue="theirs"), local_queue=ACTIVE).status.local_queue == "theirs"
 
 
-def test_cluster_queue_of_its_own() -> None:
-    """Contract: clusterQueue says which quota it shares."""
-    [document] = made(look(queue(clusterQueue="gpus")))
+def open_to(namespaces: str) -> Object:
+    return {"metadata": {"name": "gpus", "annotations": {names.NAMESPACES_ANNOTATION: namespaces}}}
+
+
+@pytest.mark.parametrize("namespaces", ["team", "other, team", "*"])
+def test_a_cluster_queue_that_is_open_to_the_namespace(namespaces: str) -> None:
+    """Contract: clusterQueue names the quota that a queue shares, where its administrator permits that."""
+    [document] = made(look(queue(clusterQueue="gpus"), cluster_queue=open_to(namespaces)))
     assert document["spec"] == {"clusterQueue": "gpus"}
+
+
+@pytest.mark.parametrize(
+    "found",
+    [None, {"metadata": {"name": "gpus"}}, *map(open_to, ("", "other", "teams,my-team", "team*"))],
+)
+def test_no_local_queue_is_opened_on_the_cluster_queue_of_others(found: Object | None) -> None:
+    """Contract: an author without a right on LocalQueues gets none by naming a ClusterQueue, and does not
+    learn which ones exist. The default ClusterQueue and a LocalQueue that exists are used.
+    """
+    decision = look(queue(clusterQueue="gpus"), cluster_queue=found)
+    assert (decision.actions, why(decision)) == ([], ("False", "ClusterQueueNotOpen"))
+    assert decision.status.conditions == look(queue(clusterQueue="gpus")).status.conditions
+    [document] = made(look(queue(clusterQueue="cluster-queue")))
+    assert document["spec"] == {"clusterQueue": "cluster-queue"}
+    assert why(look(queue(clusterQueue="gpus"), local_queue=ACTIVE)) == ("True", "Ready")
 
 
 def test_claims_of_a_queue_have_no_owner() -> None:
@@ -106,8 +129,9 @@ def test_kai_queue_goes_before_its_queue() -> None:
     one["metadata"].update(finalizers=[names.FINALIZER], deletionTimestamp="2026-11-23T11:00:00Z")
     assert look(one, kai=True, kai_queue=KAI).actions == [Delete(names.KAI_API, "Queue", "gpu", "kai-uid")]
     assert look(one, kai=True).actions == [Finalizers([])]
-    other = {"metadata": {"name": "gpu", "uid": "x", "labels": {}}}
-    assert look(one, kai=True, kai_queue=other).actions == [Finalizers([])]
+    for labels in ({}, {**KAI_LABELS, names.NAMESPACE_LABEL: "other"}):
+        other = {"metadata": {"name": "gpu", "uid": "x", "labels": labels}}
+        assert look(one, kai=True, kai_queue=other).actions == [Finalizers([])]
 
 
 def test_second_look_changes_nothing() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -70,6 +70,26 @@ def running(api: Api, found: Watching) -> None:
     found.look()
     found.hear_all()
     assert status(api)["phase"] == "Running"
+
+
+def test_a_claim_of_somebody_else_is_not_mounted(api: Api) -> None:
+    """Contract: a job whose name makes the name of a claim that the controller did not create has no pods; a
+    claim of an earlier job of that name is mounted.
+    """
+    storage = {"checkpoints": {"enabled": True, "size": "1Gi", "accessMode": "ReadWriteMany"}}
+    api.put(queue(storage=storage))
+    metadata: Object = {"name": "demo-checkpoints", "namespace": "team", "uid": "theirs"}
+    api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata})
+    found = controller(api)
+    found.look()
+    assert api.there("JobSet") is None
+    assert "demo-checkpoints: the claim exists" in status(api)["message"]
+    metadata["labels"] = {names.QUEUE_LABEL: "cpu"}
+    api.put({"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": metadata})
+    found.hear_all()
+    found.reconciler.now = lambda: NOW + timedelta(minutes=1)
+    found.look()
+    assert api.there("JobSet") is not None
 
 
 def test_job_that_goes_well_is_not_read_anew(api: Api) -> None:

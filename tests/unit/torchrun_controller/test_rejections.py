@@ -251,7 +251,7 @@ def test_pods_of_a_burst_are_checked_once() -> None:
     """Contract: of jobs that differ in their names alone one is checked in five seconds. What was refused is
     checked again, and so is a pod that differs otherwise, be it by a word that is also the job's name.
     """
-    cluster, seconds = Cluster(), [0.0]
+    cluster, seconds = Cluster(spec=queue(overrides={"images": ["*"]})["spec"]), [0.0]
     cluster.controller.reconciler.cluster.monotonic = lambda: seconds[0]
     cluster.look(QUEUE)
     before = cluster.api.checks

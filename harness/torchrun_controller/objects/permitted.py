@@ -1,0 +1,206 @@
+"""Check a job against what its queue permits, and the pods of a queue against its privileges.
+
+A job's author may have no other right in the namespace, so the controller must not do for a job what only the
+queue's author may do. The decisions are in api/permissions.py. The check of the pods also covers what a job
+adds to them, so a listed hostPath volume still needs the privilege.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+from harness.core.kubernetes import Object
+from harness.torchrun_controller.api.models import JobSpec, QueueSpec
+from harness.torchrun_controller.api.permissions import HARMLESS, JOB, OWNER, POD
+from harness.torchrun_controller.api.queue import Overrides
+from harness.torchrun_controller.plan.gpu_layout import Refused
+
+GROUPS = ("image", "distributed", "scheduling", "storage", "env", "volumes")
+"""The fields that `overrides.allowed` can withdraw from all jobs of a queue."""
+SOURCES = ("zip", "git")
+"""The sources of code that need no entry."""
+OWN_VOLUMES = frozenset({"workspace", "workspace-kept", "datasets", "checkpoints", "dshm"})
+"""The names of the volumes that the controller adds."""
+_VOLUME = "volumes.additionalVolumes[]."
+_APPARMOR = "container.apparmor.security.beta.kubernetes.io/"
+"""The prefix of annotations that the API server still accepts in place of appArmorProfile."""
+
+
+class Value(NamedTuple):
+    """A value in a spec, with the decision of a table about it."""
+
+    path: str
+    """The path in the table, e.g. `env[].value`."""
+    shown: str
+    """The path in a message. It has the names of the items, e.g. `env[LR].value`."""
+    by: str | None
+    """The decision, or None if the table has none."""
+    found: object
+
+    @property
+    def field(self) -> str:
+        """The path as an entry of `overrides.fields`."""
+        return self.path.replace("[]", "")
+
+    @property
+    def key(self) -> str:
+        return self.path.rpartition(".")[2]
+
+
+def values(
+    found: object, table: Mapping[str, str], path: str = "", shown: str = "", by: str | None = None
+) -> Iterator[Value]:
+    """Yield all values of an object with their decisions. Null sets nothing, and is skipped.
+
+    A value is yielded as a whole if the table has no decision about a field below it, or if it has the wrong
+    type.
+    """
+    by = table.get(path, by)
+    if found is None:
+        return
+    deeper = not path or any(key.startswith((f"{path}.", f"{path}[")) for key in table)
+    if deeper and isinstance(found, dict):
+        for key, value in found.items():
+            below = f"{path}.{key}" if path else f"{key}"
+            yield from values(value, table, below, f"{shown}.{key}" if path else f"{key}", by)
+    elif deeper and isinstance(found, list):
+        for index, item in enumerate(found):
+            name = item.get("name", index) if isinstance(item, dict) else index
+            yield from values(item, table, f"{path}[]", f"{shown}[{name}]", by)
+    else:
+        yield Value(path, shown, by, found)
+
+
+def check_job(spec: JobSpec, queue: QueueSpec) -> None:
+    """Raise Refused if the job sets a field that its queue does not permit."""
+    overrides = queue.overrides
+    given: Object = spec.model_dump(by_alias=True, exclude_none=True, exclude_defaults=True)
+    withdrawn = [group for group in GROUPS if given.get(group) and group not in overrides.allowed]
+    refused = [f"{group} (allowed: {group})" for group in withdrawn]
+    rest = {field: value for field, value in given.items() if field not in withdrawn}
+    for value in values(rest, JOB):
+        refused += [f"{value.shown} ({entry})" for entry in _missing(value, spec, overrides)]
+    if refused:
+        raise Refused(
+            "OverrideNotAllowed",
+            f"the queue does not permit its jobs to set {', '.join(refused)}: leave this out, or add the "
+            "entries in parentheses to the queue's overrides",
+        )
+    taken = OWN_VOLUMES | {volume["name"] for volume in queue.pod_template.spec.get("volumes") or []}
+    for volume in spec.volumes.additional_volumes:
+        if volume["name"] in taken:
+            raise Refused(
+                "VolumeNameTaken",
+                f"expected another name for the volume {volume['name']}: the queue or the controller has a "
+                "volume of that name, which other containers of the pod can mount",
+            )
+
+
+def _missing(value: Value, spec: JobSpec, overrides: Overrides) -> Iterable[str]:
+    """Return the entries that `overrides` would need to permit a value of a job."""
+    if value.by is None:
+        return ["this version of the controller does not know the field"]
+    if value.path.startswith(_VOLUME) and {value.key: value.found} in map(_source, overrides.volumes):
+        return []
+    if value.by in ("fields", "mounts", "source") and any(
+        value.field == each or value.field.startswith(f"{each}.") for each in overrides.fields
+    ):
+        return []
+    return _RULES[value.by](value, spec, overrides)
+
+
+def _of_names(listed: Callable[[Overrides], list[str]]) -> _Rule:
+    """Return the rule for references to objects by name."""
+
+    def missing(value: Value, _: JobSpec, overrides: Overrides) -> Iterable[str]:
+        name = value.found
+        if isinstance(name, dict):
+            name = name.get(_NAME_OF.get(value.key, "name"))
+        return [] if name in listed(overrides) else [f"{value.by}: {name}"]
+
+    return missing
+
+
+def _of_keys(listed: Callable[[Overrides], list[str]]) -> _Rule:
+    """Return the rule for labels and annotations."""
+
+    def missing(value: Value, _: JobSpec, overrides: Overrides) -> Iterable[str]:
+        keys = value.found if isinstance(value.found, dict) else {}
+        return [f"{value.by}: {key}" for key in keys if key not in listed(overrides)]
+
+    return missing
+
+
+def _image(value: Value, _: JobSpec, overrides: Overrides) -> Iterable[str]:
+    image = str(value.found)
+    permitted = any(
+        image.startswith(each[:-1]) if each.endswith("*") else image == each for each in overrides.images
+    )
+    return [] if permitted else [f"images: {image}"]
+
+
+def _mount(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
+    """A job may mount its own volumes. Those of the queue can be for other containers alone."""
+    own = [volume["name"] for volume in spec.volumes.additional_volumes]
+    mounted = value.found.get("name") if isinstance(value.found, dict) else None
+    return [] if mounted in own else [f"fields: {value.field}"]
+
+
+def _code(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
+    """A job may name a claim, or the Secret of a bucket. The queue must list these names."""
+    asked = spec.workspace_storage
+    named = asked and (asked.claim_name if asked.source == "existing" else asked.secret_name)
+    return [] if value.found in SOURCES or named else [f"fields: {value.field}"]
+
+
+_Rule = Callable[[Value, JobSpec, Overrides], Iterable[str]]
+_NAME_OF = {"secret": "secretName", "persistentVolumeClaim": "claimName"}
+"""The field of a volume with the name of the object, where it is not `name`."""
+_RULES: Mapping[str, _Rule] = {
+    "free": lambda *_: [],
+    "fields": lambda value, *_: [f"fields: {value.field}"],
+    "images": _image,
+    "secrets": _of_names(lambda overrides: overrides.secrets),
+    "configMaps": _of_names(lambda overrides: overrides.config_maps),
+    "claims": _of_names(lambda overrides: overrides.claims),
+    "priorityClasses": _of_names(lambda overrides: overrides.priority_classes),
+    "tolerations": lambda value, _, overrides: (
+        [] if value.found in overrides.tolerations else [f"tolerations: {value.found}"]
+    ),
+    "volumes": lambda value, *_: [f"volumes: {{{value.key}: …}}"],
+    "labels": _of_keys(lambda overrides: overrides.labels),
+    "annotations": _of_keys(lambda overrides: overrides.annotations),
+    "mounts": _mount,
+    "source": _code,
+}
+
+
+def _source(volume: Object) -> Object:
+    return {key: value for key, value in volume.items() if key != "name"}
+
+
+def check_pod(pod: Object, queue: QueueSpec) -> None:
+    """Raise Refused if the pods of a queue need a privilege that the queue does not list."""
+    for value in values(pod["spec"], POD):
+        if value.by is None:
+            raise Refused(
+                "FieldUnknown",
+                f"expected fields of a pod that this version of the controller knows, found {value.shown}: "
+                "leave it out, or upgrade the controller",
+            )
+        if value.by != OWNER and value.found and value.found not in HARMLESS.get(value.by, ()):
+            _granted(value.by, value.shown, queue)
+    for name, profile in (pod["metadata"].get("annotations") or {}).items():
+        if name.startswith(_APPARMOR) and profile == "unconfined":
+            _granted("appArmor", f"the annotation {name}", queue)
+
+
+def _granted(privilege: str, what: str, queue: QueueSpec) -> None:
+    """Raise Refused if the queue does not list a privilege."""
+    if privilege not in queue.privileges:
+        raise Refused(
+            "PrivilegeNotGranted",
+            f"{what} gives pods access to their node, and whoever may create a TorchrunJob can use it: leave "
+            f"it out, or add {privilege} to the queue's privileges",
+        )
