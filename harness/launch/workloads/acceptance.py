@@ -215,7 +215,7 @@ def nodes(asked: Asked) -> NodesWorkload:
         pod["nodeSelector"] = dict(asked.selector)
     _complete(pod, asked)
     every = asked.gpus is None and asked.device != "cpu"
-    return NodesWorkload(document, tuple(_files(asked)), "acceptance-nodes.yaml", every_gpu=every)
+    return NodesWorkload(document, tuple(_files(asked)), "acceptance-nodes.yaml", every_gpu=every, own=True)
 
 
 def ddp(asked: Asked, replicas: int) -> DdpWorkload:
@@ -233,7 +233,7 @@ def ddp(asked: Asked, replicas: int) -> DdpWorkload:
     if asked.selector:
         pod["nodeSelector"] = dict(asked.selector)
     _complete(pod, asked)
-    return DdpWorkload(document, (*_files(asked), service), "acceptance-ddp.yaml")
+    return DdpWorkload(document, (*_files(asked), service), "acceptance-ddp.yaml", own=True)
 
 
 def screen(asked: Asked, replicas: int) -> DdpWorkload:
@@ -283,6 +283,7 @@ def manifests(workload: PlainWorkload, settings: Settings | None = None) -> str:
             "requiredDuringSchedulingIgnoredDuringExecution", {"nodeSelectorTerms": _GPU_NODES}
         )
         comment += _OF_GPU_NODES
+    workload.harden(pod)
     return comment + yaml.dump_all([*workload.beside, document], Dumper=_Plain, sort_keys=False, width=110)
 
 

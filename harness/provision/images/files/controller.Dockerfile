@@ -2,8 +2,9 @@
 # `harness images build` builds it, tagged with the hash of its inputs, and says its tag.
 ARG BASE
 FROM ${BASE}
-RUN --mount=type=bind,from=packages,target=/packages \
-    to=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+RUN --mount=type=bind,from=packages,target=/packages,rw \
+    chmod -R a+rX /packages \
+ && to=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
  && mkdir -p "$to" && cp -a /packages/. "$to" && { python3 -m compileall -q "$to" || true; }
 COPY harness/__init__.py /app/harness/
 COPY harness/core/ /app/harness/core/
@@ -15,7 +16,7 @@ COPY harness/workers/own_processes.* /app/harness/workers/
 COPY harness/torchrun_sync/ /app/harness/torchrun_sync/
 COPY harness/torchrun_controller/ /app/harness/torchrun_controller/
 # Its root is read-only in the cluster, so nothing can be compiled there.
-RUN python3 -m compileall -q --invalidation-mode unchecked-hash /app/harness
+RUN python3 -m compileall -q --invalidation-mode unchecked-hash /app/harness && chmod -R a+rX /app
 ARG IMAGE=""
 ENV TORCHRUN_CONTROLLER_IMAGE=${IMAGE}
 WORKDIR /app
