@@ -15,8 +15,9 @@ RUN command -v tini >/dev/null \
  || (apt-get update && apt-get install -y --no-install-recommends tini && rm -rf /var/lib/apt/lists/*)
 # Of transformers' 400 models a rank imports one: their bytecode would be 55 MB, and half of the compiling. Some packages
 # hold files that no Python compiles.
-RUN --mount=type=bind,from=packages,target=/packages \
-    to=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
+RUN --mount=type=bind,from=packages,target=/packages,rw \
+    chmod -R a+rX /packages \
+ && to=$(python3 -c 'import sysconfig; print(sysconfig.get_path("purelib"))') \
  && mkdir -p "$to" && cp -a /packages/. "$to" \
  && { python3 -m compileall -q -j 0 -x /transformers/models/ "$to" || true; }
 # What the image is, for the check `code`: a rank reports it (harness/workers/code_digest.py).
@@ -24,6 +25,8 @@ ARG IMAGE=""
 RUN echo "$IMAGE" >/etc/pluto-e2e-harness.image
 COPY harness/workers/ /workspace/
 # Pods start netcheck and the acceptance tests once, and to compile them is much of the work (harness/launch/files/*.sh).
-RUN python3 -m compileall -q --invalidation-mode checked-hash /workspace/netcheck /workspace/acceptance /workspace/training
+# Pods run as any user, and a checkout or a download can have files that only their owner reads.
+RUN chmod -R a+rX /workspace \
+ && python3 -m compileall -q --invalidation-mode checked-hash /workspace/netcheck /workspace/acceptance /workspace/training
 WORKDIR /workspace
 CMD ["bash"]

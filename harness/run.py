@@ -19,6 +19,7 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.progress import Progress
 from harness.evidence.io.redaction import Redactor
 from harness.evidence.io.writer import BundleWriter, ProgressListener
+from harness.launch import pod_standard
 from harness.launch.described import check_ranks_that_log, expected_of, launch_of, user_run_id, versions_of
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.workload import as_workload
@@ -173,6 +174,7 @@ def _check(workload: Workload, settings: Settings) -> None:
     writable.prove(settings.state_dir, "HARNESS_STATE_DIR")
     Budget(settings.wait_seconds)
     workload.check(settings)
+    pod_standard.check(workload, settings)
     scripts.users(settings)
     check_ranks_that_log(workload, settings)
     if (run_id := user_run_id(workload, settings)) is not None:

@@ -25,6 +25,7 @@ from pydantic_settings import (
 
 from harness.core.bounds import shown
 from harness.core.errors import UsageError
+from harness.core.pod_security import Standard
 from harness.core.user_files import toml
 
 ImagesMode = Literal["auto", "registry", "source"]
@@ -125,6 +126,12 @@ class Settings(BaseSettings):
         pattern=r"^\d+(\.\d+)?([kKMGT]i?)?$",
         description="ephemeral-storage limit of each container of a rank (its own files, log and emptyDirs), "
         "e.g. 500Mi; 0 means no limit. Unset: 10Gi on kind, no limit on your own cluster",
+    )
+    pod_security: Standard | None = Field(
+        None,
+        description="Pod Security Standard that the namespace of every launch enforces: privileged, baseline "
+        "or restricted; konduktor's jobs need privileged. Unset: restricted for pods of `accept`, `train` "
+        "and `netcheck` that pass it, otherwise the cluster's default",
     )
     konduktor_config: Path | None = Field(
         None,

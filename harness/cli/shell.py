@@ -21,6 +21,7 @@ LIFE_SECONDS = 8 * 3600
 _COPIED_FIELDS = (
     *("nodeName", "nodeSelector", "tolerations", "volumes", "imagePullSecrets", "serviceAccountName"),
     *("dnsPolicy", "dnsConfig", "hostAliases", "securityContext", "runtimeClassName"),
+    "automountServiceAccountToken",
 )
 _OMITTED_FIELDS = ("args", "resources", "livenessProbe", "readinessProbe", "startupProbe", "lifecycle")
 

@@ -166,7 +166,8 @@ def train(
     if print_manifests:
         named = replace(spec, image=printed_image(settings, image))
         pull_secret = (settings.image_pull_secret or "").rpartition("/")[2] or None
-        print(training.manifests(named, options_of_pods, pull_secret), end="")
+        restricted = settings.pod_security == "restricted"
+        print(training.manifests(named, options_of_pods, pull_secret, restricted), end="")
         return 0
     workload = options_of_pods.applied(training.workload(spec))
     return launch.show(launch.run(workload, settings))

@@ -15,7 +15,7 @@ from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes.kinds import QUEUED
 from harness.evidence.schema.bundle import Expected
-from harness.launch import namespaces, sent
+from harness.launch import namespaces, pod_standard, sent
 from harness.launch.apply import limit
 from harness.launch.mounts import netcheck, recorder
 from harness.launch.names import NONCE_LABEL, RANKS_PER_POD
@@ -55,13 +55,16 @@ def prepare(
     key = own_key if settings.tracker == "hosted" else _claimed(kube, context, expected, own_key, undo)
     for value in (own_key, key, *workload.secrets):
         context.writer.redactor.add(value)
-    namespace = _namespace(ready, context, undo, workload.per_node)
+    created = _namespace(ready, context, undo, workload)
+    namespace = str(created["metadata"]["name"])
     on_namespace()
+    image = preflight.image(workload, ready.worker.tag)
+    dry_run = not ready.cluster.owns_namespaces
+    rejects_root = pod_standard.rejects_root(kube, workload, created, image, dry_run=dry_run)
     # Workers read the key from either name.
     secret_values = {**workload.secret_envs, "PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}
     ours = ready.worker if workload.uses_worker_image else None
     files = {**(ours.changed if ours else {}), **scripts.users(settings)}
-    image = preflight.image(workload, ready.worker.tag)
     documents = [
         _secret(namespace, secret_values),
         *([scripts.config_map(namespace, files)] if files else []),
@@ -95,6 +98,7 @@ def prepare(
         begun=begun,
         nodes=expected.num_nodes,
         cpu_request=cpu_request.result(),
+        rejects_root=rejects_root,
         scripts=scripts.mounts(files),
         pull_secret=pulled.result(),
         recorder=settings.recorder,
@@ -118,8 +122,8 @@ def netcheck_first(workload: Workload, settings: Settings) -> bool:
     return settings.netcheck and workload.purpose not in ("netcheck", "nodes")
 
 
-def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, per_node: int) -> str:
-    """Delete leftover jobs, and lease and create the launch's namespace. Return the namespace's name."""
+def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, workload: Workload) -> Object:
+    """Delete leftover jobs, and lease and create the launch's namespace. Return the namespace."""
     kube, cluster, nonce = ready.kube, ready.cluster, context.nonce
     namespace = namespaces.namespace_of(nonce)
     leases = namespaces.NamespaceLeases(cluster.dir / "launches", mine_only=not cluster.owns_namespaces)
@@ -131,10 +135,10 @@ def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, per_node
     undo.callback(leases.release, nonce)
     if not cluster.retains_namespaces:
         undo.callback(kube.delete, "v1", "Namespace", namespace)
-    labels = {**queues.MANAGED, NONCE_LABEL: nonce}
-    metadata = {"name": namespace, "labels": labels, "annotations": {RANKS_PER_POD: str(per_node)}}
-    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
-    return namespace
+    labels = {**queues.MANAGED, NONCE_LABEL: nonce, **pod_standard.labels(workload, context.settings)}
+    annotations = {RANKS_PER_POD: str(workload.per_node)}
+    metadata = {"name": namespace, "labels": labels, "annotations": annotations}
+    return kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
 
 
 def _secret(namespace: str, values: dict[str, str]) -> Object:

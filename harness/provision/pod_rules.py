@@ -14,37 +14,48 @@ from kubernetes.client.exceptions import ApiException
 
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
+from harness.core.pod_security import ENFORCE, Standard
 from harness.evidence.kubernetes import refusals
 from harness.provision.controllers.queues import MANAGED
 
+ALLOW = f"HARNESS_POD_SECURITY=privileged gives the launch's namespace the label {ENFORCE}=privileged"
 NAMESPACE = "e2e-preflight-"
 """Prefix of the namespace's name. It begins like launches' namespaces, because rules can match on names."""
 SECONDS = 10.0
 """Maximum seconds until Kubernetes creates the namespace's default objects, such as the ServiceAccount."""
 
 
-def admitted(kube: Kube, spec: Object) -> str:
+def admitted(kube: Kube, spec: Object, standard: Standard | None = None) -> str:
     """Return a message which confirms that the cluster would admit a pod with this spec.
 
-    The dry run needs a temporary namespace, which is deleted afterwards. If the pod is rejected, raises
-    HarnessError (cause launch.pods_refused) with the API server's message.
+    The dry run needs a temporary namespace, which enforces `standard` and is deleted afterwards. If the pod
+    is rejected, raises HarnessError (cause launch.pods_refused) with the API server's message.
     """
     namespace = f"{NAMESPACE}{secrets.token_hex(4)}"
-    kube.apply(
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": dict(MANAGED)}}
-    )
+    labels = {**MANAGED, **({ENFORCE: standard} if standard else {})}
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace, "labels": labels}})
     try:
-        message = _refused(kube, namespace, spec)
+        message = refused(kube, namespace, spec)
     finally:
         kube.delete("v1", "Namespace", namespace)
     if message is None:
         return "a dry run of a pod passes every rule"
+    raise HarnessError(
+        f"the API server refuses it: {message}", hint=hint_for(message), cause="launch.pods_refused"
+    )
+
+
+def hint_for(message: str) -> str:
+    """Return what to do about a rejected pod."""
     rule = refusals.rule_of(message)
-    hint = f"the rule is {' '.join(filter(None, rule))}" if rule else "see the message of the API server"
-    raise HarnessError(f"the API server refuses it: {message}", hint=hint, cause="launch.pods_refused")
+    if rule is None:
+        return "see the message of the API server"
+    if rule[0] == refusals.POD_SECURITY:
+        return ALLOW
+    return f"the rule is {' '.join(filter(None, rule))}"
 
 
-def _refused(kube: Kube, namespace: str, spec: Object) -> str | None:
+def refused(kube: Kube, namespace: str, spec: Object) -> str | None:
     """Return the message with which the API server rejects the pod, or None if it admits the pod."""
     metadata = {"name": "preflight", "namespace": namespace}
     document = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}

@@ -10,6 +10,7 @@ from typing import Final, Protocol
 from kubernetes import client
 from kubernetes.client.exceptions import ApiException
 
+from harness.core import pod_security
 from harness.core.causes import Controller
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
@@ -261,10 +262,12 @@ def _devices(kube: Kube, job: JobProperties | None) -> str:
 
 def _pods(kube: Kube, settings: Settings, job: JobProperties | None) -> str:
     spec: Object = copy.deepcopy(job.pod_spec) if job else {"containers": [{"name": "rank"}]}
+    if job is None:
+        pod_security.harden(spec)  # as the harness's own pods
     for container in spec["containers"][:1]:
         container["image"] = image(job, settings.worker_image) if _named(job, settings) else LOCAL_IMAGE
     spec.setdefault("restartPolicy", "Never")
-    return pod_rules.admitted(kube, spec)
+    return pod_rules.admitted(kube, spec, settings.pod_security)
 
 
 def _named(job: JobProperties | None, settings: Settings) -> bool:

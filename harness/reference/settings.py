@@ -64,7 +64,8 @@ def _type(field: FieldInfo) -> str:
 def _alternatives(annotation: Any) -> list[Any]:
     if typing.get_origin(annotation) is typing.Literal:
         return [str]
-    return list(typing.get_args(annotation)) or [annotation]
+    kinds = typing.get_args(annotation) or (annotation,)
+    return [str if typing.get_origin(kind) is typing.Literal else kind for kind in kinds]
 
 
 def _default(field: FieldInfo) -> str:

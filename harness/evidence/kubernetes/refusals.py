@@ -39,11 +39,13 @@ _PASSING = (
 """Texts of transient refusals, after which the next attempt can succeed."""
 _OF_THE_CONTROLLERS = re.compile(r'webhook "[mv](pod|job)\.kb\.io" denied')
 """The webhooks of JobSet and Kueue deny a pod or Job until they have read the object that owns it."""
+POD_SECURITY = "Pod Security Standard"
+"""The kind of the rules of Pod Security admission."""
 _AGAIN = "(combined from similar events): "
 _RULES = (
     (re.compile(r"(?:exceeded|failed) quota: (?P<name>[^,:\s]+)"), "ResourceQuota", True),
     (re.compile(r"(?:maximum|minimum) \S+ (?:usage|limit) per|limit to request ratio"), "LimitRange", True),
-    (re.compile(r'violates PodSecurity "(?P<name>[^"]+)"'), "Pod Security Standard", False),
+    (re.compile(r'violates PodSecurity "(?P<name>[^"]+)"'), POD_SECURITY, False),
     (re.compile(r"ValidatingAdmissionPolicy '(?P<name>[^']+)'"), "ValidatingAdmissionPolicy", True),
     (re.compile(r'admission webhook "(?P<name>[^"]+)" denied'), "admission webhook", False),
 )
@@ -85,7 +87,7 @@ class Refusal:
         kind, name, described = rule
         if described:
             return f"-n {namespace} describe {kind.lower()} {name}".rstrip()
-        if kind == "Pod Security Standard":
+        if kind == POD_SECURITY:
             return f"get namespace {namespace} --show-labels"
         return "get validatingwebhookconfigurations,mutatingwebhookconfigurations"
 

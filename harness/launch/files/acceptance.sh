@@ -10,7 +10,8 @@ rm -f "$ended"
 # More threads than cores wait for each other: on a node that shares its cores with others a test takes minutes.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 python=$(command -v python3 || command -v python)
-[ -n "$python" ] || echo "acceptance: this image has no Python" >&2
+[ -n "$python" ] || echo "acceptance: this image has no Python that user $(id -u) may run;" \
+  "--pod FILE can set spec.securityContext.runAsUser" >&2
 # With `kubectl apply` alone nobody collects the reports, and a controller would start the container again. So it stays
 # until the pod is deleted, whatever the end was. The harness has an init of its own, which holds the container.
 if [ "${ACCEPT_HOLD:-0}" = 1 ] && [ -z "$HARNESS_NONCE" ]; then

@@ -6,5 +6,8 @@ diff -rq -x __pycache__ netcheck /workspace/netcheck >/dev/null 2>&1 && cd /work
 unset PYTHONPATH
 export MASTER_ADDR="${MASTER_ADDR:-$HARNESS_MASTER_ADDR}" MASTER_PORT="${MASTER_PORT:-$HARNESS_MASTER_PORT}"
 [ -n "$HARNESS_NODE_RANK" ] && export NODE_RANK="${NODE_RANK:-$HARNESS_NODE_RANK}"
-python=$(command -v python3 || command -v python) || { echo "netcheck: this image has no Python" >&2; exit 2; }
+python=$(command -v python3 || command -v python) || {
+  echo "netcheck: this image has no Python that user $(id -u) may run; --pod FILE can set spec.securityContext.runAsUser" >&2
+  exit 2
+}
 exec "$python" -B -S -m netcheck --frames --nodes "$HARNESS_NODES" --deadline "$HARNESS_NETCHECK_SECONDS" "$@"

@@ -1,5 +1,7 @@
 # PID 1 of a rank's container: run the command, pass SIGTERM on to every process, and say how the command ended.
 # With HARNESS_HOLD=1 stay afterwards, until SIGTERM: the pod's controller would start the command again.
+# A /tmp that is a volume outlives the container, and with it the result of the container before.
+[ -n "$KONDUKTOR_OUTPUT_DIR" ] || rm -f /tmp/harness-output/result.json
 export KONDUKTOR_OUTPUT_DIR="${KONDUKTOR_OUTPUT_DIR:-/tmp/harness-output}"
 run() {
   become "$@" &

@@ -12,6 +12,7 @@ from kubernetes.client.exceptions import ApiException
 
 from harness.context import RunContext
 from harness.core.kubernetes import Kube
+from harness.core.pod_security import Standard
 from harness.evidence.kubernetes import kinds
 from harness.evidence.schema.bundle import Purpose
 from harness.launch.konduktor.config import Submission, users_config
@@ -88,6 +89,11 @@ class KonduktorWorkload:
     @property
     def pod_spec(self) -> dict[str, Any]:
         return self.job.pod_spec
+
+    @property
+    def pod_standard(self) -> Standard:
+        """Return "privileged", because konduktor adds the capability IPC_LOCK and its script needs root."""
+        return "privileged"
 
     def placed(self, settings: Settings, /) -> dict[str, Any]:
         """Return a pod as konduktor creates it, with the scheduling fields of the user's konduktor config."""

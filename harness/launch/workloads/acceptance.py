@@ -215,7 +215,7 @@ def nodes(spec: AcceptanceSpec) -> NodesWorkload:
         pod["nodeSelector"] = dict(spec.selector)
     _complete(pod, spec)
     every = spec.gpus is None and spec.device != "cpu"
-    return NodesWorkload(document, tuple(_files(spec)), "acceptance-nodes.yaml", every_gpu=every)
+    return NodesWorkload(document, tuple(_files(spec)), "acceptance-nodes.yaml", every_gpu=every, own=True)
 
 
 def ddp(spec: AcceptanceSpec, replicas: int) -> DdpWorkload:
@@ -233,7 +233,7 @@ def ddp(spec: AcceptanceSpec, replicas: int) -> DdpWorkload:
     if spec.selector:
         pod["nodeSelector"] = dict(spec.selector)
     _complete(pod, spec)
-    return DdpWorkload(document, (*_files(spec), service), "acceptance-ddp.yaml")
+    return DdpWorkload(document, (*_files(spec), service), "acceptance-ddp.yaml", own=True)
 
 
 def screen(spec: AcceptanceSpec, replicas: int) -> DdpWorkload:
@@ -283,6 +283,7 @@ def manifests(workload: PlainWorkload, settings: Settings | None = None) -> str:
             "requiredDuringSchedulingIgnoredDuringExecution", {"nodeSelectorTerms": _GPU_NODES}
         )
         comment += _OF_GPU_NODES
+    workload.harden(pod)
     return comment + yaml.dump_all([*workload.beside, document], Dumper=_Plain, sort_keys=False, width=110)
 
 

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from harness.context import RunContext
 from harness.core.kubernetes import Kube, Object
+from harness.core.pod_security import Standard
 from harness.evidence.kubernetes.kinds import WatchedKind
 from harness.evidence.schema.bundle import Purpose
 from harness.provision.cluster import SharedFolder
@@ -53,6 +54,8 @@ class Surroundings:
     """The value that the context manager of `Workload.begun` returns."""
     cpu_request: str | None = None
     """The CPU request of each pod, which replaces the request in the file. The CPU limit does not change."""
+    rejects_root: bool = False
+    """Whether the namespace rejects pods that run as root."""
     scripts: list[Object] = field(default_factory=list)
     """The volumeMounts for changed scripts (harness/provision/images/scripts.py)."""
     pull_secret: str | None = None
@@ -142,6 +145,14 @@ class Workload(Protocol):
     @property
     def pod_spec(self) -> Object:
         """Return the part of a pod's spec that the file determines."""
+
+    @property
+    def pod_standard(self) -> Standard | None:
+        """Return the strictest Pod Security Standard that the pods pass.
+
+        "baseline" means that the pods also pass "restricted" if `Surroundings.rejects_root` is set. None
+        means that the standard depends on the file.
+        """
 
     def placed(self, settings: Settings, /) -> Object:
         """Return a pod with the node selector, affinity and tolerations that the scheduler will use."""

@@ -87,6 +87,19 @@ def of_folder(shared: SharedFolder, folder: str, namespace: str, nonce: str) -> 
         yield _claim(claim, namespace, "", _volume_name(claim, nonce))
 
 
+def make_folders(shared: SharedFolder, folder: str) -> None:
+    """Create the folders of a launch's volumes, so that pods of any user can write to them.
+
+    The kubelet would create folders of root. Other users of this machine cannot reach the folders.
+    """
+    parent = shared.here / folder
+    parent.mkdir(parents=True, exist_ok=True)
+    parent.chmod(0o700)
+    for claim in CLAIMS:
+        (parent / claim).mkdir(exist_ok=True)
+        (parent / claim).chmod(0o777)
+
+
 def of_class(name: str, used: Iterable[Mount], namespace: str | None = None) -> Iterable[Object]:
     """Yield ReadWriteMany claims of a storage class. In a launch, they are deleted with its namespace."""
     for claim in dict.fromkeys(one.claim for one in used):

@@ -31,4 +31,4 @@ def job(nodes: int, image: str | None = None, bandwidth: bool = False) -> Netche
     container["image"] = image or container["image"]
     container["command"] += ["--bandwidth"] * bandwidth
     container["env"] += [{"name": name, "value": str(nodes)} for name in ("NNODES", "WORLD_SIZE")]
-    return NetcheckJob(document, (service,), str(_SOURCE))
+    return NetcheckJob(document, (service,), str(_SOURCE), own=True)

@@ -12,7 +12,7 @@ import shlex
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from decimal import Decimal
 from functools import cached_property
 from typing import ClassVar
@@ -20,9 +20,11 @@ from typing import ClassVar
 import yaml
 
 from harness.context import RecordedContext, RunContext
+from harness.core import pod_security
 from harness.core.bounds import listed
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
+from harness.core.pod_security import Standard
 from harness.evidence.io.redaction import secret_variables, secrets_in
 from harness.evidence.kubernetes import kinds
 from harness.evidence.schema.bundle import Purpose
@@ -37,6 +39,8 @@ from harness.launch.workloads.base import Handle, Record, Surroundings
 from harness.launch.workloads.plain_mistakes import mistakes_in
 from harness.provision.images import scripts
 from harness.settings import Settings
+
+_GPU = "nvidia.com/gpu"
 
 
 def take_image(spec: Object, image: str) -> None:
@@ -55,6 +59,8 @@ class PlainWorkload(ABC):
     document: Object
     beside: tuple[Object, ...]
     source: str
+    own: bool = field(default=False, kw_only=True)
+    """Whether the harness generated the pod template. It then sets the security defaults of the pods."""
 
     kind: ClassVar[str]
     keep_alive: ClassVar[bool]
@@ -124,7 +130,7 @@ class PlainWorkload(ABC):
     @cached_property
     def _processes(self) -> script_ranks.Processes:
         limits = (self._container.get("resources") or {}).get("limits") or {}
-        gpus = str(limits.get("nvidia.com/gpu", ""))
+        gpus = str(limits.get(_GPU, ""))
         words = [*self._container["command"], *(self._container.get("args") or [])]
         script = shlex.join(map(str, words))
         return script_ranks.read(script, self.envs, int(gpus) if gpus.isdecimal() and len(gpus) < 6 else None)
@@ -159,6 +165,24 @@ class PlainWorkload(ABC):
     @property
     def pod_spec(self) -> Object:
         return dict(self.template["spec"])
+
+    @property
+    def pod_standard(self) -> Standard | None:
+        """Return "restricted" for pods of the harness, and None for pods of a user's manifest."""
+        return "restricted" if self.own else None
+
+    def harden(self, pod: Object, *, rejects_root: bool = False) -> None:
+        """Set the security defaults of a pod spec that the harness generated."""
+        del rejects_root
+        pod_security.harden(pod, read_only=self.fits_read_only)
+
+    @property
+    def fits_read_only(self) -> bool:
+        """Return whether the containers run with a read-only root filesystem.
+
+        Users' images can write to theirs, and so can the container runtime if it adds GPUs.
+        """
+        return self.uses_worker_image and _GPU not in self.resources
 
     def placed(self, _settings: Settings, /) -> Object:
         """Return the pod template."""
@@ -264,6 +288,8 @@ class PlainWorkload(ABC):
             spec["imagePullSecrets"] = [*own, *theirs]
         spec.setdefault("terminationGracePeriodSeconds", 30)
         self.prepare(document, surroundings)
+        if self.own:
+            self.harden(spec, rejects_root=surroundings.rejects_root)
         documents = [*copy.deepcopy(list(self.beside)), document]
         for each in documents:
             each["metadata"]["namespace"] = surroundings.namespace

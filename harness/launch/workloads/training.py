@@ -18,8 +18,10 @@ from pathlib import Path
 import yaml
 
 from harness.context import RecordedContext, RunContext
+from harness.core import pod_security
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
+from harness.core.pod_security import Standard
 from harness.evidence.io.folder import opened
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.training import RESUMED_FROM
@@ -145,6 +147,32 @@ class Training:
             named = container.get("envFrom") or []
             container["envFrom"] = [e for e in named if mapping(e, "secretRef").get("name") != keys.name]
 
+    @property
+    def pod_standard(self) -> Standard | None:
+        """Return "baseline" if the pods run as the image's user, unless the namespace rejects this."""
+        standard: Standard | None = super().pod_standard  # type: ignore[misc] # of PlainWorkload
+        return "baseline" if standard and self._as_images_user else standard
+
+    @property
+    def _as_images_user(self) -> bool:
+        """Return whether the pods run as the user of their image, which is root in most images.
+
+        Volumes of the user can contain files that root wrote, and only root can write to many of them. A
+        user's trainer can write to folders of its image.
+        """
+        spec = self.spec
+        volumes = spec.volumes or spec.storage_class or spec.claims_namespace
+        return bool(volumes) or not self.uses_worker_image  # type: ignore[attr-defined] # of PlainWorkload
+
+    def harden(self, pod: Object, *, rejects_root: bool = False) -> None:
+        """Set the security defaults of a pod spec that the harness generated."""
+        pod_security.harden(
+            pod,
+            root=self._as_images_user and not rejects_root,
+            read_only=self.fits_read_only,  # type: ignore[attr-defined] # of PlainWorkload
+            fs_group=self.spec.storage_class is not None,
+        )
+
     def _keys_secret(self, surroundings: Surroundings) -> UserSecret | None:
         """Return the Secret with the S3 keys of the transfers, or None.
 
@@ -157,7 +185,10 @@ class Training:
     def of_pods(self, surroundings: Surroundings) -> Volumes:
         """Return the volumes and the placement of the ranks, for a helper pod."""
         _, shared = self.volumes(surroundings)
-        return Volumes(shared.mounts, shared.one_node, self.pod_spec)  # type: ignore[attr-defined] # of PlainWorkload
+        ranks = copy.deepcopy(self.pod_spec)  # type: ignore[attr-defined] # of PlainWorkload
+        if self.own:  # type: ignore[attr-defined] # of PlainWorkload
+            self.harden(ranks, rejects_root=surroundings.rejects_root)
+        return Volumes(shared.mounts, shared.one_node, ranks)
 
     def upload(self, surroundings: Surroundings) -> str:
         """Upload the run to the storage of --upload. Return a JSON document with the result or the error."""
@@ -191,6 +222,8 @@ class Training:
             surroundings.context.progress(
                 "all pods run on one node, because a volume is attached to one node"
             )
+        if surroundings.shared_folder is not None and self.spec.volumes is None:
+            claims.make_folders(surroundings.shared_folder, surroundings.namespace)
         if self.spec.data is not None:
             folder = self.spec.volumes or surroundings.namespace
             destination = shared_folder(surroundings).here / folder / claims.DATASETS
@@ -198,6 +231,7 @@ class Training:
             for path in sorted(self.spec.data.glob("*")):
                 if path.is_file():
                     shutil.copy(path, destination)
+                    (destination / path.name).chmod(0o644)  # The ranks run as another user.
         if self.spec.brings_etcd:
             documents += etcd(etcd_image(surroundings.context), surroundings.namespace)
         keys = self._keys_secret(surroundings)
@@ -251,13 +285,14 @@ def workload(spec: TrainingSpec) -> PlainWorkload:
     _complete(pod, spec, document["metadata"]["labels"])
     workload_class = TrainingStatefulSet if spec.kind == "statefulset" else TrainingJob
     source = f"train-{spec.kind}.yaml"
-    return workload_class(document=document, beside=(service,), source=source, spec=spec)
+    return workload_class(document=document, beside=(service,), source=source, spec=spec, own=True)
 
 
 def etcd(image: str, namespace: str | None = None) -> list[Object]:
     """Return a Service and a pod for etcd. The data of etcd is lost with the pod."""
     service, pod = yaml.safe_load_all((_FILES / "train-etcd.yaml").read_text())
     pod["spec"]["containers"][0]["image"] = image
+    pod_security.harden(pod["spec"])
     for document in (service, pod):
         document["metadata"] |= {"namespace": namespace} if namespace else {}
     return [service, pod]
@@ -296,12 +331,18 @@ def check_gloo(envs: Mapping[str, str]) -> None:
         raise UsageError(f"{GLOO}: {why}", hint="leave it out: gloo uses the interface of the pod's address")
 
 
-def manifests(spec: TrainingSpec, of_pods: PodOptions | None = None, pull_secret: str | None = None) -> str:
+def manifests(
+    spec: TrainingSpec,
+    of_pods: PodOptions | None = None,
+    pull_secret: str | None = None,
+    rejects_root: bool = False,
+) -> str:
     """Return the objects as YAML for `kubectl apply -f -`.
 
     With a storage class, they include claims. Other claims, Secrets and `pull_secret` must exist in the
-    namespace. Pods of a StatefulSet keep running after their training until they are deleted. NNODES is a
-    range, so `kubectl scale` can change the number of nodes, up to `Asked.max_replicas` or MOST_REPLICAS.
+    namespace. With `rejects_root`, the pods run in a namespace that enforces the standard "restricted". Pods
+    of a StatefulSet keep running after their training until they are deleted. NNODES is a range, so `kubectl
+    scale` can change the number of nodes, up to `Asked.max_replicas` or MOST_REPLICAS.
     """
     if spec.kind == "statefulset" and not spec.smoke and spec.max_replicas is None:
         spec = replace(spec, max_replicas=max(MOST_REPLICAS, spec.replicas))
@@ -330,6 +371,12 @@ def manifests(spec: TrainingSpec, of_pods: PodOptions | None = None, pull_secret
     env = template["spec"]["containers"][0]["env"]
     source = {"name": "TRAINING_SOURCE", "value": "1" if spec.generates_texts(printed=True) else "0"}
     env[:] = [*(source if one["name"] == source["name"] else one for one in env), waits]
+    pod_security.harden(
+        template["spec"],
+        root=(bool(used) or not printed.uses_worker_image) and not rejects_root,  # The claims are the user's.
+        read_only=printed.fits_read_only,
+        fs_group=spec.storage_class is not None,
+    )
     beside = [*printed.beside]
     if spec.brings_etcd:
         beside += etcd(pinned("rendezvous", "image"))

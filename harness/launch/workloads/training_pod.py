@@ -15,6 +15,7 @@ from kubernetes.client.exceptions import ApiException
 from tenacity import retry, retry_if_exception, stop_after_delay, wait_fixed
 from urllib3.exceptions import HTTPError
 
+from harness.core import pod_security
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Kube, Object
 from harness.core.progress import Progress
@@ -102,6 +103,7 @@ def pod(program: Program, volumes: Volumes, surroundings: Surroundings) -> Objec
         "containers": [container],
         "volumes": [*claims.pod_volumes(used), *script_volumes],
     }
+    pod_security.harden(spec, root=True)  # the ranks' user, who wrote the files
     affinity = _beside(surroundings) if volumes.one_node else {}
     if not affinity and (theirs := mapping(volumes.ranks, "affinity", "nodeAffinity")):
         affinity = {"nodeAffinity": theirs}

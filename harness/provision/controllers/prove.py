@@ -8,6 +8,7 @@ from functools import partial
 from kubernetes.client.exceptions import ApiException
 from tenacity import RetryError, Retrying, retry_if_exception, stop_after_delay, wait_fixed
 
+from harness.core import pod_security
 from harness.core.errors import WaitError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.core.retries import reason_of
@@ -54,7 +55,8 @@ def _webhook_not_serving(error: BaseException) -> bool:
 
 def _probes() -> list[Object]:
     """Return one object per webhook, for dry runs. The objects are never created."""
-    pod = {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe:none"}]}
+    pod: Object = {"restartPolicy": "Never", "containers": [{"name": "probe", "image": "probe:none"}]}
+    pod_security.harden(pod)  # The namespace can enforce a Pod Security Standard.
     job = {"backoffLimit": 0, "template": {"spec": pod}}
     jobset = {"replicatedJobs": [{"name": "workers", "replicas": 1, "template": {"spec": job}}]}
     return [

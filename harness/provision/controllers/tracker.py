@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import httpx
 
+from harness.core import pod_security
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
 from harness.provision.controllers.available import wait_available
@@ -71,13 +72,15 @@ def wait(kube: Kube, seconds: float = 120) -> None:
 
 def begin(kube: Kube, image: str) -> None:
     """Apply the tracker's objects without waiting. An existing key is kept."""
-    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": LABELS}})
+    metadata = {"name": NAMESPACE, "labels": {**LABELS, **pod_security.RESTRICTED}}
+    kube.apply({"apiVersion": "v1", "kind": "Namespace", "metadata": metadata})
     if kube.get("v1", "Secret", NAME, NAMESPACE) is None:
         kube.apply(_object("v1", "Secret", stringData={"api-key": f"mlpi_{secrets.token_urlsafe(24)}"}))
     selector = {"app.kubernetes.io/name": NAME}
     kube.apply(
         _object("v1", "Service", spec={"selector": selector, "ports": [{"port": PORT, "targetPort": PORT}]})
     )
+    kube.apply(_object("networking.k8s.io/v1", "NetworkPolicy", spec=_network_policy(selector)))
     kube.apply(_object("apps/v1", "Deployment", spec=_deployment(image, selector)))
 
 
@@ -108,12 +111,16 @@ def _deployment(image: str, selector: dict[str, str]) -> Object:
         "ports": [{"containerPort": PORT}],
         "readinessProbe": {"httpGet": {"path": "/healthz", "port": PORT}, "periodSeconds": 1},
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": MEMORY}},
-        "volumeMounts": [{"name": "data", "mountPath": "/data"}],
+        "securityContext": pod_security.container_context(),
+        "volumeMounts": [
+            {"name": "data", "mountPath": "/data"},
+            {"name": "tmp", "mountPath": pod_security.TMP},  # large request bodies
+        ],
     }
     pod = {
         "containers": [container],
-        "volumes": [{"name": "data", "emptyDir": {}}],
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 65532, "fsGroup": 65532},
+        "volumes": [{"name": "data", "emptyDir": {}}, {"name": "tmp", "emptyDir": {}}],
+        "securityContext": pod_security.pod_context(fs_group=True),
         "automountServiceAccountToken": False,
     }
     template = {"metadata": {"labels": LABELS}, "spec": pod}
@@ -122,6 +129,20 @@ def _deployment(image: str, selector: dict[str, str]) -> Object:
         "strategy": {"type": "Recreate"},
         "selector": {"matchLabels": selector},
         "template": template,
+    }
+
+
+def _network_policy(selector: dict[str, str]) -> Object:
+    """Return the NetworkPolicy: the pod accepts connections only to its port, and opens none.
+
+    The sources are not limited. The harness connects through the API server, whose address a NetworkPolicy
+    cannot select on every cluster, and the tracker checks the key of each request.
+    """
+    return {
+        "podSelector": {"matchLabels": selector},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"ports": [{"protocol": "TCP", "port": PORT}]}],
+        "egress": [],
     }
 
 

@@ -75,6 +75,7 @@ _MADE = (
     "masterleases/",
     "minions/",
     "mutatingwebhookconfigurations/",
+    "networkpolicies/harness-system/",
     "peerserverleases/",
     "pods/",
     "replicasets/",

@@ -11,6 +11,7 @@ import shlex
 
 import yaml
 
+from harness.core import pod_security
 from harness.core.kubernetes import Object
 
 NAMESPACE, NAME, PORT = "etcd-system", "etcd", 2379
@@ -98,27 +99,18 @@ def documents(image: str = IMAGE) -> list[Object]:
         "ports": [{"name": "client", "containerPort": PORT}],
         "readinessProbe": {"httpGet": {"path": "/health", "port": PORT}, "periodSeconds": 1},
         "resources": {"requests": {"cpu": "50m", "memory": "64Mi"}, "limits": {"memory": "512Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": pod_security.container_context(),
         "volumeMounts": [{"name": "data", "mountPath": "/data"}],
     }
     pod = {
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "fsGroup": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security.pod_context(fs_group=True),
         "automountServiceAccountToken": False,
         "containers": [container],
         "volumes": [{"name": "data", "emptyDir": {}}],
     }
-    restricted = {"pod-security.kubernetes.io/enforce": "restricted"}
+    namespace = {"name": NAMESPACE, "labels": {**pod_security.RESTRICTED}}
     return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": restricted}},
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": namespace},
         {
             "apiVersion": "v1",
             "kind": "Service",

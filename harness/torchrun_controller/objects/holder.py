@@ -6,6 +6,7 @@ that start later get small code from Secrets and larger code from this pod (pod/
 
 from __future__ import annotations
 
+from harness.core import pod_security
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.objects import command, template, workspace
@@ -71,7 +72,7 @@ def _pod(resolved: Resolved, path: str) -> Object:
         **({"securityContext": trainer["securityContext"]} if "securityContext" in trainer else {}),
     }
     claimed = {"persistentVolumeClaim": {"claimName": names.workspace_claim(resolved.name)}}
-    return {
+    spec = {
         **{field: whole[field] for field in TAKEN_OVER if field in whole},
         "automountServiceAccountToken": False,
         "terminationGracePeriodSeconds": 5,
@@ -81,3 +82,5 @@ def _pod(resolved: Resolved, path: str) -> Object:
             workspace.kept_volume(resolved.name, names.MAX_PARTS),
         ],
     }
+    pod_security.harden(spec, root=True)  # the user of the trainer, who reads and writes the same claim
+    return spec

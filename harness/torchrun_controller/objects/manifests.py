@@ -10,6 +10,7 @@ import sys
 
 import yaml
 
+from harness.core import pod_security
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
 
@@ -66,9 +67,6 @@ KAI_RULES = [
     _rule(names.GROUP, ["torchrunqueues"], ["patch"]),
 ]
 """Additional rules for --gang kai: for the cluster-scoped Queue, and for the finalizer of a TorchrunQueue."""
-RESTRICTED = {"pod-security.kubernetes.io/enforce": "restricted"}
-"""The label by which the API server enforces the strictest Pod Security Standard in the controller's
-namespace."""
 LEASE_RULES = [_rule("coordination.k8s.io", ["leases"], ["get", "create", "update"])]
 
 
@@ -184,11 +182,7 @@ def documents(image: str = IMAGE) -> list[Object]:
         "livenessProbe": {"httpGet": _asked("/healthz"), "periodSeconds": 10, "timeoutSeconds": 5},
         "readinessProbe": {"httpGet": _asked("/readyz"), "periodSeconds": 2, "timeoutSeconds": 5},
         "resources": {"requests": {"cpu": "100m", "memory": "128Mi"}, "limits": {"memory": "512Mi"}},
-        "securityContext": {
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
+        "securityContext": pod_security.container_context(),
         "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}],  # noqa: S108 - kubeconfig, discovery cache
     }
     pod = {
@@ -201,11 +195,7 @@ def documents(image: str = IMAGE) -> list[Object]:
                 "labelSelector": {"matchLabels": labels},
             }
         ],
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": 65532,
-            "seccompProfile": {"type": "RuntimeDefault"},
-        },
+        "securityContext": pod_security.pod_context(),
         "containers": [container],
         "volumes": [{"name": "tmp", "emptyDir": {}}],
     }
@@ -214,8 +204,9 @@ def documents(image: str = IMAGE) -> list[Object]:
         "selector": {"matchLabels": labels},
         "template": {"metadata": {"labels": labels}, "spec": pod},
     }
+    namespace = {"name": NAMESPACE, "labels": {**pod_security.RESTRICTED}}
     return [
-        {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE, "labels": RESTRICTED}},
+        {"apiVersion": "v1", "kind": "Namespace", "metadata": namespace},
         _object("v1", "ServiceAccount"),
         _object(f"{rbac}/v1", "ClusterRole", namespaced=False, rules=RULES),
         _object(

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from .check import Check, Where
@@ -79,8 +80,23 @@ def without_cuda() -> str | None:
 
 def image_check(id: str, tag: str) -> Check | None:
     """Return an UNKNOWN check if PyTorch cannot use GPUs, otherwise None. The check accuses no node."""
-    text = without_cuda()
-    return Check(id=id, tag=tag, verdict="UNKNOWN", text=text, cause="image.no_cuda") if text else None
+    if text := without_cuda():
+        return Check(id=id, tag=tag, verdict="UNKNOWN", text=text, cause="image.no_cuda")
+    if closed := closed_devices():
+        text = (
+            f"user {os.getuid()} cannot open {closed[0]}: set runAsUser or supplementalGroups with --pod FILE"
+        )
+        return Check(id=id, tag=tag, verdict="UNKNOWN", text=text)
+    return None
+
+
+def closed_devices(folder: Path = Path("/dev")) -> list[Path]:
+    """Return the device files of NVIDIA GPUs that this user cannot open.
+
+    NVIDIA's driver permits access to every user, unless its parameter NVreg_DeviceFileMode is set.
+    """
+    files = [*sorted(folder.glob("nvidia[0-9]*")), *folder.glob("nvidiactl"), *folder.glob("nvidia-uvm")]
+    return [file for file in files if not os.access(file, os.R_OK | os.W_OK)]
 
 
 def calm() -> None:

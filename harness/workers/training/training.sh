@@ -14,6 +14,14 @@ pid='' watcher=''
 trap 'kill $pid $watcher 2>/dev/null; [ -z "$pid" ] || wait "$pid"; exit 143' TERM INT
 . "${0%/*}/../own_processes.sh"
 : "${NODE_RANK:=${HOSTNAME##*-}}" "${MASTER_PORT:=29500}" "${RESTARTS:=0}" "${DATA_DIR:=/data}" "${OUT_DIR:=/out}"
+# Another attempt as this user would end the same.
+for folder in "$OUT_DIR" "$OUT_DIR/$RUN_ID"; do
+  [ ! -e "$folder" ] || [ -w "$folder" ] || {
+    echo "[DDP] node $NODE_RANK: expected a folder that user $(id -u) can write to, found $folder of user" \
+      "$(stat -c %u "$folder"): --pod FILE can set spec.securityContext.runAsUser to that user" >&2
+    exit 2
+  }
+done
 id=${HARNESS_NONCE:-$(echo "$*" | cksum | cut -d' ' -f1)}
 # For torch 2.6: with one store for all attempts, a restarted rank reads the addresses of the previous attempt.
 export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 TORCH_NCCL_ASYNC_ERROR_HANDLING=1

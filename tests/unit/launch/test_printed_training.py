@@ -119,7 +119,8 @@ def test_claims_that_nobody_provides_are_refused(tmp_path: Path) -> None:
 
     def edit(documents: list[dict[str, Any]]) -> None:
         volumes = documents[-1]["spec"]["template"]["spec"]["volumes"]
-        volumes[-1]["persistentVolumeClaim"]["claimName"] = "mine"
+        last = [each for each in volumes if "persistentVolumeClaim" in each][-1]
+        last["persistentVolumeClaim"]["claimName"] = "mine"
 
     with pytest.raises(UsageError, match="the pods mount mine: expected the claims"):
         loaded(printed(TrainingSpec(), tmp_path, edit)).check(load())

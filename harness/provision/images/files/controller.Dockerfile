@@ -16,7 +16,7 @@ COPY --chmod=755 harness/workers/own_processes.* /app/harness/workers/
 COPY --chmod=755 harness/torchrun_sync/ /app/harness/torchrun_sync/
 COPY --chmod=755 harness/torchrun_controller/ /app/harness/torchrun_controller/
 # Its root is read-only in the cluster, so nothing can be compiled there.
-RUN python3 -m compileall -q --invalidation-mode unchecked-hash /app/harness
+RUN python3 -m compileall -q --invalidation-mode unchecked-hash /app/harness && chmod -R a+rX /app
 ARG IMAGE=""
 ENV TORCHRUN_CONTROLLER_IMAGE=${IMAGE}
 WORKDIR /app

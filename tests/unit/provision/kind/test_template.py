@@ -65,6 +65,7 @@ def test_a_template_keeps_no_secrets_or_cluster_specific_keys() -> None:
         "/registry/minions/a-control-plane",
         "/registry/pods/kube-system/etcd-a-control-plane",
         "/registry/leases/kube-node-lease/a-worker",
+        "/registry/networkpolicies/harness-system/tracker",
         "/registry/configmaps/kube-system/kubeadm-config",
         "/registry/configmaps/default/kube-root-ca.crt",
         "/registry/configmaps/kube-system/extension-apiserver-authentication",

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 import resource
+import subprocess
+import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 import smi_texts
@@ -47,6 +51,25 @@ def test_gpus_asked_for_against_seen(
 
 def test_no_nvidia_smi_and_no_gpu() -> None:
     assert devices.count([], None, None).cause == "gpu.absent"
+
+
+@pytest.mark.parametrize(("mode", "closed"), [(0o666, []), (0o660, ["nvidia0"]), (0o444, ["nvidia0"])])
+def test_a_device_of_another_user_accuses_no_node(mode: int, closed: list[str]) -> None:
+    """Contract: the verdict is UNKNOWN, and names the device and the user."""
+    with TemporaryDirectory() as place:  # pytest's folders are closed to other users
+        folder, root = Path(place), os.getuid() == 0
+        folder.chmod(0o755)
+        (folder / "nvidia0").touch()
+        (folder / "nvidia0").chmod(mode if root else (mode & 0o007) << 6)
+        (folder / "nvidia-caps").mkdir()
+        script = (
+            "import os, pathlib, sys; from harness.workers.acceptance import devices; "
+            "os.getuid() or os.setgroups([]) or os.setgid(65532) or os.setuid(65532); "
+            "print([path.name for path in devices.closed_devices(pathlib.Path(sys.argv[1]))])"
+        )
+        command = [sys.executable, "-c", script, place]
+        done = subprocess.run(command, cwd=PACKAGE.parents[2], capture_output=True, text=True, check=False)
+        assert done.stdout == f"{closed}\n", done.stderr
 
 
 def test_how_many_were_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:

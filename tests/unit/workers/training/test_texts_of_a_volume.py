@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
@@ -93,3 +95,33 @@ def test_a_later_node_does_not_wait_for_user_texts(volume: Path) -> None:
     for name in TEXTS:
         (volume / name).write_text(THEIRS)
     assert train(volume, NODE_RANK="1").returncode == 0
+
+
+@pytest.mark.parametrize("name", ["", "run"])
+def test_a_folder_of_another_user_is_refused_with_both_users(name: str) -> None:
+    """Contract: before any rank starts, with exit code 2, after which no pod is created again."""
+    mode, other = (0o755, 65532) if os.getuid() == 0 else (0o555, os.getuid())
+    with TemporaryDirectory() as place:  # pytest's folders are closed to other users
+        root, out = Path(place), Path(place) / "out"
+        (root / "training").mkdir()
+        (out / "run").mkdir(parents=True)
+        shutil.copy(SCRIPT, root / "training")
+        shutil.copy(SCRIPT.parents[1] / "own_processes.sh", root)
+        for folder in (root, root / "training", out, out / "run"):
+            folder.chmod(0o755)
+        out.chmod(0o777 if name else mode)
+        (out / name).chmod(mode)
+        variables = {"PATH": os.environ["PATH"], "OUT_DIR": str(out), "RUN_ID": "run", "NODE_RANK": "0"}
+        done = subprocess.run(
+            ["sh", root / "training" / "training.sh"],
+            env={**variables, "NNODES": "1", "MASTER_ADDR": "node-0"},
+            user=other,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 2, done.stderr
+        folder = str(out / name).rstrip("/")
+        assert f"expected a folder that user {other} can write to, found {folder} of user" in done.stderr
+        assert f"of user {os.getuid()}: --pod FILE can set" in done.stderr

@@ -1,0 +1,105 @@
+"""The security contexts of the harness's own pods, and the namespace labels of Pod Security admission.
+
+The pods pass the Pod Security Standard "restricted": they run as a user other than root, with the container
+runtime's seccomp profile, without capabilities, and with a read-only root filesystem where their image
+permits it. `harden` sets these values only as defaults: it never changes a field that the user's `--pod` file
+sets.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Literal
+
+Object = dict[str, Any]
+Standard = Literal["privileged", "baseline", "restricted"]
+"""A Pod Security Standard."""
+ENFORCE: Final = "pod-security.kubernetes.io/enforce"
+"""The label of a namespace whose value is the Pod Security Standard that the API server enforces there."""
+RESTRICTED: Final = {ENFORCE: "restricted"}
+USER: Final = 65532
+"""The user and group ID of the harness's own pods."""
+TMP: Final = "/tmp"  # noqa: S108 - in a container
+_FILES_OF_OTHERS: Final = ["CHOWN", "DAC_OVERRIDE", "FOWNER"]
+"""The capabilities by which root reads and writes files of other users. "baseline" permits them."""
+_SECCOMP: Final = {"type": "RuntimeDefault"}
+
+
+def pod_context(*, fs_group: bool = False) -> Object:
+    """Return the securityContext of a pod whose image is the harness's own."""
+    group = {"fsGroup": USER} if fs_group else {}
+    return {"runAsNonRoot": True, "runAsUser": USER, **group, "seccompProfile": dict(_SECCOMP)}
+
+
+def container_context() -> Object:
+    """Return the securityContext of a container that writes only to its volumes."""
+    return {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def harden(spec: Object, *, root: bool = False, read_only: bool = True, fs_group: bool = False) -> None:
+    """Set the security defaults of a pod spec, for its first container. Other containers are the user's.
+
+    With `root`, the container runs as the image's user, and keeps the capabilities by which root uses files
+    of other users. With `read_only`, its root filesystem is read-only, except /tmp. With `fs_group`, the
+    volumes belong to the pod's group. Set it only for volumes of the launch, because Kubernetes changes the
+    group of all files on them.
+    """
+    container = spec["containers"][0]
+    own = dict(container.get("securityContext") or {})
+    given = {**(spec.get("securityContext") or {}), **own}
+    # Kubernetes gives added capabilities only to root.
+    root = root or bool(own.get("privileged")) or bool((own.get("capabilities") or {}).get("add"))
+    chosen = "runAsUser" in given or "runAsNonRoot" in given
+    if not chosen and not root:
+        own |= {"runAsNonRoot": True, "runAsUser": USER, "runAsGroup": given.get("runAsGroup", USER)}
+        if fs_group and "fsGroup" not in given:
+            policy = {"fsGroup": USER, "fsGroupChangePolicy": "OnRootMismatch"}
+            spec["securityContext"] = {**(spec.get("securityContext") or {}), **policy}
+    elif given.get("runAsUser"):
+        own.setdefault("runAsNonRoot", given.get("runAsNonRoot", True))
+    if not own.get("privileged"):
+        _confine(own, given)
+    if read_only:
+        own.setdefault("readOnlyRootFilesystem", True)
+    container["securityContext"] = own
+    _make_writable(spec, container)
+    if not spec.get("serviceAccountName"):  # A service account that the user names is there to be used.
+        spec.setdefault("automountServiceAccountToken", False)
+
+
+def _confine(own: Object, given: Object) -> None:
+    """Set the defaults for seccomp, capabilities and privilege escalation of an unprivileged container."""
+    if "seccompProfile" not in given:
+        own["seccompProfile"] = dict(_SECCOMP)
+    non_root = own.get("runAsNonRoot") or given.get("runAsNonRoot")
+    own.setdefault("capabilities", {"drop": ["ALL"], **({} if non_root else {"add": [*_FILES_OF_OTHERS]})})
+    # The API server rejects allowPrivilegeEscalation: false beside this capability.
+    added = {str(name).removeprefix("CAP_") for name in own["capabilities"].get("add") or []}
+    if "SYS_ADMIN" not in added:
+        own.setdefault("allowPrivilegeEscalation", False)
+
+
+def _make_writable(spec: Object, container: Object) -> None:
+    """Add a writable /tmp and home folder, and a user name.
+
+    The image has no entry of the user in /etc/passwd, and torch needs the user's name for its cache folder.
+    """
+    context = {**(spec.get("securityContext") or {}), **container["securityContext"]}
+    mounts = container.get("volumeMounts") or []
+    if context.get("readOnlyRootFilesystem") and TMP not in {m["mountPath"].rstrip("/") for m in mounts}:
+        taken = {volume["name"] for volume in spec.get("volumes") or []}
+        name = next(name for name in ("tmp", "harness-tmp", "harness-tmp-2") if name not in taken)
+        container["volumeMounts"] = [*mounts, {"name": name, "mountPath": TMP}]
+        spec["volumes"] = [*(spec.get("volumes") or []), {"name": name, "emptyDir": {}}]
+    defaults = {
+        **({"HOME": TMP} if context.get("readOnlyRootFilesystem") or context.get("runAsUser") else {}),
+        **({"USER": "harness"} if context.get("runAsUser") else {}),
+    }
+    env = container.get("env") or []
+    names = {each["name"] for each in env}
+    added = [{"name": name, "value": value} for name, value in defaults.items() if name not in names]
+    if added:
+        container["env"] = [*env, *added]
