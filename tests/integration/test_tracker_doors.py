@@ -7,6 +7,7 @@ import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import httpx
 import pytest
@@ -163,18 +164,23 @@ def test_the_cookie_is_secure_behind_tls(server: Server, headers: dict[str, str]
         assert ("; Secure" in ended) == secure
 
 
-def test_behind_a_proxy_the_public_url_is_the_origin(tmp_path_factory: pytest.TempPathFactory) -> None:
+@pytest.fixture
+def proxied(tmp_path: Path) -> Iterator[Server]:
+    """A server with a public URL."""
+    server = Server(tmp_path, "--public-url", "https://tracker.example").start()
+    yield server
+    server.stop()
+
+
+def test_behind_a_proxy_the_public_url_is_the_origin(proxied: Server) -> None:
     """Contract: a proxy that changes Host does not prevent the login, and the cookie is Secure."""
-    folder = tmp_path_factory.mktemp("proxied")
-    server = Server(folder, "--public-url", "https://tracker.example").start()
-    with browser(server) as client:
+    with browser(proxied) as client:
         headers = {"Host": "10.0.0.1:8080", "Origin": "https://tracker.example"}
         answer = client.post("/login", data={"key": KEY}, headers=headers)
         assert answer.status_code == 303
         assert cookie_of(answer)[0].startswith("__Host-")
         headers["Origin"] = "https://evil.example"
         assert client.post("/login", data={"key": KEY}, headers=headers).status_code == 403
-    server.stop()
 
 
 def test_a_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:

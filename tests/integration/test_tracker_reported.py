@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import httpx
@@ -19,6 +20,14 @@ from harness.tracker.shared.keys import project_key
 SECRET = "root:x:0:0"
 """The beginning of /etc/passwd."""
 UP = ("../" * 12, quote("../" * 12, safe=""), "..%252f" * 12, "....//" * 12, "..\\" * 12, "/")
+
+
+@pytest.fixture
+def fresh(tmp_path: Path) -> Iterator[Server]:
+    """A server of one test."""
+    server = Server(tmp_path).start()
+    yield server
+    server.stop()
 
 
 @pytest.fixture
@@ -174,15 +183,12 @@ def test_another_host_name_gives_no_access(server: Server, bare: httpx.Client, h
 
 
 @pytest.mark.parametrize("header", ["X-Forwarded-For", "X-Real-IP", "Forwarded", "X-Forwarded-Host"])
-def test_a_forged_address_gives_no_further_attempts(
-    tmp_path_factory: pytest.TempPathFactory, header: str
-) -> None:
+def test_a_forged_address_gives_no_further_attempts(fresh: Server, header: str) -> None:
     """ZerosAndOnesLLC/AiFw#165, oryx-labs/oryxos#189: X-Forwarded-For is believed, or locks out everybody.
 
     A key of a project, a one-time link and an open session work all the time.
     """
-    server = Server(tmp_path_factory.mktemp("throttled")).start()
-    with httpx.Client(base_url=server.url, trust_env=False) as client, server.client() as own:
+    with httpx.Client(base_url=fresh.url, trust_env=False) as client, fresh.client() as own:
         before = client.post("/login", data={"key": KEY})
         assert before.status_code == 303
         codes = [
@@ -196,22 +202,19 @@ def test_a_forged_address_gives_no_further_attempts(
         assert own.post("/api/slug").status_code == 200
         assert client.get("/o/harness/projects").status_code == 200
         once = own.post("/api/pages/link").json()["once"]
-        with httpx.Client(base_url=server.url, trust_env=False) as other:
+        with httpx.Client(base_url=fresh.url, trust_env=False) as other:
             assert other.post("/login", data={"key": project_key(KEY, "e2e")}).status_code == 303
-        with httpx.Client(base_url=server.url, trust_env=False) as other:
+        with httpx.Client(base_url=fresh.url, trust_env=False) as other:
             assert "set-cookie" in other.get(f"/login?once={once}").headers
-    server.stop()
 
 
-def test_a_throttled_login_says_how_long_it_lasts(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_throttled_login_says_how_long_it_lasts(fresh: Server) -> None:
     """The tracker's own key is not tried while the login is throttled, so nobody can guess it faster."""
-    server = Server(tmp_path_factory.mktemp("throttled")).start()
-    with httpx.Client(base_url=server.url, trust_env=False) as client:
+    with httpx.Client(base_url=fresh.url, trust_env=False) as client:
         answers = [client.post("/login", data={"key": "wrong"}) for _ in range(60)]
         refused = next(one for one in answers if one.status_code == 429)
         assert 0 < int(refused.headers["retry-after"]) <= 10
         assert "Try again in" in refused.text
-    server.stop()
 
 
 def test_a_cookie_that_was_planted_is_not_used(server: Server, bare: httpx.Client) -> None:
