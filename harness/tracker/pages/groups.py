@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.core.secret_rules import is_secret_name, masked, spans
+from harness.core.secret_rules import is_secret_name, redact
 
 RANK = re.compile(r"(?i)(?:(?<=^)|(?<=[/_.\-]))(node|rank|worker|gpu|replica|host)[_.\-]?(\d+)(?=$|[/_.\-])")
 LAST = re.compile(r"\.(\d+)$")
@@ -91,12 +91,10 @@ def flat(value: Any) -> list[tuple[str, str]]:
             rows.append(("…", f"more than {ROWS_MOST} rows"))
             break
         text = leaf if isinstance(leaf, str) else json.dumps(leaf, ensure_ascii=False)
-        rows.append((_masked(path), HIDDEN if leaf and _is_secret(path) else _masked(text)))
+        if leaf:
+            text = HIDDEN if _is_secret(path) else str(redact(path, text))
+        rows.append((str(redact("", path)), text))
     return rows
-
-
-def _masked(text: str) -> str:
-    return masked(text, spans(text))
 
 
 def _is_secret(path: str) -> bool:
