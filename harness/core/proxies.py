@@ -4,7 +4,8 @@ Programs and libraries read HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY diff
 loopback addresses to the proxy, some reject an entry of NO_PROXY such as `[::1]` or `fe80::/10`, some ignore
 the user name, and some read only one of NO_PROXY and no_proxy. So the harness chooses the proxy itself:
 
-- A request to a loopback address uses no proxy, and neither does a request to a host in NO_PROXY or no_proxy.
+- Requests to loopback addresses and to names inside a cluster use no proxy, and neither do requests to hosts
+  in NO_PROXY or no_proxy.
 - The proxy of a kubeconfig (`proxy-url`) replaces the variables and NO_PROXY, as in kubectl.
 - Credentials are sent only in the header Proxy-Authorization. No other text contains them.
 """
@@ -26,6 +27,9 @@ VARIABLES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 EXCEPTIONS: Final = "NO_PROXY"
 LOOPBACK: Final = ("localhost", "127.0.0.1", "127.0.0.0/8", "::1")
 """The loopback addresses as entries of NO_PROXY. Not all programs support an address range."""
+_CLUSTER_NAMES: Final = (".svc", ".cluster.local")
+_CLUSTER_HOST: Final = "KUBERNETES_SERVICE_HOST"
+"""The variable of every pod with the address of the API server."""
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -116,7 +120,9 @@ def proxy_of_cluster(
 def bypassed(host: str, port: int, environment: Mapping[str, str] = os.environ) -> bool:
     """Return whether requests to a host use no proxy, whatever the variables of proxies are."""
     name = host.lower().rstrip(".")
-    return is_loopback(name) or any(_matches(entry, name, port) for entry in _exceptions(environment))
+    if is_loopback(name) or name.endswith(_CLUSTER_NAMES) or name == environment.get(_CLUSTER_HOST):
+        return True
+    return any(_matches(entry, name, port) for entry in _exceptions(environment))
 
 
 def is_loopback(host: str) -> bool:

@@ -22,6 +22,8 @@ import yaml
 from kubernetes.client.exceptions import ApiException
 from proxy_server import ProxyServer, proxy_server
 
+from harness import run
+from harness.context import RunContext
 from harness.core import processes
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, UsageError
@@ -31,6 +33,7 @@ from harness.launch.konduktor.program import Konduktor
 from harness.observe.inside import look
 from harness.provision.controllers.tracker import EmbeddedTracker
 from harness.provision.images import docker
+from harness.settings import Settings
 from harness.torchrun_sync.channel import Cut, PodRefused
 from harness.torchrun_sync.exec_channel import opening
 
@@ -302,6 +305,17 @@ def test_without_a_proxy_docker_build_gets_no_argument(monkeypatch: pytest.Monke
         if name.lower().endswith("_proxy"):
             monkeypatch.delenv(name)
     assert "--build-arg" not in docker.build_command()
+
+
+def test_a_bundle_has_no_password_of_a_proxy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HTTPS_PROXY", f"http://{IN_URL}@proxy.example:3128")
+    settings = Settings(runs_dir=tmp_path / "runs")
+    context = run._new_bundle(RunContext(settings=settings, progress=lambda _: None))
+    context.writer.text("kind/kubeadm.log", f"uses proxy http://{IN_URL}@proxy.example:3128 ({PASSWORD})\n")
+    written = (context.writer.path / "kind/kubeadm.log").read_text()
+    assert "uses proxy" in written
+    assert PASSWORD not in written
+    assert IN_URL.partition(":")[2] not in written
 
 
 def test_errors_of_the_harness_have_no_password(server: int, tmp_path: Path) -> None:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,6 +14,7 @@ from harness.core import processes, proxies
 from harness.core.errors import UsageError
 from harness.core.proxies import Proxy, proxy_of, proxy_of_cluster
 
+ROOT = Path(__file__).parents[3]
 PROXY = "http://proxy.example:3128"
 SECRET = "p@ss/word"  # written as p%40ss%2Fword in a URL
 FULL = "http://me:p%40ss%2Fword@proxy.example:3128"
@@ -21,6 +26,14 @@ def test_a_loopback_address_never_uses_a_proxy(host: str, exceptions: dict[str, 
     environment = {"HTTPS_PROXY": PROXY, "http_proxy": PROXY, "ALL_PROXY": PROXY, **exceptions}
     for scheme in ("http", "https"):
         assert proxy_of(f"{scheme}://{host}:6443/api", environment) is None
+
+
+@pytest.mark.parametrize("host", ["10.96.0.1", "tracker.harness-system.svc", "a.b.svc.cluster.local"])
+def test_the_cluster_s_addresses_never_use_a_proxy(host: str) -> None:
+    """Some clusters give every pod the variables of a proxy, which cannot resolve the cluster's names."""
+    pod = {"HTTPS_PROXY": PROXY, "KUBERNETES_SERVICE_HOST": "10.96.0.1"}
+    assert proxy_of_cluster(f"https://{host}:443", None, pod) is None
+    assert proxy_of_cluster("https://10.96.0.2:443", None, pod) is not None
 
 
 @pytest.mark.parametrize(
@@ -160,6 +173,56 @@ def test_containers_get_no_proxy_on_a_loopback_address() -> None:
     assert kept["HTTP_PROXY"] == PROXY
     assert not {"HTTPS_PROXY", "http_proxy"} & set(kept)
     assert proxies.unreachable_from_containers(given) == ["http_proxy", "HTTPS_PROXY"]
+
+
+CLIENTS = {
+    "Client",
+    "AsyncClient",
+    "HTTPTransport",
+    "get",
+    "head",
+    "post",
+    "put",
+    "patch",
+    "delete",
+    "request",
+    "stream",
+}
+ALLOWED = {"httpx": "core/http_client.py", "Configuration": "core/kubernetes.py"}
+IN_PODS = ("workers/", "faults/files/", "provision/controllers/files/", "torchrun_sync/pod/")
+
+
+def _unrouted(path: Path, where: str) -> Iterator[str]:
+    """Yield the calls in a file that leave the choice of a proxy to a library or to a program."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        owner, name = getattr(node.func.value, "id", ""), node.func.attr
+        given = {keyword.arg: keyword.value for keyword in node.keywords}
+        alone = ast.unparse(given["trust_env"]) if "trust_env" in given else ""
+        if owner == "httpx" and name in CLIENTS and where != ALLOWED["httpx"] and alone != "False":
+            yield f"{where}:{node.lineno}: httpx.{name} instead of harness.core.http_client"
+        if name == "Configuration" and where != ALLOWED[name]:
+            yield f"{where}:{node.lineno}: a client of an API server instead of harness.core.kubernetes.Kube"
+        if name == "urlopen":
+            yield f"{where}:{node.lineno}: urlopen instead of harness.core.http_client"
+        if owner == "subprocess" and name in {"run", "Popen", "call", "check_output"}:
+            own = any(keyword.arg is None for keyword in node.keywords)
+            if "env" not in given and not own:
+                yield f"{where}:{node.lineno}: subprocess.{name} without env=environment()"
+
+
+def test_no_code_leaves_the_choice_of_a_proxy_to_a_library() -> None:
+    """Contract: requests use http_client or Kube, and programs get the variables of `environment`.
+
+    Code that runs in pods is not meant, because pods get no proxy.
+    """
+    found = []
+    for path in sorted((ROOT / "harness").rglob("*.py")):
+        where = path.relative_to(ROOT / "harness").as_posix()
+        if not where.startswith((*IN_PODS, "fixtures/")):
+            found += _unrouted(path, where)
+    assert found == []
 
 
 def test_every_program_gets_the_exceptions(monkeypatch: pytest.MonkeyPatch) -> None:
