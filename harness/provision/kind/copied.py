@@ -69,7 +69,7 @@ def refused(kind: KindNodes, stack: Stack) -> str | None:
     if any(name.upper() in PROXIES for name in given) or _docker_has_proxies():
         return "nodes get a proxy"
     info = processes.run(
-        ["docker", "info", "--format", "{{.Driver}} {{json .SecurityOptions}} {{.OperatingSystem}}"],
+        ["docker", "info", "--format", "{{.Driver}}\n{{json .SecurityOptions}}\n{{.OperatingSystem}}"],
         timeout=30,
         check=False,
     ).stdout
@@ -78,10 +78,9 @@ def refused(kind: KindNodes, stack: Stack) -> str | None:
 
 def _unlike(info: str) -> str | None:
     """Return how Docker differs from what templates need: a daemon of this machine, with overlayfs."""
-    driver, _, more = info.strip().partition(" ")
-    options, _, system = more.partition("] ")
+    driver, options, system = [*info.splitlines(), "", "", ""][:3]
     if driver not in ("overlay2", "overlayfs") or "rootless" in options or "userns" in options:
-        return f"Docker's storage is {driver}, its security options are {options}]"
+        return f"Docker's storage is {driver}, its security options are {options}"
     return f"Docker is {system}" if system == DESKTOP else None
 
 

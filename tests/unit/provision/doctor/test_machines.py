@@ -11,7 +11,7 @@ import fake_docker
 import pytest
 
 from harness.core.errors import HarnessError
-from harness.provision.doctor import checks, packages, probe
+from harness.provision.doctor import checks, packages, probe, repair
 from harness.provision.doctor.check import Check
 from harness.provision.images import reach
 from harness.provision.kind import docker
@@ -56,6 +56,13 @@ def test_podman_is_refused_by_name(path: Path, tmp_path: Path, version: str) -> 
         docker.daemon()
     assert refused.value.cause == "docker.unsupported"
     assert "DOCKER_HOST" in refused.value.hint
+
+
+def test_podman_is_not_replaced(tmp_path: Path) -> None:
+    """Docker's packages conflict with podman-docker, which apt would remove."""
+    settings = Settings(cache_dir=tmp_path / "cache", state_dir=tmp_path / "state")
+    podman = Check("Docker daemon", False, docker.PODMAN, "Docker", docker.NO_PODMAN)
+    assert repair.needed_packages([podman], settings, None) == []
 
 
 def test_podman_alone_is_no_docker(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

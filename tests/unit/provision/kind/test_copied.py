@@ -72,13 +72,14 @@ def test_a_proxy_on_a_loopback_address_does_not_count(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("said", "refused"),
     [
-        ('overlay2 ["name=seccomp,profile=builtin","name=cgroupns"] Debian GNU/Linux 12 (bookworm)', False),
-        ("overlayfs [] Fedora Linux 43", False),
-        ('overlayfs ["name=seccomp,profile=unconfined"] Docker Desktop', True),
-        ("btrfs []", True),
-        ("zfs []", True),
-        ('overlay2 ["name=rootless"]', True),
-        ('overlay2 ["name=userns"]', True),
+        ('overlay2\n["name=seccomp,profile=builtin","name=cgroupns"]\nDebian GNU/Linux 12', False),
+        ("overlayfs\nnull\nFedora Linux 43", False),
+        ('overlayfs\n["name=seccomp,profile=unconfined"]\nDocker Desktop', True),
+        ("overlay2\nnull\nDocker Desktop", True),
+        ("btrfs\n[]\n", True),
+        ("zfs\n[]\n", True),
+        ('overlay2\n["name=rootless"]\n', True),
+        ('overlay2\n["name=userns"]\n', True),
         ("", True),
     ],
 )
