@@ -33,6 +33,7 @@ from harness.launch.konduktor.program import Konduktor
 from harness.observe.inside import look
 from harness.provision.controllers.tracker import EmbeddedTracker
 from harness.provision.images import docker
+from harness.provision.kind.nodes import KindNodes
 from harness.settings import Settings
 from harness.torchrun_sync.channel import Cut, PodRefused
 from harness.torchrun_sync.exec_channel import opening
@@ -95,12 +96,12 @@ def kubeconfig(folder: Path, port: int, host: str = "127.0.0.1", **cluster: obje
 
 def uses(kube: Kube) -> None:
     """Send a request with each of the harness's clients of an API server."""
-    assert kube.silence() is None
+    assert kube.silence(60) is None
     assert kube.fetch("/version").status == 200
     with EmbeddedTracker("http://tracker", "key").client(kube) as tracker:
         assert tracker.get("healthz").status_code == 200
     with pytest.raises(PodRefused, match="refused here"):
-        opening(kube, "n", "p", "c", "/root", "/control")("session", Deadline.after(20))
+        opening(kube, "n", "p", "c", "/root", "/control")("session", Deadline.after(60))
     [inspected] = look(kube, [POD], network=False)
     assert "refused here" in inspected.error or "403" in inspected.error
 
@@ -145,12 +146,12 @@ def test_a_wrong_password_is_an_error_without_the_password(
     caplog.set_level(logging.DEBUG)
     with proxy_server("me:right") as proxy:
         kube = Kube(kubeconfig(tmp_path, server, **{"proxy-url": f"http://{IN_URL}@127.0.0.1:{proxy.port}"}))
-        told = [str(kube.silence())]
+        told = [str(kube.silence(60))]
         with pytest.raises(ApiException) as failed:
-            kube.fetch("/version", seconds=10)
+            kube.fetch("/version", seconds=60)
         told.append(str(failed.value))
         with pytest.raises((Cut, PodRefused)) as cut:
-            opening(kube, "n", "p", "c", "/root", "/control")("session", Deadline.after(20))
+            opening(kube, "n", "p", "c", "/root", "/control")("session", Deadline.after(60))
         told.append(str(cut.value))
         assert proxy.refused
         assert proxy.asked == []
@@ -171,7 +172,7 @@ def test_an_exec_through_a_tls_proxy_is_refused(server: int, tmp_path: Path) -> 
     """The WebSocket client would send its request to the proxy's TLS port without encryption."""
     kube = Kube(kubeconfig(tmp_path, server, **{"proxy-url": "https://127.0.0.1:1"}))
     with pytest.raises(UsageError, match="needs an http:// proxy"):
-        opening(kube, "n", "p", "c", "/root", "/control")("session", Deadline.after(20))
+        opening(kube, "n", "p", "c", "/root", "/control")("session", Deadline.after(60))
     [inspected] = look(kube, [POD], network=False)
     assert "needs an http:// proxy" in inspected.error
 
@@ -259,7 +260,7 @@ def test_programs_that_the_harness_starts_bypass_the_proxy_for_loopback(
         word.format(server=f"http://127.0.0.1:{server}") if "{server}" in word else word
         for word in PROGRAMS[name]
     ]
-    processes.run(command, timeout=60)
+    processes.run(command, timeout=120)
     assert proxy.asked == []
 
 
@@ -289,6 +290,18 @@ def test_konduktor_s_client_gets_the_proxy_of_the_api_server(
             assert given == ["http://127.0.0.1:1", kube.proxy.headers]
         assert konduktor.launch(program).stdout == "[null, null]\n"
         assert not any(PASSWORD in word or IN_URL in word for word in konduktor._command(program))
+
+
+def test_kind_gets_no_proxy_that_nodes_cannot_reach(proxy: ProxyServer, tmp_path: Path) -> None:
+    """kind passes its variables to the nodes. A program in place of kind prints them."""
+    program, seen = tmp_path / "kind", tmp_path / "seen"
+    program.write_text(f"#!/bin/sh\nenv >{seen}\n")
+    program.chmod(0o755)
+    KindNodes(Settings(kind_bin=str(program), state_dir=tmp_path))._kind(["create"], timeout=30)
+    variables = dict(line.partition("=")[::2] for line in seen.read_text().splitlines())
+    assert "HTTPS_PROXY" in os.environ
+    assert not {"HTTP_PROXY", "HTTPS_PROXY", "http_proxy", "https_proxy"} & set(variables)
+    assert "localhost" in variables["NO_PROXY"].split(",")
 
 
 def test_docker_build_gets_the_names_of_the_variables_and_no_values(proxy: ProxyServer) -> None:
