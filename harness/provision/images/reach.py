@@ -87,7 +87,8 @@ def _answer(client: httpx.Client, url: str, expected: Iterable[int]) -> str:
         try:
             status = client.head(url, timeout=seconds).status_code
         except httpx.HTTPError as error:
-            seen = f"{url}: {str(error) or type(error).__name__} (after {seconds:g} s)"
+            late = f" (after {seconds:g} s)" if isinstance(error, httpx.TimeoutException) else ""
+            seen = f"{url}: {str(error) or type(error).__name__}{late}"
             if isinstance(error, httpx.ProxyError):
                 break
             continue
