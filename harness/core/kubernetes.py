@@ -33,7 +33,7 @@ from harness.core.kubeconfig import (
     reading,
     token_file,
 )
-from harness.core.proxies import Proxy, proxy_of_cluster
+from harness.core.proxies import Proxy, proxy_of_cluster, shown
 from harness.core.retries import Answered, Requests, Retried, pause, reason_of
 
 _CERTIFICATES = ("certificate-authority", "client-certificate", "client-key")
@@ -86,6 +86,13 @@ class Kube:
             self.proxy = proxy_of_cluster(configuration.host, str(proxy_url or ""))
         except UsageError as error:
             raise UsageError(error.message, hint=error.hint, cause=CAUSE) from None
+        except ValueError:
+            server = shown(str(configuration.host))
+            raise HarnessError(
+                f"expected the URL of an API server in {self.kubeconfig}, found {server}",
+                hint="correct `server` of the context's cluster, as in https://HOST:6443",
+                cause=CAUSE,
+            ) from None
         # Without a proxy, the client's WebSockets would read the environment, and would ignore its no_proxy.
         configuration.proxy = str(self.proxy or f"http://{_NO_HOST}:1")
         configuration.no_proxy = _EVERY_HOST if self.proxy is None else _NO_HOST

@@ -168,6 +168,13 @@ def test_a_socks_proxy_of_a_kubeconfig_is_refused(server: int, tmp_path: Path, u
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1:x", "[::1"])
+def test_an_invalid_server_is_an_error_of_the_kubeconfig(tmp_path: Path, host: str) -> None:
+    with pytest.raises(HarnessError) as refused:
+        Kube(kubeconfig(tmp_path, 1, host))
+    assert refused.value.cause == "cluster.kubeconfig"
+
+
 def test_an_exec_through_a_tls_proxy_is_refused(server: int, tmp_path: Path) -> None:
     """The WebSocket client would send its request to the proxy's TLS port without encryption."""
     kube = Kube(kubeconfig(tmp_path, server, **{"proxy-url": "https://127.0.0.1:1"}))
