@@ -19,6 +19,8 @@ CACHE := $(or $(HARNESS_CACHE_DIR),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pluto-
 ACTIONLINT_VERSION := v1.7.12
 ACTIONLINT := $(CACHE)/tools/actionlint-$(ACTIONLINT_VERSION)
 KIND := $(shell sed -n 's/^kind = "\(v[0-9.]*\)".*/\1/p' harness/versions.toml)
+PYTHON_WANTED := Python 3.11 or newer with venv is needed
+PYTHON_HELP := install one and name it, as in: make PYTHON=python3.11
 GO_MISSING := Go 1.26 or newer is needed and not on PATH: HARNESS_IMAGES=source make doctor installs it on Debian as root
 
 # Targets install packages into .venv and into the system, so two of them cannot run at once (`make -j`).
@@ -111,6 +113,7 @@ recording: doctor ## docs/images/live.svg, of a launch on a real cluster
 kind: ## kind as the harness wants it, by Go, where Debian's packages are not: a runner, a laptop
 	@command -v go >/dev/null || { echo "$(GO_MISSING)" >&2; exit 2; }
 	go install sigs.k8s.io/kind@$(KIND)
+	@command -v kind >/dev/null || echo "kind is in $${GOBIN:-$$(go env GOPATH)/bin}, which is not on PATH: add it, or set HARNESS_KIND_BIN"
 
 lock: $(MADE) ## resolve the newest versions that fit into the locks
 	$(COMPILE) locks/build.in -o locks/build.txt
@@ -131,6 +134,11 @@ clean: ## delete the cluster that `harness` made, and everything built in this c
 # `harness`, which the tests start hundreds of times: over a second each. Nothing here imports wandb.
 # All is compiled once, because under PYTHONDONTWRITEBYTECODE each of these starts would do it: another second.
 $(MADE): locks/build.txt locks/dev.txt pyproject.toml
+	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON_WANTED), but $(PYTHON) is not on PATH: $(PYTHON_HELP)" >&2; exit 2; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "$(PYTHON_WANTED), but $(PYTHON) is $$($(PYTHON) -V 2>&1): $(PYTHON_HELP)" >&2; exit 2; }
+	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
+		{ echo "$(PYTHON_WANTED), but $(PYTHON) has no venv: install your system's package for it, such as python3-venv on Debian and Ubuntu" >&2; exit 2; }
 	$(PYTHON) -m venv --clear .venv
 	$(BIN)/python -m pip install --quiet --no-user --disable-pip-version-check --require-hashes -r locks/build.txt
 	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes locks/build.txt locks/dev.txt

@@ -12,7 +12,7 @@ from dataclasses import replace
 from threading import Thread
 
 from harness.context import RecordedContext, RunContext
-from harness.core import processes, writable
+from harness.core import processes, proxies, writable
 from harness.core.clock import now
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError, UsageError
@@ -190,7 +190,7 @@ def _new_bundle(context: RunContext, workload: Workload | None = None) -> Record
     """
     settings = context.settings
     key = settings.pluto_api_key
-    redactor = Redactor([key.get_secret_value()] if key else [])
+    redactor = Redactor([*([key.get_secret_value()] if key else []), *proxies.secrets()])
     writer = BundleWriter.create(settings.runs_dir, secrets.token_hex(4), redactor)
     name = workload.name if workload else None
     writer.update(command=sys.argv, job=name, deadline_seconds=settings.wait_seconds)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.core.errors import HarnessError
+from harness.core.processes import environment
 from harness.workers.netcheck import Diagnosis
 
 START_SECONDS = 30.0
@@ -62,10 +63,10 @@ class Exec:
     """A netcheck process in one pod. It reads netcheck's package and its parameters from stdin."""
 
     def __init__(self, command: Sequence[str], sent: str) -> None:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         words = [*command, "python3", "-c", BOOT]
         try:
-            self._process = subprocess.Popen(words, text=True, **pipes)  # type: ignore[call-overload]
+            self._process = subprocess.Popen(words, env=environment(), text=True, **pipes)  # type: ignore[call-overload]
         except FileNotFoundError:
             raise HarnessError(f"there is no {command[0]}", hint="`harness doctor --fix`") from None
         self._sent = sent

@@ -12,6 +12,7 @@ from typing import Any
 from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
+from harness.core.processes import environment
 from harness.evidence.io.reader import Bundle
 from harness.settings import Settings
 
@@ -130,6 +131,7 @@ def _exec(
     container = pod["spec"]["containers"][0]["name"]
     words = [settings.kubectl_bin, *target, "-n", namespace, "exec", "-i", *terminal, name, "-c", container]
     try:
-        return subprocess.run([*words, "--", *(command or ["bash"])], check=False).returncode
+        words += ["--", *(command or ["bash"])]
+        return subprocess.run(words, env=environment(), check=False).returncode
     except FileNotFoundError:
         raise HarnessError(f"there is no {settings.kubectl_bin}", hint="`harness doctor --fix`") from None

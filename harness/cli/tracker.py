@@ -150,6 +150,7 @@ def forwarded(
     Yields the kubectl process and the local URL of the tracker. Raises HarnessError (cause
     tracker.unreachable) if the port forwarding does not start.
     """
+    from harness.core.processes import environment
     from harness.provision.controllers import tracker as embedded
 
     target = ["--kubeconfig", str(cluster.kubeconfig), "--context", cluster.context]
@@ -166,6 +167,7 @@ def forwarded(
     try:
         process = subprocess.Popen(
             [*words, f"service/{embedded.NAME}", ports],
+            env=environment(),
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             stdin=subprocess.DEVNULL,

@@ -107,6 +107,11 @@ def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
     return {}
 
 
+def cluster_entry(document: dict[str, Any], context: str) -> dict[str, Any]:
+    """Return the entry in `clusters` of a context, or {} if there is none."""
+    return entry_of(document, "cluster", str(entry_of(document, "context", context).get("cluster")))
+
+
 def namespace_of(kubeconfig: Path, context: str | None) -> str:
     """Return the namespace of a kubeconfig's context. Like kubectl, use "default" if it has none."""
     entry = entry_of(document_of(kubeconfig), "context", context_of(kubeconfig, context))

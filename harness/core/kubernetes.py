@@ -23,11 +23,22 @@ from urllib3.exceptions import HTTPError, ProtocolError
 
 from harness.core.causes import CauseId
 from harness.core.deadlines import Deadline
-from harness.core.errors import HarnessError, WaitError
-from harness.core.kubeconfig import CAUSE, context_of, document_of, entry_of, reading, token_file
+from harness.core.errors import HarnessError, UsageError, WaitError
+from harness.core.kubeconfig import (
+    CAUSE,
+    cluster_entry,
+    context_of,
+    document_of,
+    entry_of,
+    reading,
+    token_file,
+)
+from harness.core.proxies import Proxy, proxy_of_cluster, shown
 from harness.core.retries import Answered, Requests, Retried, pause, reason_of
 
 _CERTIFICATES = ("certificate-authority", "client-certificate", "client-key")
+_EVERY_HOST, _NO_HOST = "*", "none.invalid"
+"""Values of NO_PROXY that match every host, and none."""
 FIELD_MANAGER = "pluto-e2e-harness"
 Object = dict[str, Any]
 NOT_SERVED = dynamic.exceptions.ResourceNotFoundError
@@ -46,11 +57,13 @@ class Kube:
         name = context_of(kubeconfig, context)
         self.kubeconfig = kubeconfig
         self.context = context
+        self.proxy: Proxy | None = None
         self._cache = cache or kubeconfig.with_name("discovery.json")
         configuration = client.Configuration()
         configuration.retries = False
         try:
             document = self._without_files(document_of(kubeconfig), name)
+            proxy_url = cluster_entry(document, name).pop("proxy-url", None)
             base = str(kubeconfig.absolute().parent)
             KubeConfigLoader(document, active_context=name, config_base_path=base).load_and_set(configuration)
         except (config.ConfigException, LookupError, TypeError, ValueError, AttributeError) as error:
@@ -58,6 +71,7 @@ class Kube:
                 f"cannot use kubeconfig {kubeconfig} with context {context}: {error}", cause=CAUSE
             ) from None
         configuration.connection_pool_maxsize = 64
+        self._set_proxy(configuration, proxy_url)
         token = token_file(kubeconfig, name)
         if token is not None:
             configuration.refresh_api_key_hook = reading(token)
@@ -65,6 +79,41 @@ class Kube:
         self.api = client.ApiClient(configuration)
         self._requests = self.api.rest_client = Requests(configuration)
         self._dynamic: dynamic.DynamicClient | None = None
+
+    def _set_proxy(self, configuration: client.Configuration, proxy_url: object) -> None:
+        """Set the proxy for all requests and WebSockets. The client then reads no proxy variable itself."""
+        try:
+            self.proxy = proxy_of_cluster(configuration.host, str(proxy_url or ""))
+        except UsageError as error:
+            raise UsageError(error.message, hint=error.hint, cause=CAUSE) from None
+        except ValueError:
+            server = shown(str(configuration.host))
+            raise HarnessError(
+                f"expected the URL of an API server in {self.kubeconfig}, found {server}",
+                hint="correct `server` of the context's cluster, as in https://HOST:6443",
+                cause=CAUSE,
+            ) from None
+        # Without a proxy, the client's WebSockets would read the environment, and would ignore its no_proxy.
+        configuration.proxy = str(self.proxy or f"http://{_NO_HOST}:1")
+        configuration.no_proxy = _EVERY_HOST if self.proxy is None else _NO_HOST
+        configuration.proxy_headers = self.proxy.headers if self.proxy is not None else None
+
+    def websocket_options(self) -> dict[str, Any]:
+        """Return the options of WebSocket.connect for the proxy, or for a direct connection.
+
+        Raises UsageError for a proxy that the WebSocket client does not support.
+        """
+        if self.proxy is None:
+            direct = {"http_proxy_host": _NO_HOST, "http_proxy_port": 1}
+            return {**direct, "http_no_proxy": [_EVERY_HOST]}
+        if self.proxy.scheme != "http":
+            raise UsageError(
+                f"a command in a pod needs an http:// proxy, but the proxy of the API server is {self.proxy}",
+                hint="use the HTTP port of the proxy in proxy-url of the kubeconfig, or in HTTPS_PROXY",
+                cause=CAUSE,
+            )
+        through = {"http_proxy_host": self.proxy.host, "http_proxy_port": self.proxy.port}
+        return {**through, "http_proxy_auth": self.proxy.credentials, "http_no_proxy": [_NO_HOST]}
 
     def _without_files(self, document: Object, context: str) -> Object:
         """Return a kubeconfig whose certificates and key are in-memory files.

@@ -20,6 +20,7 @@ import psutil
 from harness.core import locks
 from harness.core.causes import CauseId
 from harness.core.errors import HarnessError, ToolError
+from harness.core.proxies import with_exceptions
 
 _running: dict[subprocess.Popen[str], str | None] = {}
 """Maps each running program to the name of the signal that interrupted it, or to None.
@@ -47,14 +48,15 @@ def environment(
     """Return a copy of this process's environment with `changes` applied, to pass to another program.
 
     The value None removes a variable. `only` limits the inherited variables to these names. `without`
-    excludes names with these prefixes.
+    excludes names with these prefixes. If a proxy is set, NO_PROXY includes the loopback addresses.
     """
     kept = {
         name: value
         for name, value in os.environ.items()
         if (only is None or name in only) and not name.startswith(tuple(without))
     }
-    return {name: value for name, value in {**kept, **(changes or {})}.items() if value is not None}
+    changed = {name: value for name, value in {**kept, **(changes or {})}.items() if value is not None}
+    return with_exceptions(changed)
 
 
 def run(
@@ -123,13 +125,14 @@ def started(
 ) -> Iterator[subprocess.Popen[str]]:
     """Start a program in its own process group, and yield its process. The block must wait for the process.
 
-    If the block raises an error, the whole group is killed. `options` are passed to Popen. Raises
-    HarnessError if the program does not exist, and KeyboardInterrupt if `interrupt_all` killed it.
+    Without `env`, the program gets the variables that `environment` returns. If the block raises an error,
+    the whole group is killed. `options` are passed to Popen. Raises HarnessError if the program does not
+    exist, and KeyboardInterrupt if `interrupt_all` killed it.
     """
     since, process = interruptions(), None
     try:
         with _signals_wait():
-            process = _popen(command, cause, env=dict(env) if env is not None else None, **options)
+            process = _popen(command, cause, env=environment() if env is None else dict(env), **options)
             _running[process] = None
         if interruptions() > since:
             _running[process] = _interruptions[-1]

@@ -72,6 +72,7 @@ def undone(commands: list[Command], journal: Path) -> Iterator[None]:
     partial.replace(journal)
     watchdog = subprocess.Popen(
         [sys.executable, "-m", "harness.faults.undo", str(journal)],
+        env=processes.environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,

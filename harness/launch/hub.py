@@ -29,11 +29,14 @@ def check(
         )
     import httpx  # The import is slow, and few trainings use a model from the hub.
 
+    from harness.core.http_client import client
+
     base = environment.get("HF_ENDPOINT") or "https://huggingface.co"
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         url = f"{base.rstrip('/')}/{model}/resolve/main/config.json"
-        answer = httpx.head(url, headers=headers, timeout=SECONDS, follow_redirects=False)
+        with client(timeout=SECONDS, follow_redirects=False) as hub:
+            answer = hub.head(url, headers=headers)
     except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
         progress(f"--model {model}: cannot check on the hub whether it is gated ({type(error).__name__})")
         return

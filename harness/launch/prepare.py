@@ -230,6 +230,6 @@ def environment(expected: Expected, nonce: str, budget: Budget, url: str) -> dic
         "PLUTO_RUN_ID": expected.run_id,
         "PLUTO_PROJECT": expected.project,
         "PLUTO_DISABLE_TELEMETRY": "1",
-        "NO_PROXY": ".svc,.cluster.local",
+        "NO_PROXY": "localhost,127.0.0.1,.svc,.cluster.local",
         **urls,
     }

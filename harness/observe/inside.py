@@ -17,6 +17,7 @@ from urllib3.exceptions import HTTPError
 
 from harness.core.beside import within
 from harness.core.clock import now
+from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.core.own_processes import OWN_PROCESSES
 from harness.evidence.kubernetes import torchrun_processes
@@ -97,6 +98,10 @@ def _exec(kube: Kube, pod: Object, script: str, *arguments: str) -> str:
 
     Each call creates a new client, because `stream` modifies the client.
     """
+    try:
+        kube.websocket_options()
+    except UsageError as error:
+        raise OSError(error.message) from None
     core = client.CoreV1Api(client.ApiClient(kube.configuration))
     channels = stream(
         core.connect_get_namespaced_pod_exec,

@@ -103,6 +103,8 @@ class ExistingCluster:
         with writer.stage("cluster"), reached():
             kube = self.kube()
             kube.retried = writer.retry
+            if kube.proxy is not None:
+                writer.redactor.add(kube.proxy.password)
             version = _version(kube)
             progress(f"cluster {self.name}: Kubernetes {version}, used as it is")
         with writer.stage("preflight"), reached():

@@ -10,7 +10,7 @@ from typing import Any
 from urllib.parse import quote
 
 from kubernetes import client
-from kubernetes.stream.ws_client import get_websocket_url, websocket_proxycare
+from kubernetes.stream.ws_client import get_websocket_url
 from websocket import (
     WebSocket,
     WebSocketBadStatusException,
@@ -119,8 +119,7 @@ def _socket(
     headers: dict[str, str] = {}
     kube.api.update_params_for_auth(headers, [], ["BearerToken"], path, "GET", None)
     options: dict[str, Any] = {"header": headers, "subprotocols": PROTOCOLS, "timeout": deadline.remaining}
-    if kube.configuration.proxy or kube.configuration.proxy_headers:
-        options = websocket_proxycare(options, kube.configuration, url, headers)
+    options |= kube.websocket_options()
     socket = WebSocket(sslopt=_tls(kube.configuration), skip_utf8_validation=True)
     try:
         socket.connect(url, **options)  # type: ignore[no-untyped-call]

@@ -39,7 +39,7 @@ from harness.launch.workloads import acceptance
 from harness.provision.cluster import Ready
 from harness.provision.existing import ExistingCluster
 from harness.provision.images import versions
-from harness.provision.images.docker import BUILD
+from harness.provision.images.docker import build_command
 from harness.provision.images.mirror import teach
 from harness.provision.images.stack import Stack, resolve
 from harness.provision.kind.cluster import KindCluster
@@ -124,7 +124,7 @@ def push(name: str, image: str, port: int) -> str:
     repository = f"localhost:{port}/harness/{name.replace('_', '-')}"
     recipe = f"FROM {image}\nLABEL published={secrets.token_hex(8)}\n"
     start = time.monotonic()
-    processes.run([*BUILD, "-t", f"{repository}:test", "-"], timeout=120, stdin=recipe)
+    processes.run([*build_command(), "-t", f"{repository}:test", "-"], timeout=120, stdin=recipe)
     try:
         said = processes.run(["docker", "push", f"{repository}:test"], timeout=PUSH_SECONDS).stdout
     finally:

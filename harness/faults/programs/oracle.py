@@ -8,7 +8,6 @@ and in the ground truth, every rank exited on its own with exit code 0, and all 
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
@@ -16,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+from harness.core import processes
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.evidence.schema.ground_truth import TruthRow
@@ -212,7 +212,7 @@ def account(
 def tracked(database: Path, project: str, run_id: str) -> set[Point]:
     """Return the points of a run, read from the tracker's database file."""
     command = [sys.executable, "-c", POINTS, str(database), project, run_id]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    done = processes.run(command, timeout=60)
     return {point(*json.loads(line)) for line in done.stdout.splitlines()}
 
 

@@ -44,7 +44,6 @@ def command(kind: KindNodes, namespace: str | None, context: RunContext) -> tupl
         "KUBECONFIG": str(kubeconfig),
         "KONDUKTOR_SKIP_IMAGE_CHECK": "1",
         "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1",
-        "NO_PROXY": "127.0.0.1,localhost",
     }
     # For the library requests, these variables take precedence over the kubeconfig's certificate authority.
     return konduktor_bin(context), environment(own, without=("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"))

@@ -7,6 +7,7 @@ which reads HOME and the config as usual.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from harness.core import processes
 from harness.core.errors import UsageError
+from harness.core.proxies import Proxy
 from harness.core.user_files import read_text
 from harness.provision.konduktor import installed
 from harness.settings import Settings
@@ -36,7 +38,7 @@ LIBRARIES = (
 )
 """Libraries that konduktor imports. Its own modules are not listed, because they read files on import."""
 _WAITING = """
-import contextlib, gc, importlib, runpy, sys
+import contextlib, gc, importlib, json, runpy, sys
 gc.disable()
 libraries, *sys.argv = sys.argv[1:]
 for name in libraries.split(","):
@@ -44,7 +46,15 @@ for name in libraries.split(","):
         importlib.import_module(name)
 gc.freeze()  # else the interpreter's end looks through a million objects that all go with it: 0.3 s
 gc.enable()
-if sys.stdin.readline():  # else the harness has ended
+if line := sys.stdin.readline():  # else the harness has ended
+    if proxy := json.loads(line):  # konduktor's Kubernetes client reads neither variables nor proxy-url
+        from kubernetes.client import Configuration
+
+        def with_proxy(self, *given, **named):
+            original(self, *given, **named)
+            self.proxy, self.proxy_headers = proxy
+
+        original, Configuration.__init__ = Configuration.__init__, with_proxy
     runpy.run_path(sys.argv[0], run_name="__main__")
 """
 
@@ -89,14 +99,20 @@ class Konduktor:
         self._until = ExitStack()
         self._waiting = self._started(program) if program is not None and _of_python(program) else None
 
-    def launch(self, program: Path) -> subprocess.CompletedProcess[str]:
-        """Run `konduktor launch` on the files of this HOME. Raises ToolError."""
+    def launch(self, program: Path, proxy: Proxy | None = None) -> subprocess.CompletedProcess[str]:
+        """Run `konduktor launch` on the files of this HOME. Raises ToolError.
+
+        `proxy` is the proxy of the API server. Its password goes to the process through a pipe.
+        """
         waiting, self._waiting = self._waiting, None
         command = self._command(program)
+        if waiting is None and proxy is not None and _of_python(program):
+            waiting = self._started(program)
         if waiting is None:  # No process was started, or an earlier launch used it.
             return processes.run(command, timeout=SECONDS, env=self._environment())
         with self._until:
-            done = processes.communicated(waiting, command, "launch\n", timeout=SECONDS)
+            line = json.dumps(proxy and (str(proxy), proxy.headers)) + "\n"
+            done = processes.communicated(waiting, command, line, timeout=SECONDS)
         return processes.checked(done)
 
     def __enter__(self) -> Konduktor:
@@ -137,7 +153,6 @@ class Konduktor:
             "KONDUKTOR_CONFIG": str(self.config),
             "KONDUKTOR_SKIP_IMAGE_CHECK": "1",
             "KONDUKTOR_DISABLE_USAGE_COLLECTION": "1",
-            "NO_PROXY": "127.0.0.1,localhost",
         }
         return {"USER": "harness", **processes.environment(own, only=("PATH", "LANG", "USER"))}
 

@@ -51,7 +51,7 @@ class KonduktorLauncher:
         """
         self._prepare(submission, record)
         try:
-            done = self.konduktor.launch(self.program)
+            done = self.konduktor.launch(self.program, self.kube.proxy)
         except ToolError as error:
             self._record_output(record, error.output)
             cause, why = reason(error.returncode, error.output)

@@ -314,7 +314,7 @@ def weights_of(run: Path, runs_dir: Path) -> tuple[str, str]:
     except (OSError, ValueError, LookupError, TypeError):
         raise UsageError(
             f"--same-as {run}: expected the bundle of a training whose checkpoints were audited",
-            hint="`harness list` shows bundles; `harness train` creates such a bundle",
+            hint="`harness runs` shows bundles; `harness train` creates such a bundle",
         ) from None
     return bundle.path.name, weights
 

@@ -15,6 +15,7 @@ import httpx
 
 from harness.core import pod_security
 from harness.core.errors import HarnessError
+from harness.core.http_client import client_of
 from harness.core.kubernetes import Kube, Object
 from harness.provision.controllers.available import wait_available
 
@@ -157,10 +158,10 @@ def _through_api_server(kube: Kube, headers: dict[str, str]) -> httpx.Client:
     if c.cert_file:
         context.load_cert_chain(c.cert_file, c.key_file)
     token = c.get_api_key_with_prefix("authorization")
-    return httpx.Client(
+    return client_of(
+        kube.proxy,
+        context,
         base_url=f"{c.host}/api/v1/namespaces/{NAMESPACE}/services/{NAME}:{PORT}/proxy/",
-        verify=context,
         headers={**headers, **({"Authorization": token} if token else {})},
         timeout=30,
-        trust_env=False,
     )

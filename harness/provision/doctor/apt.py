@@ -92,12 +92,16 @@ def text_of(path: Path) -> str:
     return path.read_text(errors="replace") if path.is_file() else ""
 
 
+def fields_of(os_release: str) -> dict[str, str]:
+    """Return the fields in the text of /etc/os-release, without quotes around their values."""
+    lines = (line.partition("=") for line in os_release.splitlines() if "=" in line)
+    return {name.strip(): value.strip().strip("\"'") for name, _, value in lines}
+
+
 def codename(os_release: str) -> str | None:
     """Return Debian's codename from the text of /etc/os-release, or None on another system."""
-    fields = dict(line.split("=", 1) for line in os_release.splitlines() if "=" in line)
-    if fields.get("ID", "").strip('"') != "debian":
-        return None
-    return fields.get("VERSION_CODENAME", "sid").strip('"')
+    fields = fields_of(os_release)
+    return fields.get("VERSION_CODENAME", "sid") if fields.get("ID") == "debian" else None
 
 
 def specs(packages: Iterable[str], release: str) -> list[str]:

@@ -12,8 +12,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from harness.context import RunContext
+from harness.core import proxies
+from harness.core.errors import UsageError
+from harness.core.proxies import Proxy
 from harness.provision.doctor import probe
 from harness.provision.doctor.check import GIB, Check, at_least, version_of
+from harness.provision.doctor.packages import REPAIR, advice, kind_advice
+from harness.provision.images import versions
+from harness.provision.images.origin import Origin, origin
+from harness.provision.kind.docker import NO_PODMAN, PODMAN, is_podman
+from harness.provision.source import versions as source_versions
 from harness.settings import Settings
 
 # From this version on, a privileged container gets only the capabilities that dockerd has. dockerd 20.10
@@ -29,16 +38,14 @@ MEMORY = 6 * GIB
 CORES = 2
 INOTIFY = {"max_user_instances": 512, "max_user_watches": 65536}
 
-REPAIR = "`harness doctor --fix` as root on Debian"
-
 
 def checks(settings: Settings) -> list[Check]:
     """Run all checks, in the order in which to repair failures.
 
-    This takes about a second and changes nothing.
+    This takes about a second, or longer if registries do not respond, and changes nothing.
     """
-    registries = probe.registries()
-    source = settings.images == "source" or (settings.images == "auto" and any(registries.values()))
+    chosen = origin(versions.load(settings), RunContext(settings=settings, progress=lambda _: None))
+    source = chosen.way == "source"
     info, problem = probe.docker_info()
     results = [_python(), _client(), _daemon(info, problem)]
     if info:
@@ -46,8 +53,7 @@ def checks(settings: Settings) -> list[Check]:
     results += [_buildx(), _kind(settings), _kubectl(settings), _go(source), _mmdebstrap(source)]
     results += _disk(settings, info, source)
     results += [_memory(info), _cores(info), *_inotify()]
-    results += [_registry(name, problem) for name, problem in registries.items()]
-    return results
+    return [*results, _images(chosen), *_proxy(info, chosen)]
 
 
 def _python() -> Check:
@@ -56,25 +62,31 @@ def _python() -> Check:
         sys.version_info >= PYTHON,
         platform.python_version(),
         "≥ 3.11",
-        "install Python 3.11 or newer, `make clean`, and run make again with PYTHON=python3.11",
+        f"{advice('python')}, `make clean`, and run make again with PYTHON=python3.11",
     )
 
 
 def _client() -> Check:
     answer = probe.ask("docker", "--version")
-    fix = f"{REPAIR}; elsewhere install Docker Engine or Docker Desktop from your system's packages"
-    return Check("Docker client", answer.ok, answer.last_line, "docker on PATH", fix)
+    seen = answer.last_line
+    if not answer.ok and probe.which("podman"):
+        seen += "; Podman cannot replace it"
+    return Check("Docker client", answer.ok, seen, "docker on PATH", advice("docker"))
 
 
 def _daemon(info: dict[str, Any], problem: str) -> Check:
+    if is_podman(probe.ask("docker", "version").text):
+        return Check("Docker daemon", False, PODMAN, "Docker Engine or Docker Desktop", NO_PODMAN)
     if info:
-        return Check("Docker daemon", True, f"{info['ServerVersion']}, {info.get('Driver', '?')}", "answers")
+        system = info.get("OperatingSystem") or "?"
+        seen = f"{info['ServerVersion']}, {info.get('Driver', '?')}, {system}"
+        return Check("Docker daemon", True, seen, "answers")
     if host := os.environ.get("DOCKER_HOST"):
         fix = f"DOCKER_HOST is {host}: start the daemon there, or unset DOCKER_HOST to use this machine's"
     elif "permission denied" in problem.lower():
         fix = "add yourself to the docker group (`sudo usermod -aG docker $USER`, then log in again)"
     else:
-        fix = f"{REPAIR}; elsewhere `sudo systemctl start docker`, or start Docker Desktop"
+        fix = f"{advice('docker')}, then `sudo systemctl start docker`, or start Docker Desktop"
     return Check("Docker daemon", False, problem, "answers `docker info`", fix)
 
 
@@ -95,14 +107,22 @@ def _privileged(info: dict[str, Any]) -> Check:
         worked,
         text,
         "work (kind's nodes need them); Docker ≥ 23 where the machine withholds capabilities",
-        "doctor does not stop a running daemon: end its containers, stop it, then "
-        + REPAIR
-        + " installs a newer one; in a container without privileges of its own, use another machine",
+        "doctor does not stop a running daemon: end its containers, stop it, and install a newer one: "
+        f"{advice('docker')}; in a container without privileges of its own, use another machine",
     )
 
 
 def _cgroup(info: dict[str, Any]) -> Check:
     version = str(info.get("CgroupVersion", "1"))
+    if "name=rootless" in (info.get("SecurityOptions") or []):
+        return Check(
+            "cgroups",
+            version == "2" and info.get("CgroupDriver") == "systemd",
+            f"v{version}, {info.get('CgroupDriver', '?')}, rootless Docker",
+            "v2 with the systemd driver, which rootless Docker needs",
+            "boot with cgroups v2 and systemd, and delegate cpu, cpuset, io, memory and pids to users "
+            "(Delegate= in user@.service); or use Docker as root",
+        )
     text = f"v{version}, {info.get('CgroupDriver', '?')}"
     if version == "1":
         text += ": the kubelet gets failCgroupV1: false, and nodes need systemd < 257"
@@ -111,13 +131,13 @@ def _cgroup(info: dict[str, Any]) -> Check:
 
 def _buildx() -> Check:
     answer = probe.ask("docker", "buildx", "version")
-    fix = f"{REPAIR}; elsewhere install the buildx plugin of your Docker"
-    return Check("docker buildx", answer.ok, answer.last_line, "builds the worker image", fix)
+    return Check("docker buildx", answer.ok, answer.last_line, "builds the worker image", advice("buildx"))
 
 
 def _kind(settings: Settings) -> Check:
     answer = probe.ask(settings.kind_bin, "version")
-    fix = f"{REPAIR}; elsewhere `go install sigs.k8s.io/kind@v0.33.0`, or set its path with --kind-bin"
+    locked = source_versions.load(settings.model_copy(update={"versions_file": None}))
+    fix = kind_advice(locked.kind)
     return Check(
         "kind", answer.ok and at_least(version_of(answer.text), KIND), answer.last_line, "≥ 0.33", fix
     )
@@ -127,22 +147,20 @@ def _kubectl(settings: Settings) -> Check:
     answer = probe.ask(settings.kubectl_bin, "version", "--client")
     version = version_of(answer.text) if answer.ok else None
     text = ".".join(map(str, version)) if version else answer.last_line
-    fix = f"{REPAIR}; elsewhere install kubectl, or set its path with --kind-kubectl-bin"
+    fix = f"{advice('kubectl')}, or set HARNESS_KUBECTL_BIN to its path"
     return Check("kubectl", version is not None, text, "any", fix)
 
 
 def _go(source: bool) -> Check:
     answer = probe.ask("go", "version")
     ok = answer.ok and at_least(version_of(answer.text), GO)
-    fix = f"{REPAIR}; elsewhere install Go 1.26 or newer"
-    return Check("Go", ok, answer.last_line, _for_source("≥ 1.26", source), fix, required=source)
+    return Check("Go", ok, answer.last_line, _for_source("≥ 1.26", source), advice("go"), required=source)
 
 
 def _mmdebstrap(source: bool) -> Check:
     path = probe.which("mmdebstrap")
     expected = _for_source("installed", source)
-    fix = f"{REPAIR}; elsewhere install mmdebstrap from your system's packages"
-    return Check("mmdebstrap", path is not None, path or "not found", expected, fix, required=source)
+    return Check("mmdebstrap", path is not None, path or "not found", expected, REPAIR, required=source)
 
 
 def _for_source(expected: str, source: bool) -> str:
@@ -189,14 +207,41 @@ def _inotify() -> list[Check]:
     """
     results = []
     for name, wanted in INOTIFY.items():
-        value = probe.kernel_number(Path("/proc/sys/fs/inotify") / name)
-        if value is not None:
-            fix = f"`sudo sysctl fs.inotify.{name}={wanted}`, or {REPAIR}"
-            ok = value >= wanted
-            results.append(Check(f"inotify {name}", ok, str(value), f"≥ {wanted}", fix, required=False))
+        text = probe.kernel_number(Path("/proc/sys/fs/inotify") / name)
+        if text is not None:
+            fix = f"`sudo sysctl fs.inotify.{name}={wanted}`"
+            ok = text >= wanted
+            results.append(Check(f"inotify {name}", ok, str(text), f"≥ {wanted}", fix, required=False))
     return results
 
 
-def _registry(name: str, problem: str) -> Check:
-    expected = "reached, or images are built from source"
-    return Check(f"registry {name}", not problem, problem or "reached", expected, required=False)
+def _images(chosen: Origin) -> Check:
+    """Check that images can come from a registry, or be built here."""
+    seen = "; ".join(filter(None, (f"from {chosen.way}", *chosen.missing, chosen.obstacle)))
+    fix = "give this machine access to the hosts, or set HTTPS_PROXY; or use Debian as root, to build them"
+    if chosen.way == "source" and not chosen.missing:
+        fix = "unset HARNESS_IMAGES, or use a machine with Debian and root"
+    expected = "registries and manifests are reached, or images can be built from source"
+    return Check("images", chosen.usable and not chosen.missing, seen, expected, fix, not chosen.usable)
+
+
+def _proxy(info: dict[str, Any], chosen: Origin) -> list[Check]:
+    """Check that the harness supports the proxy, and that Docker and the nodes can use it to pull images."""
+    named = [name for name in proxies.names(os.environ) if name.upper() in proxies.VARIABLES]
+    if not named:
+        return []
+    expected = "http:// or https://; Docker and nodes that pull images need it too"
+    try:
+        seen = ", ".join(f"{name} is {Proxy.parse(os.environ[name], name)}" for name in named)
+    except UsageError as error:
+        return [Check("HTTP proxy", False, error.message, expected, error.hint, required=False)]
+    fix = ""
+    if chosen.way == "registry" and info and not (info.get("HttpsProxy") or info.get("HttpProxy")):
+        seen += "; Docker has none"
+        fix = (
+            "set `proxies` in Docker's daemon.json and restart Docker, unless it reaches registries directly"
+        )
+    elif chosen.way == "registry" and proxies.unreachable_from_containers(os.environ):
+        seen += "; nodes cannot reach a loopback address and get no proxy"
+        fix = "set the address at which containers reach the proxy, unless nodes reach registries directly"
+    return [Check("HTTP proxy", not fix, seen, expected, fix, required=False)]

@@ -6,23 +6,14 @@ import json
 import os
 import shutil
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import httpx
 
 from harness.core.processes import environment
 
 # dockerd is in sbin, which is not on every user's PATH.
 SEARCH_PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/local/sbin", "/usr/sbin", "/sbin"])
-
-# The registries of kind's node image and of the controllers' images.
-REGISTRIES = {
-    "docker.io": "https://registry-1.docker.io/v2/",
-    "registry.k8s.io": "https://registry.k8s.io/v2/",
-}
 
 IMAGES_TRIED = 3
 
@@ -131,24 +122,6 @@ def privileged_run() -> tuple[bool | None, str]:
             return False, answer.last_line
         reason = "no local image has /bin/true to try it with"
     return None, reason
-
-
-def reached(url: str, seconds: float = 4) -> str:
-    """Return "" if a registry responds at this URL, or else the reason.
-
-    Success, a redirect and a login request (401) count as a response.
-    """
-    try:
-        status = httpx.get(url, timeout=seconds).status_code
-    except httpx.HTTPError as error:
-        return str(error) or type(error).__name__
-    return "" if status in {200, 301, 302, 307, 308, 401} else f"HTTP {status}"
-
-
-def registries() -> dict[str, str]:
-    """Return, for each public registry, "" if it can be reached, or else the reason."""
-    with ThreadPoolExecutor(len(REGISTRIES)) as pool:
-        return dict(zip(REGISTRIES, pool.map(reached, REGISTRIES.values()), strict=True))
 
 
 def existing(path: Path) -> Path:

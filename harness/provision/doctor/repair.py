@@ -19,6 +19,7 @@ from harness.core.progress import Progress
 from harness.provision.doctor import apt, probe
 from harness.provision.doctor.check import Check, at_least, exit_code, version_of
 from harness.provision.doctor.checks import DOCKER_BOUNDED, INOTIFY, checks
+from harness.provision.kind.docker import PODMAN
 from harness.provision.source.ahead import download_modules
 from harness.settings import Settings
 
@@ -82,7 +83,7 @@ def needed_packages(failed: Sequence[Check], settings: Settings, dockerd: str | 
 
     `dockerd` is the output of `dockerd --version`, or None if dockerd is not installed.
     """
-    names = {check.name for check in failed}
+    names = {check.name for check in failed if check.seen != PODMAN}  # apt would remove podman-docker
     names -= {"kind"} if settings.kind_bin != "kind" else set()
     names -= {"kubectl"} if settings.kubectl_bin != "kubectl" else set()
     wanted: list[str] = []

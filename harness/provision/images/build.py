@@ -11,7 +11,7 @@ from harness.context import RunContext
 from harness.core.errors import HarnessError
 from harness.provision.images import scripts, versions
 from harness.provision.images.debian import Bases
-from harness.provision.images.docker import BUILD, CAUSE, files_of, image_id, making
+from harness.provision.images.docker import CAUSE, build_command, files_of, image_id, making
 from harness.provision.images.local import LocalImage
 from harness.provision.images.packages import lock_key, packages, pinned
 from harness.provision.images.stack import Stack
@@ -153,7 +153,7 @@ def _build(
             # In a checkout, the Dockerfile is a link. Docker expects .dockerignore beside the link's target.
             dockerfile = recipe.dockerfile.resolve()
             words += ["--build-context", f"packages={folder}"]
-            shell.run([*BUILD, *words, "-f", dockerfile, "-t", tag, ROOT])
+            shell.run([*build_command(), *words, "-f", dockerfile, "-t", tag, ROOT])
     built_id = image_id(tag)
     if built_id is None:
         raise HarnessError(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.context import RunContext
-from harness.provision.images.docker import BUILD, image_id, making
+from harness.provision.images.docker import build_command, image_id, making
 from harness.provision.source import debian
 from harness.provision.source.store import code_input, key
 
@@ -37,12 +37,22 @@ def bases(suite: str, context: RunContext) -> Bases:
     Raises ToolError with the path of the log, or HarnessError if a tool or a Debian mirror is missing (cause
     image.build_failed).
     """
-    root = f"harness/debian-{suite}:{key(suite, code_input(str(debian.__file__)))}"
-    tags = {name: f"harness/{name}-{suite}:{_key(root, files)}" for name, files in _INPUTS.items()}
+    root, tags = _tags(suite)
     for name, tag in tags.items():
         if image_id(tag) is None:
             _make(name, tag, suite, root, context)
     return Bases(torch_base=tags["torch"], python_base=tags["python"])
+
+
+def complete(suite: str) -> bool:
+    """Return whether Docker has both base images for a Debian suite."""
+    return all(image_id(tag) is not None for tag in _tags(suite)[1].values())
+
+
+def _tags(suite: str) -> tuple[str, dict[str, str]]:
+    """Return the tag of the root file system, and the tags of the base images by their names."""
+    root = f"harness/debian-{suite}:{key(suite, code_input(str(debian.__file__)))}"
+    return root, {name: f"harness/{name}-{suite}:{_key(root, files)}" for name, files in _INPUTS.items()}
 
 
 def _key(root: str, files: list[str]) -> str:
@@ -55,7 +65,7 @@ def _make(name: str, tag: str, suite: str, root: str, context: RunContext) -> No
         if shell is not None:
             context.progress(f"{tag}: building from Debian packages (about a minute)")
             dockerfile = FILES / _INPUTS[name][0]
-            shell.run([*BUILD, "--build-arg", f"BASE={root}", "-f", dockerfile, "-t", tag, FILES])
+            shell.run([*build_command(), "--build-arg", f"BASE={root}", "-f", dockerfile, "-t", tag, FILES])
 
 
 def _make_root(suite: str, root: str, context: RunContext) -> None:

@@ -17,9 +17,24 @@ from typing import TypeVar
 from harness.context import RunContext
 from harness.core import processes
 from harness.provision.images import unpacked
-from harness.provision.images.local import CAUSE, CTR, IMPORT, SECONDS, LocalImage, node_name, saved
+from harness.provision.images.local import (
+    CAUSE,
+    CTR,
+    OVERLAYFS,
+    SECONDS,
+    LocalImage,
+    import_command,
+    node_name,
+    saved,
+)
 
 T = TypeVar("T")
+_CONFIGURATION = "/etc/containerd/config.toml"
+_SNAPSHOTTER = (
+    r"{ sed -n 's/^ *snapshotter *= *.\([a-z-]*\).*/SNAPSHOTTER \1/p'"
+    f" {_CONFIGURATION} 2>/dev/null || true; }}"
+)
+"""A command that prints the snapshotter in a node's configuration, which kind's entrypoint chooses."""
 
 
 def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], context: RunContext) -> None:
@@ -46,7 +61,7 @@ def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], contex
         lacking = [node for node in nodes if image in missing[node]]
         if lacking:
             with saved(image, context) as tar:
-                _each_node(lacking, lambda node, tar=tar: _import(node, tar))  # type: ignore[misc]
+                _each_node(lacking, lambda node, tar=tar: _import(node, tar, states[node].snapshotter))  # type: ignore[misc]
     context.progress(
         f"nodes: {len(wanted)} images loaded into {len(nodes)} in {time.monotonic() - start:.1f} s"
     )
@@ -66,16 +81,20 @@ def has(listing: str, image: LocalImage) -> bool:
 class _Node:
     listing: str
     mounted: bool
+    """Whether the volume is mounted and its layers can be linked, which overlayfs alone supports."""
+    snapshotter: str
 
 
 def _inspect(node: str, images: Sequence[LocalImage]) -> _Node:
-    """Return which of the images the node's containerd has, and whether the volume is mounted."""
+    """Return which of the images a node's containerd has, its snapshotter, and whether it has the volume."""
     # The listing is filtered, because ctr sums up the layers of every image that it lists.
     names = [name for image in images for name in (node_name(image.tag), image.image_id)]
     listing = " ".join([*CTR, "images", "ls", *(f"'name==\"{name}\"'" for name in names)])
-    script = f"{listing} && if mountpoint -q {unpacked.MOUNT}; then echo MOUNTED; fi"
+    script = f"{listing} && {_SNAPSHOTTER} && if mountpoint -q {unpacked.MOUNT}; then echo MOUNTED; fi"
     out = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=60, cause=CAUSE).stdout
-    return _Node(out, out.rstrip().endswith("MOUNTED"))
+    named = [line.split()[1] for line in out.splitlines() if line.startswith("SNAPSHOTTER ")]
+    snapshotter = named[0] if named else OVERLAYFS
+    return _Node(out, out.rstrip().endswith("MOUNTED") and snapshotter == OVERLAYFS, snapshotter)
 
 
 def _unpack(images: Sequence[LocalImage], node: str, context: RunContext) -> None:
@@ -106,9 +125,9 @@ def _last(text: str) -> str:
     return (text.strip().splitlines() or ["no output"])[-1]
 
 
-def _import(node: str, tar: Path) -> None:
+def _import(node: str, tar: Path, snapshotter: str) -> None:
     with tar.open("rb") as content:
-        command = ["docker", "exec", "-i", node, *IMPORT, "-"]
+        command = ["docker", "exec", "-i", node, *import_command(snapshotter), "-"]
         processes.run(command, stdin=content, timeout=SECONDS, cause=CAUSE)
 
 

@@ -19,12 +19,8 @@ from harness.provision.images.docker import image_id
 CAUSE: Final = "image.load_failed"
 SECONDS = 300
 CTR = ["ctr", "-n", "k8s.io"]
-IMPORT = [*CTR, "images", "import", "--local", "--snapshotter=overlayfs"]
-"""With `--local`, ctr itself unpacks the image.
-
-Importing 780 MB into two nodes at once on 2 busy cores took 6–9 s, and 15–18 s with containerd's transfer
-service, the default.
-"""
+OVERLAYFS: Final = "overlayfs"
+"""The snapshotter of containerd in nodes, unless kind found a file system that does not support it."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +42,15 @@ class LocalImage:
         if there is None:
             raise HarnessError(f"no local image {tag}", hint="`harness images build`", cause=CAUSE)
         return cls(tag, there)
+
+
+def import_command(snapshotter: str = OVERLAYFS) -> list[str]:
+    """Return the command that imports an image into a node's containerd.
+
+    With `--local`, ctr itself unpacks the image. Importing 780 MB into two nodes at once on 2 busy cores took
+    6–9 s, and 15–18 s with containerd's transfer service, the default.
+    """
+    return [*CTR, "images", "import", "--local", f"--snapshotter={snapshotter}"]
 
 
 def node_name(tag: str) -> str:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from harness.context import RunContext
 from harness.core.errors import HarnessError
-from harness.provision.images.docker import BUILD, CAUSE, image_id, making
+from harness.provision.images.docker import CAUSE, build_command, image_id, making
 from harness.provision.source.store import key
 
 
@@ -23,7 +23,7 @@ def program_image(program: Path, version: str, dockerfile: str, context: RunCont
             with tempfile.TemporaryDirectory() as folder:
                 (Path(folder) / "Dockerfile").write_text(dockerfile)
                 shutil.copy2(program, Path(folder) / program.name)
-                shell.run([*BUILD, "-t", tag, folder])
+                shell.run([*build_command(), "-t", tag, folder])
     if image_id(tag) is None:
         raise HarnessError(f"{tag} was built, but is not in Docker", hint="try again", cause=CAUSE)
     return tag

@@ -1,4 +1,8 @@
-"""Check whether published images can be used: whether the registries and the manifests' hosts respond."""
+"""Check whether published images can be used: whether the registries and the manifests' hosts respond.
+
+`harness doctor` and a launch use the same check. A host that does not respond is tried again with a longer
+time limit, so that a single slow response does not decide.
+"""
 
 from __future__ import annotations
 
@@ -6,14 +10,17 @@ import socket
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 import httpx
 
+from harness.core import proxies
 from harness.core.beside import within
+from harness.core.errors import UsageError
+from harness.core.http_client import client
 from harness.provision.images.versions import Registry
 
-SECONDS = 3.0
+TRY_SECONDS = (4.0, 12.0)
+"""Time limit of each attempt."""
 ADDRESS_SECONDS = 7.0
 """Time limit for getaddrinfo, which has no time limit of its own.
 
@@ -54,29 +61,40 @@ def unreached(registry: Registry) -> list[str]:
         return nameless
     with (
         ThreadPoolExecutor(len(checks)) as pool,
-        httpx.Client(timeout=SECONDS, follow_redirects=True) as client,
+        client(follow_redirects=True) as asking,
     ):
-        return [*filter(None, pool.map(lambda check: _answer(client, *check), checks))]
+        return [*filter(None, pool.map(lambda check: _answer(asking, *check), checks))]
 
 
 def _nameless(url: str) -> str:
     """Return why a URL's host name cannot be resolved, or "". With a proxy, the proxy resolves it."""
-    if getproxies():
-        return ""
     try:
+        if proxies.proxy_of(url) is not None:
+            return ""
         socket.getaddrinfo(urlsplit(url).hostname, None)
-    except OSError as error:
-        return f"{url}: {error}"
+    except (OSError, UsageError) as error:
+        return f"{url}: {error.message if isinstance(error, UsageError) else error}"
     return ""
 
 
 def _answer(client: httpx.Client, url: str, expected: Iterable[int]) -> str:
-    """Return "" for an expected status, or else the error.
+    """Return "" for an expected status, or else the last error.
 
-    A proxy that blocks a host returns another status.
+    A proxy that blocks a host returns another status, and is not asked again.
     """
-    try:
-        status = client.head(url).status_code
-    except httpx.HTTPError as error:
-        return f"{url}: {error or type(error).__name__}"
-    return "" if status in expected else f"{url}: HTTP {status}"
+    seen = ""
+    for seconds in TRY_SECONDS:
+        try:
+            status = client.head(url, timeout=seconds).status_code
+        except httpx.HTTPError as error:
+            late = f" (after {seconds:g} s)" if isinstance(error, httpx.TimeoutException) else ""
+            seen = f"{url}: {str(error) or type(error).__name__}{late}"
+            if isinstance(error, httpx.ProxyError):
+                break
+            continue
+        if status in expected:
+            return ""
+        seen = f"{url}: HTTP {status}"
+        if status < 500 and status != 429:
+            break
+    return seen

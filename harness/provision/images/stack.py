@@ -18,9 +18,11 @@ import httpx
 from harness.context import RunContext
 from harness.core.beside import beside
 from harness.core.errors import HarnessError, UsageError
-from harness.provision.images import mirror, reach, unpacked, versions
+from harness.core.http_client import client
+from harness.provision.images import mirror, unpacked, versions
 from harness.provision.images.debian import Bases, bases
 from harness.provision.images.local import LocalImage
+from harness.provision.images.origin import Origin, origin, require_usable
 from harness.provision.images.versions import Controller, Registry, Versions
 from harness.provision.source import build, manifests
 from harness.provision.source import versions as source_versions
@@ -78,23 +80,23 @@ def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
             f"both Kubernetes {settings.kubernetes} and the node image {settings.node_image} are set",
             hint="unset HARNESS_KUBERNETES, because the image determines the version",
         )
-    way = settings.images
-    if way == "auto":
-        missing = reach.unreached(locked.registry)
-        way = "source" if missing else "registry"
-        why = "registries and manifests answer"
-        if missing:
-            others = f", and {len(missing) - 1} more" if missing[1:] else ""
-            why = f"not reached: {missing[0]}{others}"
-        progress(f"images: {way} ({why})")
+    if settings.images == "registry":  # a host that does not respond is an error of the download or the pull
+        chosen, why = Origin("registry"), "set by HARNESS_IMAGES"
     else:
-        progress(f"images: {way} (set by HARNESS_IMAGES)")
-    make = partial(_published, locked.registry) if way == "registry" else partial(_built, locked)
+        chosen = origin(locked, context)
+        why = chosen.reason or "registries and manifests answer"
+        why = why if settings.images == "auto" else "set by HARNESS_IMAGES"
+    progress(f"images: {chosen.way} ({why})")
+    if chosen.way == "source":
+        _require_version(context)
+        require_usable(chosen)
+    make = partial(_published, locked.registry) if chosen.way == "registry" else partial(_built, locked)
     stack = make(context, then)
     return replace(stack, node_image=settings.node_image) if settings.node_image else stack
 
 
-def _built(locked: Versions, context: RunContext, then: Own) -> Stack:
+def _require_version(context: RunContext) -> None:
+    """Raise UsageError if the wanted Kubernetes version cannot be built from source."""
     wanted, only = context.settings.kubernetes, source_versions.load(context.settings).kubernetes
     if not versions.is_of(only, wanted):
         raise UsageError(
@@ -102,6 +104,8 @@ def _built(locked: Versions, context: RunContext, then: Own) -> Stack:
             hint="use HARNESS_IMAGES=registry if a registry can be reached, or change [source] of the lock",
         )
 
+
+def _built(locked: Versions, context: RunContext, then: Own) -> Stack:
     def debian() -> tuple[Bases, Sequence[LocalImage]]:
         made = bases(locked.worker.debian, context)
         return made, then(made)
@@ -173,7 +177,8 @@ def _manifest(name: str, controller: Controller, context: RunContext) -> Path:
 def download(url: str) -> bytes:
     """Return the body of a GET. Raises HarnessError (cause controllers.manifest)."""
     try:
-        return httpx.get(url, timeout=_DOWNLOAD_SECONDS, follow_redirects=True).raise_for_status().content
+        with client(timeout=_DOWNLOAD_SECONDS, follow_redirects=True) as downloads:
+            return downloads.get(url).raise_for_status().content
     except httpx.HTTPError as error:
         raise HarnessError(
             f"the manifest {url} could not be downloaded: {error or type(error).__name__}",

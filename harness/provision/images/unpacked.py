@@ -27,7 +27,7 @@ from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import HarnessError
 from harness.core.locks import locked
-from harness.provision.images.local import CAUSE, CTR, IMPORT, LocalImage, node_name, pipe
+from harness.provision.images.local import CAUSE, CTR, LocalImage, import_command, node_name, pipe
 from harness.provision.source.store import key
 
 MOUNT = "/harness-unpacked"
@@ -40,6 +40,15 @@ disabled_plugins = [
 """
 _CONTAINERD = f"""printf %s '{_CONFIGURATION}' >/run/unpack.toml
 exec containerd --config /run/unpack.toml --root {MOUNT}/containerd --state /run/unpack --log-level warn
+"""
+TRIAL_SECONDS = 300
+"""Docker can have to pull the node image first."""
+_TRIAL = """set -e
+mkdir -p {own}/trial
+test -d {seen}/trial || {{ echo 'the path of a Docker volume is not a path of this machine' >&2; exit 1; }}
+mkdir -p /var/trial/upper /var/trial/work /var/trial/all
+cd /var/trial
+mount -t overlay overlay -o lowerdir={seen}/trial,upperdir=upper,workdir=work all
 """
 _LINK = """# Links what is not there yet. containerd's garbage collection may strike in between: then again.
 s='ctr -n k8s.io snapshots --snapshotter overlayfs'
@@ -71,6 +80,25 @@ def folder(context: RunContext) -> Path:
     name = volume(context)
     _docker("volume", "create", name)
     return Path(_docker("volume", "inspect", "--format", "{{.Mountpoint}}", name).strip())
+
+
+def mountable(node_image: str, context: RunContext) -> Path | None:
+    """Return the path of the volume if nodes can use its layers, or else None, with the reason as progress.
+
+    With Docker Desktop, the path is in a virtual machine and is not known to Docker as a host path. Some file
+    systems do not support overlayfs. So a container of the node image first tries both.
+    """
+    path, seen = folder(context), "/harness-seen"
+    command = ["docker", "run", "--rm", "--privileged", "--network", "none", "--entrypoint", "sh"]
+    command += ["--volume", f"{volume(context)}:{MOUNT}", "--volume", "/var"]
+    command += ["--mount", f"type=bind,source={path},target={seen},readonly", node_image, "-c"]
+    script = _TRIAL.format(own=MOUNT, seen=seen)
+    done = processes.run([*command, script], timeout=TRIAL_SECONDS, check=False)
+    if done.returncode == 0:
+        return path
+    reason = ((done.stdout + done.stderr).strip().splitlines() or ["no output"])[-1]
+    context.progress(f"nodes: images are imported into each node, because layers cannot be shared: {reason}")
+    return None
 
 
 def created_at(context: RunContext) -> str:
@@ -128,7 +156,7 @@ def _used(container: str) -> bool:
 def _add(container: str, image: LocalImage, context: RunContext) -> None:
     context.progress(f"{image.tag}: unpacking, once for all clusters")
     name = node_name(image.tag)
-    pipe(image, ["docker", "exec", "-i", container, *IMPORT, "--discard-unpacked-layers", "-"])
+    pipe(image, ["docker", "exec", "-i", container, *import_command(), "--discard-unpacked-layers", "-"])
     # If another image gets this name, containerd would delete this image's layers, which pods can be using.
     _inside(container, *CTR, "images", "tag", "--force", name, f"kept.invalid/{image.file.lower()}")
     rows = [row.split() for row in _inside(container, *CTR, "images", "ls").splitlines()]
@@ -167,7 +195,7 @@ def linking(links: Sequence[tuple[str, str]], image: LocalImage) -> str:
     for chain, path in links:
         lines.append(f"  link {chain} {path} {below} || return 1\n")
         below = chain
-    command = " ".join([*IMPORT, f"{MOUNT}/images/{image.file}.tar"])
+    command = " ".join([*import_command(), f"{MOUNT}/images/{image.file}.tar"])
     return _LINK + "".join(lines) + _IMPORT_LINKED.format(command=command)
 
 

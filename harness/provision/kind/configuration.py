@@ -34,20 +34,25 @@ election timeout (a second by default). Heartbeats go only to other members.
 
 
 def configuration(
-    settings: Settings, node_image: str, containerd_patches: Sequence[str], images: Path, volumes: Path
+    settings: Settings,
+    node_image: str,
+    containerd_patches: Sequence[str],
+    images: Path | None,
+    volumes: Path,
 ) -> dict[str, object]:
     """Return the content of kind.yaml. Nodes mount the unpacked `images` and the writable folder `volumes`.
+
+    `images` is None if the nodes cannot mount them.
 
     Three settings of the kubelet matter: a longer syncFrequency delays Kueue's certificate by a minute, a
     smaller containerLogMaxSize rotates logs before they are read, and cgroup v1 must be allowed explicitly.
     """
-    node = {
-        "image": node_image,
-        "extraMounts": [
-            {"hostPath": str(images), "containerPath": unpacked.MOUNT, "readOnly": True},
-            {"hostPath": str(volumes.resolve()), "containerPath": VOLUMES_MOUNT},
-        ],
-    }
+    mounts: list[dict[str, object]] = [
+        {"hostPath": str(volumes.resolve()), "containerPath": VOLUMES_MOUNT},
+    ]
+    if images is not None:
+        mounts.insert(0, {"hostPath": str(images), "containerPath": unpacked.MOUNT, "readOnly": True})
+    node = {"image": node_image, "extraMounts": mounts}
     kubelet: dict[str, object] = {
         "kind": "KubeletConfiguration",
         "syncFrequency": "3s",

@@ -24,7 +24,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from harness.context import RecordedContext
-from harness.core import processes
+from harness.core import processes, proxies
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
@@ -43,8 +43,8 @@ from harness.provision.kind.template import FILES, Template
 
 CERTIFICATES = "harness.provision.controllers.certificates"
 NETWORK = "KIND_EXPERIMENTAL_DOCKER_NETWORK"
-PROVIDER = "KIND_EXPERIMENTAL_PROVIDER"
 PROXIES = ("HTTP_PROXY", "HTTPS_PROXY")
+DESKTOP = "Docker Desktop"
 DNS_PODS = 2
 SERVE_SECONDS, READY_SECONDS, LOOK_SECONDS = 60, 60, 0.1
 AS_KIND = shlex.split(
@@ -65,17 +65,23 @@ def refused(kind: KindNodes, stack: Stack) -> str | None:
         return "as asked"
     if stack.way != "source" or stack.mirrors or stack.containerd_patches or kind.settings.node_image:
         return ""
-    if os.environ.get(PROVIDER, "docker") != "docker":
-        return f"{PROVIDER} is set"
-    if any(os.environ.get(name) or os.environ.get(name.lower()) for name in PROXIES) or _docker_has_proxies():
+    given = proxies.names(proxies.for_containers(processes.environment()))
+    if any(name.upper() in PROXIES for name in given) or _docker_has_proxies():
         return "nodes get a proxy"
     info = processes.run(
-        ["docker", "info", "--format", "{{.Driver}} {{json .SecurityOptions}}"], timeout=30, check=False
+        ["docker", "info", "--format", "{{.Driver}}\n{{json .SecurityOptions}}\n{{.OperatingSystem}}"],
+        timeout=30,
+        check=False,
     ).stdout
-    driver, _, options = info.strip().partition(" ")
+    return _unlike(info)
+
+
+def _unlike(info: str) -> str | None:
+    """Return how Docker differs from what templates need: a daemon of this machine, with overlayfs."""
+    driver, options, system = [*info.splitlines(), "", "", ""][:3]
     if driver not in ("overlay2", "overlayfs") or "rootless" in options or "userns" in options:
         return f"Docker's storage is {driver}, its security options are {options}"
-    return None
+    return f"Docker is {system}" if system == DESKTOP else None
 
 
 def reason(error: Exception) -> str:

@@ -13,6 +13,12 @@ from harness.core.errors import HarnessError, ToolError
 from harness.settings import Settings
 
 GIB = 1024**3
+PROVIDER = "KIND_EXPERIMENTAL_PROVIDER"
+PODMAN = "`docker` is Podman, which kind and the harness's image cache do not support"
+NO_PODMAN = (
+    "install Docker Engine or Docker Desktop, remove the package podman-docker, and unset DOCKER_HOST if it "
+    "is Podman's socket"
+)
 CONTROL_PLANE_GIB, WORKER_GIB, SPARE_GIB = 1.2, 3.0, 1.0
 """Disk space in GiB for each node, measured after a run. Each node has its own copy of the images."""
 _CAUSES: tuple[tuple[str, CauseId], ...] = (
@@ -22,16 +28,24 @@ _CAUSES: tuple[tuple[str, CauseId], ...] = (
 
 
 def daemon() -> None:
-    """Check that Docker responds.
+    """Check that Docker responds, and that it is Docker.
 
-    Raises HarnessError (cause docker.not_installed, docker.permission or docker.daemon_down).
+    Raises HarnessError (cause docker.not_installed, docker.permission, docker.daemon_down or
+    docker.unsupported).
     """
     if shutil.which("docker") is None:
+        also = ", and Podman cannot replace it" if shutil.which("podman") else ""
         raise HarnessError(
-            "`docker` is not on PATH", hint="`harness doctor --fix`", cause="docker.not_installed"
+            f"`docker` is not on PATH{also}", hint="`harness doctor --fix`", cause="docker.not_installed"
+        )
+    if (provider := os.environ.get(PROVIDER) or "docker") != "docker":
+        raise HarnessError(
+            f"expected kind to use Docker, but {PROVIDER} is {provider}",
+            hint=f"unset {PROVIDER}: the harness builds and loads images with `docker`",
+            cause="docker.unsupported",
         )
     try:
-        processes.run(["docker", "version", "--format", "{{.Server.Version}}"], timeout=20)
+        version = processes.run(["docker", "version"], timeout=20).stdout
     except ToolError as error:
         last_line = (error.output.strip().splitlines() or ["no output"])[-1]
         where = f" (DOCKER_HOST is {host})" if (host := os.environ.get("DOCKER_HOST")) else ""
@@ -41,6 +55,13 @@ def daemon() -> None:
             hint="`harness doctor` shows what is wrong with Docker",
             cause=named[0] if named else "docker.daemon_down",
         ) from None
+    if is_podman(version):
+        raise HarnessError(f"expected Docker, but {PODMAN}", hint=NO_PODMAN, cause="docker.unsupported")
+
+
+def is_podman(version: str) -> bool:
+    """Return whether the output of `docker version` is from Podman, as the program or as the daemon."""
+    return "podman engine" in version.lower()
 
 
 def tools(settings: Settings) -> None:

@@ -36,7 +36,7 @@ _CONFIGURED = "test -e /kind/kubeadm.conf && ctr version >/dev/null"
 """A check that containerd is configured: kind writes kubeadm.conf afterwards, just before kubeadm starts."""
 _ANSWERS = (
     "test -e /etc/kubernetes/admin.conf && "
-    f"curl --silent --fail --cacert {_AUTHORITY} https://localhost:6443/livez >/dev/null"
+    f"curl --silent --fail --noproxy '*' --cacert {_AUTHORITY} https://localhost:6443/livez >/dev/null"
 )
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from harness.core import processes
+from harness.core import processes, proxies
 from harness.core.causes import CauseId
 from harness.core.clock import CLOCK
 from harness.core.errors import HarnessError, ToolError, UsageError
@@ -162,8 +162,11 @@ class KindNodes:
         from harness.provision.kind.configuration import configuration
 
         progress, logs = context.progress, context.writer.path / "kind"
+        if removed := proxies.unreachable_from_containers(processes.environment()):
+            names = ", ".join(removed)
+            progress(f"nodes: get no proxy, because they cannot reach the loopback address in {names}")
         self.begin(node_image, context)
-        images = unpacked.folder(context)
+        images = unpacked.mountable(node_image, context)
         config = self.dir / "kind.yaml"
         config.write_text(
             yaml.safe_dump(configuration(self.settings, node_image, containerd_patches, images, self.volumes))
@@ -303,7 +306,8 @@ class KindNodes:
         save(self.dir, state)
 
     def _kind(self, arguments: list[str], timeout: float) -> None:
-        processes.run([self.settings.kind_bin, *arguments], timeout=timeout)
+        env = proxies.for_containers(processes.environment())
+        processes.run([self.settings.kind_bin, *arguments], timeout=timeout, env=env)
 
 
 def _why(error: ToolError) -> str:

@@ -272,9 +272,7 @@ def _etcd(node: str) -> list[dict[str, str]]:
     pki = "/etc/kubernetes/pki"
     mine = f"--cert {pki}/apiserver-etcd-client.crt --key {pki}/apiserver-etcd-client.key"
     request = json.dumps({"key": _encoded(_REGISTRY), "range_end": _encoded("/registry0")})
-    script = (
-        f"curl -sS --fail --cacert {pki}/etcd/ca.crt {mine} https://127.0.0.1:2379/v3/kv/range -d '{request}'"
-    )
+    script = f"{_CURL} --cacert {pki}/etcd/ca.crt {mine} https://127.0.0.1:2379/v3/kv/range -d '{request}'"
     answer = processes.run(["docker", "exec", node, "sh", "-c", script], timeout=SECONDS).stdout
     entries: list[dict[str, str]] = json.loads(answer)["kvs"]
     return entries
@@ -319,19 +317,21 @@ def _commit(
         _docker("rm", "--force", name, check=False)
 
 
-_FILLED = """set -eu
+_CURL = "curl -sS --fail --noproxy '*'"
+"""Docker's client can be configured to give a proxy to every container."""
+_FILLED = f"""set -eu
 mkdir -p /kind/template
 address=http://127.0.0.1:2379
 /freeze/etcd-program --data-dir /freeze/etcd --log-level error --max-request-bytes 16000000 \\
   --listen-client-urls $address --advertise-client-urls $address 2>/freeze/etcd-log &
 daemon=$!
 for try in $(seq 300); do
-  if curl -sS --fail $address/health >/dev/null 2>&1; then break; fi
+  if {_CURL} $address/health >/dev/null 2>&1; then break; fi
   sleep 0.1
 done
-put() { curl -sS --fail --data-binary @- $address/v3/kv/txn >/dev/null; }
+put() {{ {_CURL} --data-binary @- $address/v3/kv/txn >/dev/null; }}
 """
-_ENDED = """curl -sS --fail -d '{}' $address/v3/maintenance/defragment >/dev/null
+_ENDED = f"""{_CURL} -d '{{}}' $address/v3/maintenance/defragment >/dev/null
 kill $daemon
 wait $daemon || true
 cp -a --sparse=always /freeze/etcd /kind/template/etcd

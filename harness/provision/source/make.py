@@ -52,9 +52,7 @@ def build(context: RunContext, on_node_image: Callable[[str], object]) -> Source
     plan = Plan(Store.of(context.settings), versions.load(context.settings))
     logs = plan.store.logs()
     stack = _stack(plan)
-    lookup = logs / "lookup.log"
-    lookup.unlink(missing_ok=True)
-    if not _missing(plan, Shell(lookup)):
+    if complete(context):
         return stack
     with locked(
         plan.store.root / "lock", lambda: context.progress("source: waiting for another build to end")
@@ -65,6 +63,14 @@ def build(context: RunContext, on_node_image: Callable[[str], object]) -> Source
         if missing:
             _Making(plan, shell, context.progress, missing, on_node_image).everything()
     return stack
+
+
+def complete(context: RunContext) -> bool:
+    """Return whether nothing has to be built. Raises ToolError or HarnessError if Docker does not respond."""
+    plan = Plan(Store.of(context.settings), versions.load(context.settings))
+    lookup = plan.store.logs() / "lookup.log"
+    lookup.unlink(missing_ok=True)
+    return not _missing(plan, Shell(lookup))
 
 
 def _stack(plan: Plan) -> SourceStack:

@@ -12,10 +12,10 @@ from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal
 
-import httpx
 from tenacity import RetryError, Retrying, retry_if_result, stop_after_delay, wait_fixed
 
 from harness.core.errors import HarnessError, WaitError
+from harness.core.http_client import client
 from harness.evidence.schema.point_rows import PointRows, of_points
 from harness.evidence.schema.tracker import (
     Attachment,
@@ -53,7 +53,7 @@ class HostedAudit:
         seconds: float = 30,
         max_runs: int = 1000,
     ) -> None:
-        self._client = httpx.Client(
+        self._client = client(
             base_url=base_url or DEFAULT_URL, headers={"Authorization": f"Bearer {api_key}"}, timeout=30
         )
         self._settle_seconds = settle_seconds

@@ -207,3 +207,14 @@ def test_what_the_harness_is_called_with(
     assert said[-2:] == ["--", str(action.home / "jobs/multinode.yaml")]
     assert f"key {inputs.get('pluto-api-key', 'none')}" in ran.said
     assert not (action.folder / "pwned").exists()
+
+
+@pytest.mark.parametrize("step", ["what the machine lacks", "run"])
+@pytest.mark.parametrize(("given", "used"), [({}, "registry"), ({"HARNESS_IMAGES": "source"}, "source")])
+def test_the_action_states_where_images_come_from(
+    action: Action, step: str, given: dict[str, str], used: str
+) -> None:
+    """A slow answer of a registry does not change it. The workflow's environment does."""
+    action.program(f'echo "images: $HARNESS_IMAGES" | tee "{action.folder}/images"')
+    assert action.step(step, **given).code == 0
+    assert (action.folder / "images").read_text() == f"images: {used}\n"

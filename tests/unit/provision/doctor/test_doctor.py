@@ -203,9 +203,6 @@ class TestProbes:
     def test_a_program_that_hangs_is_an_answer(self) -> None:
         assert probe.ask("sleep", "5", seconds=0.1).code == 124
 
-    def test_a_registry_that_nobody_serves_is_not_reached(self) -> None:
-        assert probe.reached("http://127.0.0.1:9/v2/", seconds=1)
-
     def test_the_nearest_folder_that_exists(self, tmp_path: Path) -> None:
         assert probe.existing(tmp_path / "a" / "b") == tmp_path
 

@@ -26,7 +26,7 @@ def kind(**settings: Any) -> Any:
 @pytest.fixture(autouse=True)
 def plain(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """An environment in which nothing speaks against a copy."""
-    for name in (copied.PROVIDER, *copied.PROXIES, *(name.lower() for name in copied.PROXIES)):
+    for name in (*copied.PROXIES, *(name.lower() for name in copied.PROXIES)):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
 
@@ -63,20 +63,23 @@ def test_a_proxy_of_dockers_client(tmp_path: Path) -> None:
     assert copied.refused(kind(), SOURCE) == "nodes get a proxy"
 
 
-def test_another_kind_provider_uses_no_template(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(copied.PROVIDER, "podman")
-    assert copied.refused(kind(), SOURCE) == f"{copied.PROVIDER} is set"
+def test_a_proxy_on_a_loopback_address_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """kind does not get it, because the nodes cannot reach it."""
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:3128")
+    assert copied.refused(kind(), SOURCE) != "nodes get a proxy"
 
 
 @pytest.mark.parametrize(
     ("said", "refused"),
     [
-        ('overlay2 ["name=seccomp,profile=builtin","name=cgroupns"]', False),
-        ("overlayfs []", False),
-        ("btrfs []", True),
-        ("zfs []", True),
-        ('overlay2 ["name=rootless"]', True),
-        ('overlay2 ["name=userns"]', True),
+        ('overlay2\n["name=seccomp,profile=builtin","name=cgroupns"]\nDebian GNU/Linux 12', False),
+        ("overlayfs\nnull\nFedora Linux 43", False),
+        ('overlayfs\n["name=seccomp,profile=unconfined"]\nDocker Desktop', True),
+        ("overlay2\nnull\nDocker Desktop", True),
+        ("btrfs\n[]\n", True),
+        ("zfs\n[]\n", True),
+        ('overlay2\n["name=rootless"]\n', True),
+        ('overlay2\n["name=userns"]\n', True),
         ("", True),
     ],
 )

@@ -1,0 +1,233 @@
+"""Choose the HTTP proxy of a request, and the proxy variables of other programs.
+
+Programs and libraries read HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY differently: some send requests to
+loopback addresses to the proxy, some reject an entry of NO_PROXY such as `[::1]` or `fe80::/10`, some ignore
+the user name, and some read only one of NO_PROXY and no_proxy. So the harness chooses the proxy itself:
+
+- Requests to loopback addresses and to names inside a cluster use no proxy, and neither do requests to hosts
+  in NO_PROXY or no_proxy.
+- The proxy of a kubeconfig (`proxy-url`) replaces the variables and NO_PROXY, as in kubectl.
+- Credentials are sent only in the header Proxy-Authorization. No other text contains them.
+"""
+
+from __future__ import annotations
+
+import base64
+import ipaddress
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+from urllib.parse import unquote, urlsplit
+
+from harness.core.errors import UsageError
+
+VARIABLES: Final = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+EXCEPTIONS: Final = "NO_PROXY"
+LOOPBACK: Final = ("localhost", "127.0.0.1", "127.0.0.0/8", "::1")
+"""The loopback addresses as entries of NO_PROXY. Not all programs support an address range."""
+_CLUSTER_NAMES: Final = (".svc", ".cluster.local")
+_CLUSTER_HOST: Final = "KUBERNETES_SERVICE_HOST"
+"""The variable of every pod with the address of the API server."""
+_PORTS = {"http": 80, "https": 443}
+
+
+@dataclass(frozen=True)
+class Proxy:
+    """An HTTP proxy. Its string is a URL without credentials."""
+
+    scheme: str
+    host: str
+    port: int
+    user: str = field(default="", repr=False)
+    password: str = field(default="", repr=False)
+
+    @classmethod
+    def parse(cls, text: str, source: str) -> Proxy:
+        """Return the proxy with this URL. `source` names where the URL was found, for messages.
+
+        A URL without a scheme is an http:// URL, as in curl and Go. Raises UsageError, whose message does not
+        contain the URL's credentials, if the harness does not support the proxy.
+        """
+        url = text.strip() if "://" in text else f"http://{text.strip()}"
+        try:
+            parts = urlsplit(url)
+            host, port = parts.hostname, parts.port
+        except ValueError:
+            host, port, parts = None, None, urlsplit("")
+        if not host:
+            raise UsageError(
+                f"{source}: expected the URL of a proxy, such as http://proxy:3128, found {shown(text)}",
+                hint="correct it, or remove it if there is no proxy",
+            )
+        if parts.scheme not in _PORTS:
+            raise UsageError(
+                f"{source}: expected an http:// or https:// proxy, found a {parts.scheme}:// proxy, which "
+                "the harness's clients do not support",
+                hint="use the HTTP port of the proxy, or an HTTP proxy that forwards to this one",
+            )
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        return cls(parts.scheme, host, port or _PORTS[parts.scheme], user, password)
+
+    def __str__(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{self.scheme}://{host}:{self.port}"
+
+    @property
+    def credentials(self) -> tuple[str, str] | None:
+        """Return the user name and the password, or None if the proxy needs none."""
+        return (self.user, self.password) if self.user or self.password else None
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Return the header Proxy-Authorization, in the lower case of urllib3, or {}."""
+        if self.credentials is None:
+            return {}
+        encoded = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        return {"proxy-authorization": f"Basic {encoded}"}
+
+
+def proxy_of(
+    url: str, environment: Mapping[str, str] = os.environ, *, fallback: str = "ALL_PROXY"
+) -> Proxy | None:
+    """Return the proxy for a request to a URL, or None for a direct connection.
+
+    If the variable of the URL's scheme is not set, `fallback` is read. Raises UsageError for a proxy that the
+    harness does not support.
+    """
+    parts = urlsplit(url)
+    host, port = parts.hostname or "", parts.port or _PORTS.get(parts.scheme, 0)
+    for name in filter(None, (f"{parts.scheme.upper()}_PROXY", fallback)):
+        if text := _value(name, environment):
+            return None if bypassed(host, port, environment) else Proxy.parse(text, name)
+    return None
+
+
+def proxy_of_cluster(
+    server: str, proxy_url: str | None, environment: Mapping[str, str] = os.environ
+) -> Proxy | None:
+    """Return the proxy for an API server, by the rules of kubectl.
+
+    `proxy_url` is the cluster's proxy-url in the kubeconfig. kubectl does not read ALL_PROXY. Raises
+    UsageError for a proxy that the harness does not support.
+    """
+    if proxy_url:
+        return Proxy.parse(proxy_url, "proxy-url of the kubeconfig")
+    return proxy_of(server, environment, fallback="")
+
+
+def bypassed(host: str, port: int, environment: Mapping[str, str] = os.environ) -> bool:
+    """Return whether requests to a host use no proxy, whatever the variables of proxies are."""
+    name = host.lower().rstrip(".")
+    if is_loopback(name) or name.endswith(_CLUSTER_NAMES) or name == environment.get(_CLUSTER_HOST):
+        return True
+    return any(_matches(entry, name, port) for entry in _exceptions(environment))
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host name or address is one of this machine's loopback addresses."""
+    address = _address(host)
+    return host == "localhost" or host.endswith(".localhost") or (address is not None and address.is_loopback)
+
+
+def with_exceptions(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment in which every program connects directly to loopback addresses.
+
+    If a proxy is set, NO_PROXY and no_proxy become equal: the entries of both, and the loopback addresses.
+    """
+    if not any(_value(name, environment) for name in VARIABLES):
+        return dict(environment)
+    entries = [*_exceptions(environment)]
+    # curl and urllib support * only as the whole value.
+    text = "*" if "*" in entries else ",".join(dict.fromkeys([*entries, *LOOPBACK]))
+    return {**environment, EXCEPTIONS: text, EXCEPTIONS.lower(): text}
+
+
+def for_containers(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment of a program that passes its proxy variables to containers.
+
+    A proxy on a loopback address is removed, because a container with its own network cannot reach it.
+    """
+    removed = unreachable_from_containers(environment)
+    return {name: value for name, value in with_exceptions(environment).items() if name not in removed}
+
+
+def unreachable_from_containers(environment: Mapping[str, str]) -> list[str]:
+    """Return the names of the variables whose proxy is on a loopback address of this machine."""
+    return [
+        name for name in names(environment) if name.upper() in VARIABLES and _on_loopback(environment[name])
+    ]
+
+
+def names(environment: Mapping[str, str]) -> list[str]:
+    """Return the names of the variables for proxies that have a value, in both cases."""
+    every = (*VARIABLES, EXCEPTIONS)
+    return [each for name in every for each in (name, name.lower()) if environment.get(each)]
+
+
+def secrets(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
+    """Yield the passwords in the variables of proxies, as written and decoded."""
+    for name in VARIABLES:
+        for text in filter(None, (environment.get(name), environment.get(name.lower()))):
+            yield from passwords(text)
+
+
+def passwords(url: str) -> Iterator[str]:
+    """Yield the password in a URL, as written and decoded."""
+    if found := re.search(r"^(?:\w+://)?[^/@:]*:(.+)@", url.strip()):
+        yield from dict.fromkeys((found[1], unquote(found[1])))
+
+
+def shown(url: str) -> str:
+    """Return a URL for a message, without its user name and password."""
+    return re.sub(r"^(\s*(?:\w+://)?).*@", r"\1***@", url)
+
+
+def _value(name: str, environment: Mapping[str, str]) -> str:
+    """Return a variable of a proxy. As in Python and curl, the lower-case name takes precedence."""
+    lower = name.lower()
+    return (environment[lower] if lower in environment else environment.get(name, "")).strip()
+
+
+def _exceptions(environment: Mapping[str, str]) -> Iterable[str]:
+    """Return the entries of NO_PROXY and no_proxy, without brackets around addresses."""
+    text = ",".join(environment.get(name, "") for name in (EXCEPTIONS, EXCEPTIONS.lower()))
+    entries = (entry.strip().lower() for entry in re.split(r"[,\s]+", text))
+    return dict.fromkeys(re.sub(r"^\[(.*)\]$", r"\1", entry) for entry in entries if entry)
+
+
+def _matches(entry: str, host: str, port: int) -> bool:
+    """Return whether an entry of NO_PROXY is for a host: *, a name, an address or a range, maybe with a port.
+
+    A name is also for its subdomains, with or without a dot or `*.` in front of it.
+    """
+    if entry == "*":
+        return True
+    name, colon, number = entry.rpartition(":")
+    if colon and number.isdecimal() and (":" not in name or name.endswith("]")):
+        if int(number) != port:
+            return False
+        entry = name.strip("[]")
+    address = _address(host)
+    if address is not None:
+        try:
+            return address in ipaddress.ip_network(entry, strict=False)
+        except ValueError:
+            return False
+    domain = entry.removeprefix("*").lstrip(".")
+    return bool(domain) and (host == domain or host.endswith(f".{domain}"))
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _on_loopback(url: str) -> bool:
+    try:
+        return is_loopback(urlsplit(url if "://" in url else f"http://{url}").hostname or "")
+    except ValueError:
+        return False

@@ -1,0 +1,82 @@
+"""Choose where images come from: published images, or images that this machine builds from source.
+
+`harness doctor` and a launch make the same choice. With HARNESS_IMAGES=auto, images are built only if a
+registry does not respond and this machine can build them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.context import RunContext
+from harness.core.errors import HarnessError
+from harness.provision.images import debian as bases
+from harness.provision.images import reach
+from harness.provision.images.versions import Versions
+from harness.provision.source import debian, make
+from harness.provision.source.shell import CAUSE
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where images come from, and what prevents it."""
+
+    way: Literal["registry", "source"]
+    missing: Sequence[str] = ()
+    """A message for each registry or host that does not respond, if they were asked."""
+    obstacle: str = ""
+    """Why this machine cannot build images, or ""."""
+
+    @property
+    def reason(self) -> str:
+        """Return why published images cannot be used, with the first host that does not respond."""
+        others = f", and {len(self.missing) - 1} more" if self.missing[1:] else ""
+        return f"not reached: {self.missing[0]}{others}" if self.missing else ""
+
+    @property
+    def usable(self) -> bool:
+        return not (self.missing if self.way == "registry" else self.obstacle)
+
+
+def origin(locked: Versions, context: RunContext) -> Origin:
+    """Return the origin for HARNESS_IMAGES. Unless it is `source`, the registries are asked."""
+    mode = context.settings.images
+    missing = [] if mode == "source" else reach.unreached(locked.registry)
+    if mode == "registry" or (mode == "auto" and not missing):
+        return Origin("registry", missing)
+    return Origin("source", missing, obstacle(locked, context))
+
+
+def require_usable(chosen: Origin) -> None:
+    """Raise HarnessError (cause cluster.node_image) if images cannot come from the chosen origin."""
+    if chosen.way == "source" and chosen.obstacle:
+        wanted = "images must be built from source" + (f" ({chosen.reason})" if chosen.missing else "")
+        raise HarnessError(
+            f"{wanted}, but {chosen.obstacle}",
+            hint="`harness doctor` lists the hosts; give this machine access to them, or set HTTPS_PROXY",
+            cause=CAUSE,
+        )
+
+
+def obstacle(locked: Versions, context: RunContext) -> str:
+    """Return why this machine cannot build the images that are missing, or "".
+
+    Building needs root privileges and a Debian mirror in apt's sources. Existing images need neither.
+    """
+    if os.geteuid() != 0:
+        why = "only root can build them"
+    else:
+        try:
+            debian.mirror()
+        except HarnessError as error:
+            why = f"this machine does not run Debian: {error.message}"
+        else:
+            return ""
+    try:
+        built = bases.complete(locked.worker.debian) and make.complete(context)
+    except HarnessError:  # Docker does not respond
+        built = False
+    return "" if built else why
