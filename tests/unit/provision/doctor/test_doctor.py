@@ -136,6 +136,21 @@ class TestWrittenSources:
         assert "Pin: release n=trixie\nPin-Priority: 50\n" in pins.read_text()
         assert "Pin: release n=sid\nPin-Priority: 40\n" in pins.read_text()
 
+    @pytest.mark.parametrize(
+        "option", ["trusted", "allow-insecure", "allow-weak", "allow-downgrade-to-insecure", "snapshot"]
+    )
+    def test_never_accept_what_was_accepted_for_another_suite(self, tmp_path: Path, option: str) -> None:
+        """sid was not the suite whose signatures its owner did without."""
+        lists = tmp_path / "etc/apt/sources.list"
+        lists.parent.mkdir(parents=True)
+        lists.write_text(f"deb [{option}=yes] {MIRROR} bookworm main\n")
+        keyring = tmp_path / KEYRING.lstrip("/")
+        keyring.parent.mkdir(parents=True)
+        keyring.touch()
+        _, source = apt.write_sources(["sid"], "bookworm", tmp_path)
+        signed = f"Signed-By: {KEYRING}\n" if option == "trusted" else ""
+        assert source.read_text() == f"Types: deb\nURIs: {MIRROR}\nSuites: sid\nComponents: main\n{signed}"
+
     def test_touch_no_file_but_our_own(self, root: Path) -> None:
         before = (root / "etc/apt/sources.list.d/debian.sources").read_bytes()
         written = apt.write_sources(["sid"], "bookworm", root)
