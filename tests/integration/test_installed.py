@@ -14,13 +14,15 @@ import pytest
 
 from harness.faults.record import extract
 from harness.provision.images.build import CONTROLLER, TRACKER, WORKER
+from harness.provision.platforms import ARM64
 
 ROOT = Path(__file__).parents[2]
 ARGUMENTS = {"BASE": "python:3.13", "TORCH": "2.9.1"}
 TAGS = """
 import json
 from harness.provision.images.build import CONTROLLER, TRACKER, WORKER
-print(json.dumps([recipe.tag({arguments}, "3.13") for recipe in (WORKER, TRACKER, CONTROLLER)]))
+from harness.provision.platforms import ARM64
+print(json.dumps([recipe.tag({arguments}, "3.13", ARM64) for recipe in (WORKER, TRACKER, CONTROLLER)]))
 """
 
 
@@ -102,7 +104,7 @@ def test_a_bundle_is_judged(bin_: Path, tmp_path: Path) -> None:
 def test_images_are_made_of_the_same_files(bin_: Path, tmp_path: Path) -> None:
     """Contract: the tags are those of the checkout."""
     said = run([bin_ / "python", "-c", TAGS.format(arguments=ARGUMENTS)], tmp_path)
-    assert json.loads(said) == [recipe.tag(ARGUMENTS, "3.13") for recipe in (WORKER, TRACKER, CONTROLLER)]
+    assert json.loads(said) == [recipe.tag(ARGUMENTS, "3.13", ARM64) for recipe in (WORKER, TRACKER, CONTROLLER)]
 
 
 def test_the_fixtures_are_there(bin_: Path, tmp_path: Path) -> None:

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from harness.context import RunContext
+from harness.provision import platforms
 from harness.provision.images.docker import BUILD, image_id, making
+from harness.provision.platforms import Platform
 from harness.provision.source import debian
 from harness.provision.source.store import code_input, key
 
@@ -37,11 +39,12 @@ def bases(suite: str, context: RunContext) -> Bases:
     Raises ToolError with the path of the log, or HarnessError if a tool or a Debian mirror is missing (cause
     image.build_failed).
     """
-    root = f"harness/debian-{suite}:{key(suite, code_input(str(debian.__file__)))}"
+    platform = platforms.target()
+    root = f"harness/debian-{suite}:{key(suite, platform.docker, code_input(str(debian.__file__)))}"
     made = {name: f"harness/{name}-{suite}:{_key(root, files)}" for name, files in _INPUTS.items()}
     for name, tag in made.items():
         if image_id(tag) is None:
-            _make(name, tag, suite, root, context)
+            _make(name, tag, suite, root, platform, context)
     return Bases(torch_base=made["torch"], python_base=made["python"])
 
 
@@ -49,8 +52,8 @@ def _key(root: str, files: list[str]) -> str:
     return key(root, *((FILES / name).read_text() for name in files))
 
 
-def _make(name: str, tag: str, suite: str, root: str, context: RunContext) -> None:
-    _make_root(suite, root, context)
+def _make(name: str, tag: str, suite: str, root: str, platform: Platform, context: RunContext) -> None:
+    _make_root(suite, root, platform, context)
     with making(tag, context) as shell:
         if shell is not None:
             context.progress(f"{tag}: building from Debian packages (about a minute)")
@@ -58,7 +61,7 @@ def _make(name: str, tag: str, suite: str, root: str, context: RunContext) -> No
             shell.run([*BUILD, "--build-arg", f"BASE={root}", "-f", dockerfile, "-t", tag, FILES])
 
 
-def _make_root(suite: str, root: str, context: RunContext) -> None:
+def _make_root(suite: str, root: str, platform: Platform, context: RunContext) -> None:
     if image_id(root) is not None:
         return
     with making(root, context) as shell:
@@ -68,4 +71,4 @@ def _make_root(suite: str, root: str, context: RunContext) -> None:
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
             with tempfile.TemporaryDirectory(dir=unfinished, ignore_cleanup_errors=True) as folder:
-                debian.import_root(shell, suite, root, Path(folder))
+                debian.import_root(shell, suite, root, Path(folder), platform)

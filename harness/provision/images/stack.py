@@ -22,6 +22,7 @@ from harness.provision.images import mirror, reach, unpacked, versions
 from harness.provision.images.debian import Bases, bases
 from harness.provision.images.local import LocalImage
 from harness.provision.images.versions import Controller, Registry, Versions
+from harness.provision.platforms import require_native, target
 from harness.provision.source import build, manifests
 from harness.provision.source import versions as source_versions
 
@@ -101,6 +102,8 @@ def _built(locked: Versions, context: RunContext, then: Own) -> Stack:
             f"Kubernetes {wanted} cannot be built from source: the images are of {only} alone",
             hint="use HARNESS_IMAGES=registry if a registry can be reached, or change [source] of the lock",
         )
+
+    require_native(target())
 
     def debian() -> tuple[Bases, Sequence[LocalImage]]:
         made = bases(locked.worker.debian, context)
