@@ -9,12 +9,15 @@ BOTH := -n 2 --no-loadscope-reorder
 
 BIN := .venv/bin
 MADE := .venv/.made
-PINS := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade
-COMPILE := $(PINS) --universal --python-version 3.11
-# Python as harness/versions.toml has it for the images.
-WORKER := $(PINS) --python-version 3.13 --python-platform x86_64-manylinux_2_28
+PINS := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-annotate --no-header
+COMPILE := $(PINS) --upgrade --universal --python-version 3.11
+# Python as harness/versions.toml has it for the images. A lock has the hashes of every platform's files.
+WORKER := $(PINS) --upgrade --python-version 3.13 --python-platform x86_64-manylinux_2_28
+ARM64 := $(PINS) --python-version 3.13 --python-platform aarch64-manylinux_2_28
 
 CACHE := $(or $(HARNESS_CACHE_DIR),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pluto-e2e-harness)
+# PyPI has none for arm64 Linux, where the one of the system serves.
+SHELLCHECK = $(or $(wildcard $(BIN)/shellcheck),shellcheck)
 ACTIONLINT := $(CACHE)/tools/actionlint-v1.7.12
 KIND := $(shell sed -n 's/^kind = "\(v[0-9.]*\)".*/\1/p' harness/versions.toml)
 GO_MISSING := Go 1.26 or newer is needed and not on PATH: HARNESS_IMAGES=source make doctor installs it on Debian as root
@@ -68,16 +71,17 @@ lint: $(MADE) workflows ## ruff, mypy, the import contracts and actionlint
 	$(BIN)/lint-imports
 
 workflows: $(MADE) $(ACTIONLINT) ## actionlint and shellcheck on .github/workflows and .ci
-	$(ACTIONLINT) -shellcheck $(BIN)/shellcheck -pyflakes=
-	$(BIN)/shellcheck .ci/run .ci/plan .ci/summary tests/k8s/*.sh
+	$(ACTIONLINT) -shellcheck $(SHELLCHECK) -pyflakes=
+	$(SHELLCHECK) .ci/run .ci/plan .ci/summary .ci/release harness/provision/images/files/*.sh tests/k8s/*.sh
 
 format: $(MADE) ## rewrite the code as ruff wants it
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 site: $(MADE) ## the documentation as web pages in site/, with every link checked
-	$(BIN)/uv tool run --quiet --python $(BIN)/python --from mkdocs --with-requirements locks/site.txt \
-		mkdocs $(or $(MKDOCS),build) --quiet --strict
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(CACHE)/tools/site
+	$(BIN)/uv pip sync --quiet --no-build --python $(CACHE)/tools/site --require-hashes locks/site.txt
+	$(CACHE)/tools/site/bin/mkdocs $(or $(MKDOCS),build) --quiet --strict
 
 reference: $(MADE) ## write docs/reference, docs/causes.md, docs/guides.md and docs/torchrun-wrong-objects.md
 	$(BIN)/python -m harness.reference docs/reference
@@ -111,6 +115,12 @@ lock: $(MADE) ## resolve the newest versions that fit into the locks
 	$(WORKER) harness/locks/tracker.in -o harness/locks/tracker.txt
 	$(WORKER) harness/locks/worker.in -o harness/locks/worker.txt
 	$(WORKER) -c locks/dev.txt harness/locks/controller.in -o harness/locks/controller.txt
+	$(WORKER) -c harness/locks/worker.txt harness/locks/torch.in -o harness/locks/torch.txt
+	$(COMPILE) -c locks/build.txt harness/locks/sdist.in -o harness/locks/sdist.txt
+	@for name in tracker worker controller torch; do \
+		$(ARM64) -c harness/locks/$$name.txt harness/locks/$$name.in -o $(CACHE)/arm64.txt && \
+		cmp harness/locks/$$name.txt $(CACHE)/arm64.txt || { echo "$$name: arm64 needs a lock of its own" >&2; exit 1; }; \
+	done; rm -f $(CACHE)/arm64.txt
 
 clean: ## delete the cluster that `harness` made, and everything built in this checkout
 	@if [ -x $(BIN)/harness ]; then $(BIN)/harness down; fi
@@ -122,8 +132,8 @@ clean: ## delete the cluster that `harness` made, and everything built in this c
 # All is compiled once, because under PYTHONDONTWRITEBYTECODE each of these starts would do it: another second.
 $(MADE): locks/build.txt locks/dev.txt pyproject.toml
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r locks/build.txt
-	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes locks/build.txt locks/dev.txt
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary=:all: -r locks/build.txt
+	$(BIN)/uv pip sync --quiet --compile-bytecode --no-build --python $(BIN)/python --require-hashes locks/build.txt locks/dev.txt
 	@# As a folder on the path: setuptools' own finder costs each start of Python 14 ms.
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation \
 		--config-settings editable_mode=compat --editable .

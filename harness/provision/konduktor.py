@@ -96,14 +96,15 @@ def _install(home: Path) -> None:
         _run(program, "venv", "--quiet", "--python", sys.executable, str(home))
         # fmt: off
         _run(
-            program, "pip", "sync", "--quiet", "--require-hashes", "--link-mode", "copy",
+            program, "pip", "sync", "--quiet", "--require-hashes", "--no-build", "--link-mode", "copy",
             "--compile-bytecode", "--python", str(home / "bin" / "python"), str(LOCK),
         )
         # fmt: on
         return
     _run(sys.executable, "-m", "venv", str(home))
     python = str(home / "bin" / "python")
-    _run(python, "-m", "pip", "install", "--quiet", "--no-deps", "--require-hashes", "-r", str(LOCK))
+    hashed = ("--no-deps", "--require-hashes", "--only-binary=:all:")
+    _run(python, "-m", "pip", "install", "--quiet", *hashed, "-r", str(LOCK))
 
 
 def _run(*command: str) -> None:
