@@ -111,6 +111,7 @@ lock: $(MADE) ## resolve the newest versions that fit into the locks
 	$(COMPILE) pyproject.toml --group dev -o locks/dev.txt
 	$(COMPILE) locks/mlflow.in -o locks/mlflow.txt
 	$(COMPILE) locks/site.in -o locks/site.txt
+	$(COMPILE) --no-deps -c locks/dev.txt locks/colossalai.in -o locks/colossalai.txt
 	$(COMPILE) harness/locks/konduktor.in -o harness/locks/konduktor.txt
 	$(WORKER) harness/locks/tracker.in -o harness/locks/tracker.txt
 	$(WORKER) harness/locks/worker.in -o harness/locks/worker.txt

@@ -2,7 +2,7 @@
 
     digests.py [VERSIONS]
 
-An image reference without a digest gets the one that its tag has now. A reference with a digest stays as it is,
+An image reference without a digest gets the one that its tag has now. A reference with a digest is unchanged,
 and stderr lists the tags that have moved. Exit code 1 means that some digests could not be read.
 """
 
@@ -23,7 +23,10 @@ from harness.provision.platforms import SUPPORTED
 
 VERSIONS = Path(__file__).parents[1] / "harness/versions.toml"
 REFERENCE = re.compile(r'"([\w.-]+(?::\d+)?/[\w./-]+:[\w.-]+)(@sha256:[0-9a-f]{64})?"')
-KINDS = ("application/vnd.oci.image.index.v1+json", "application/vnd.docker.distribution.manifest.list.v2+json")
+KINDS = (
+    "application/vnd.oci.image.index.v1+json",
+    "application/vnd.docker.distribution.manifest.list.v2+json",
+)
 TORCH_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
@@ -55,7 +58,7 @@ def wheel_sha256(version: str, python: str, machine: str, index: str = TORCH_IND
 
 
 def completed(text: str, torch_index: str = TORCH_INDEX) -> tuple[str, list[str]]:
-    """Return the text of a versions file with all digests, and a line for each that is unknown or has moved."""
+    """Return the text of a versions file with all digests, and a line for each unknown or moved one."""
     said: list[str] = []
     with httpx.Client(timeout=30, follow_redirects=True) as client:
         for reference, known in sorted(set(REFERENCE.findall(text))):

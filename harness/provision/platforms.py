@@ -6,7 +6,7 @@ import os
 import platform
 from dataclasses import dataclass
 from functools import cache
-from typing import Final
+from typing import Final, Literal
 
 from harness.core import processes
 from harness.core.errors import HarnessError, UsageError
@@ -20,9 +20,9 @@ DEFAULT = "DOCKER_DEFAULT_PLATFORM"
 class Platform:
     """A Linux platform."""
 
-    architecture: str
+    architecture: Literal["amd64", "arm64"]
     """The name that Docker, Go and Debian use: amd64 or arm64."""
-    machine: str
+    machine: Literal["x86_64", "aarch64"]
     """The name that the kernel and wheels use: x86_64 or aarch64."""
 
     @property

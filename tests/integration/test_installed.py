@@ -104,7 +104,9 @@ def test_a_bundle_is_judged(bin_: Path, tmp_path: Path) -> None:
 def test_images_are_made_of_the_same_files(bin_: Path, tmp_path: Path) -> None:
     """Contract: the tags are those of the checkout."""
     said = run([bin_ / "python", "-c", TAGS.format(arguments=ARGUMENTS)], tmp_path)
-    assert json.loads(said) == [recipe.tag(ARGUMENTS, "3.13", ARM64) for recipe in (WORKER, TRACKER, CONTROLLER)]
+    assert json.loads(said) == [
+        recipe.tag(ARGUMENTS, "3.13", ARM64) for recipe in (WORKER, TRACKER, CONTROLLER)
+    ]
 
 
 def test_the_fixtures_are_there(bin_: Path, tmp_path: Path) -> None:

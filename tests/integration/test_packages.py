@@ -25,9 +25,7 @@ MACHINE = {"amd64": b"\x3e\0", "arm64": b"\xb7\0"}
 """e_machine of the ELF header."""
 
 
-def installed(
-    folder: Path, python: str = "3.13", lock: Path = LOCK, platform: Platform = AMD64
-) -> Path:
+def installed(folder: Path, python: str = "3.13", lock: Path = LOCK, platform: Platform = AMD64) -> Path:
     context = RunContext(settings=load().model_copy(update={"cache_dir": folder}), progress=print)
     return packages.packages(lock, python, platform, context)
 
@@ -90,7 +88,9 @@ def test_nothing_is_left_that_looks_whole(tmp_path: Path) -> None:
 def test_every_lock_has_wheels_for_both_platforms(tmp_path: Path, recipe: build.Recipe) -> None:
     for platform in (AMD64, ARM64):
         folder = installed(tmp_path, lock=recipe.lock, platform=platform)
-        libraries = {path.read_bytes()[:4] == b"\x7fELF" and path.read_bytes()[18:20] for path in folder.rglob("*.so*")}
+        libraries = {
+            path.read_bytes()[:4] == b"\x7fELF" and path.read_bytes()[18:20] for path in folder.rglob("*.so*")
+        }
         assert libraries - {False} == {MACHINE[platform.architecture]}
 
 
@@ -132,8 +132,8 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_a_build_downloads_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, fast: bool, backend: str
 ) -> None:
-    """Contract: an sdist is built with the hashed packages of sdist.txt alone. A build requirement that the lock
-    lacks is neither downloaded nor run: --require-hashes does not apply to it (pypa/pip#13984).
+    """Contract: an sdist is built with the hashed packages of sdist.txt alone. A build requirement that the
+    lock lacks is neither downloaded nor run: --require-hashes does not apply to it (pypa/pip#13984).
     """
     if not fast:
         monkeypatch.setattr(packages, "uv", lambda: None)
@@ -141,7 +141,9 @@ def test_a_build_downloads_nothing(
     folder = request.getfixturevalue("index")
     ran = tmp_path / "ran"
     evil = f"open({str(ran)!r}, 'w')\n"
-    sdist(folder, "evil-backend", "setuptools", {"setup.py": f"{evil}import setuptools\nsetuptools.setup()\n"})
+    sdist(
+        folder, "evil-backend", "setuptools", {"setup.py": f"{evil}import setuptools\nsetuptools.setup()\n"}
+    )
     lock = tmp_path / "lock.txt"
     lock.write_text(sdist(folder, "pure", backend, {"pure.py": "A = 1\n"}))
     monkeypatch.setattr(packages, "SOURCES", ("pure",))

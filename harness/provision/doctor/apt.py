@@ -130,9 +130,7 @@ def missing_suites(wanted: Sequence[str], sources: Iterable[Source]) -> list[str
     return [suite for suite in suites if not ALIASES.get(suite, {suite}) & known]
 
 
-def our_source(
-    suites: Sequence[str], sources: Iterable[Source], release: str, root: Path = Path("/")
-) -> str:
+def our_source(suites: Sequence[str], sources: Iterable[Source], release: str, root: Path = Path("/")) -> str:
     """Return the text of a .sources file for `suites`, with the mirror and keyring of `release`.
 
     apt always verifies the signatures of these suites, even if the source of `release` is marked as trusted.

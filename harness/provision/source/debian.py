@@ -74,8 +74,8 @@ def import_root(shell: Shell, suite: str, tag: str, work: Path, platform: Platfo
 
     The image's apt also has sid as a source, pinned so that a package comes from sid only if it is requested
     by name. Both sources are verified with the keys of Debian's archive if this machine has them. Expired
-    Release files are accepted only if this machine's own apt accepts them. dpkg's excluded paths and unsafe I/O also apply to packages that are installed in the image
-    later.
+    Release files are accepted only if this machine's own apt accepts them. dpkg's excluded paths and unsafe
+    I/O also apply to packages that are installed in the image later.
     """
     address = mirror()
     sources, archive = work / "sid.sources", work / "root.tar"

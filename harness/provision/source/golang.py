@@ -127,7 +127,7 @@ class Go:
     oldest: str
     cache: Path
     architecture: str = ""
-    """GOARCH. An empty string stands for this machine's architecture, whatever GOARCH is in the environment."""
+    """GOARCH. An empty string means this machine's architecture, even if GOARCH is in the environment."""
 
     @property
     def _environment(self) -> dict[str, str]:

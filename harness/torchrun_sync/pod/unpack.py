@@ -92,7 +92,7 @@ class Workspace:
         self.links["/".join(_parts(name))] = target
 
     def make_links(self) -> None:
-        """Create the links. Raises Failed, before the first link exists, if one leads out of the workspace."""
+        """Create the links. Raises Failed, before the first link exists, if one leaves the workspace."""
         for name, target in self.links.items():
             if not target or target.startswith("/") or len(target) > MAX_PATH:
                 raise Failed(f"the link {name!r} leaves the workspace: {target[:MAX_PATH]!r}")
@@ -104,7 +104,7 @@ class Workspace:
             os.symlink(target, path)
 
     def _resolve(self, name: str) -> None:
-        """Follow a path through the links of the archive and of the disk. Raises Failed if it leads outside."""
+        """Follow a path through the links of the archive and the disk. Raises Failed if it leads outside."""
         done: list[str] = []
         todo, left = name.split("/"), MAX_LINKS
         while todo:
@@ -195,7 +195,7 @@ def _untar(tar: tarfile.TarFile, workspace: Workspace) -> None:
 
 def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
     while (member := tar.next()) is not None:
-        tar.members.clear()  # otherwise tarfile keeps each header in memory
+        cast("Any", tar).members.clear()  # otherwise tarfile keeps each header in memory
         yield member
 
 

@@ -275,7 +275,7 @@ def test_the_summary_is_there_also_without_bundles(tmp_path: Path) -> None:
 
 
 def test_only_the_job_that_publishes_a_release_may_write() -> None:
-    """Contract: it runs on a pushed tag alone, holds no long-lived key, and publishes what other jobs built."""
+    """Contract: it runs on a pushed tag alone, has no long-lived key, and publishes what others built."""
     document = parsed(RELEASE)
     assert document["permissions"] == {"contents": "read"}
     assert document[True]["push"] == {"tags": ["v*"]}

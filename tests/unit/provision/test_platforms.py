@@ -16,7 +16,7 @@ from harness.provision.platforms import AMD64, ARM64
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A Docker client whose server is what the file says."""
     answer, client = tmp_path / "answer", tmp_path / "docker"
-    client.write_text(f"#!/bin/sh\n[ \"$1\" = version ] && cat {answer}\n")
+    client.write_text(f'#!/bin/sh\n[ "$1" = version ] && cat {answer}\n')
     client.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.delenv(platforms.DEFAULT, raising=False)
@@ -69,6 +69,8 @@ def test_node_images_of_another_platform_are_not_built(monkeypatch: pytest.Monke
     monkeypatch.setattr(platform, "machine", lambda: "arm64")
     platforms.require_native(ARM64)
     assert platforms.here() == ARM64
-    with pytest.raises(HarnessError, match="linux/amd64 are built from source only on such a machine") as error:
+    with pytest.raises(
+        HarnessError, match="linux/amd64 are built from source only on such a machine"
+    ) as error:
         platforms.require_native(AMD64)
     assert "HARNESS_IMAGES=registry" in error.value.hint

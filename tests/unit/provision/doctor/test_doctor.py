@@ -225,6 +225,31 @@ class TestProbes:
         assert probe.existing(tmp_path / "a" / "b") == tmp_path
 
 
+class TestPlatform:
+    @pytest.mark.parametrize(
+        ("system", "architecture", "chosen", "ok"),
+        [
+            ("linux", "x86_64", "", True),
+            ("linux", "aarch64", "", True),
+            ("linux", "aarch64", "linux/arm64", True),
+            ("linux", "aarch64", "linux/amd64", False),
+            ("linux", "x86_64", "linux/arm64", False),
+            ("linux", "s390x", "", False),
+            ("windows", "x86_64", "", False),
+            ("linux", "x86_64", "arm64", False),
+        ],
+    )
+    def test_of_the_server_is_checked_before_anything_is_built(
+        self, monkeypatch: pytest.MonkeyPatch, system: str, architecture: str, chosen: str, ok: bool
+    ) -> None:
+        """`docker info` reports the kernel's name of an architecture."""
+        monkeypatch.setenv("DOCKER_DEFAULT_PLATFORM", chosen)
+        found = checks._platform({"OSType": system, "Architecture": architecture})
+        assert found.ok is ok
+        assert f"{system}/{architecture}" in found.seen
+        assert "DOCKER_DEFAULT_PLATFORM" in found.fix
+
+
 class TestReport:
     def test_exit_code_is_2_for_a_required_check_only(self) -> None:
         assert check.exit_code([_failed("a", required=False), Check("b", True, "x", "y")]) == 0

@@ -93,7 +93,11 @@ def test_an_archive_is_what_docker_load_reads(tmp_path: Path) -> None:
     with tarfile.open(root, "w") as layer:
         layer.addfile(tarfile.TarInfo("etc/motd"), io.BytesIO())
     program.write_bytes(b"\x7fELF")
-    write([ProgramImage("a.test/p:1", program, "/usr/local/bin/p", user="65532:65532", root=root)], target, "arm64")
+    write(
+        [ProgramImage("a.test/p:1", program, "/usr/local/bin/p", user="65532:65532", root=root)],
+        target,
+        "arm64",
+    )
     with tarfile.open(target) as archive:
 
         def content(name: str) -> bytes:

@@ -83,7 +83,7 @@ def test_a_main_of_ours_is_built_in_place(go: Go, tmp_path: Path) -> None:
 def test_a_program_is_for_the_platform_of_its_image(
     go: Go, monkeypatch: pytest.MonkeyPatch, wanted: str
 ) -> None:
-    """Contract: GOARCH of the environment has no say, or the cache would keep one platform under another's key."""
+    """Contract: GOARCH of the environment has no say, or the cache would mix platforms up."""
     monkeypatch.setenv("GOARCH", "riscv64")
     made_for = replace(go, architecture=wanted)
     said = go.shell.run(["go", "env", "GOARCH", "GOHOSTARCH"], env=made_for._environment).split()
