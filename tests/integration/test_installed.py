@@ -101,6 +101,30 @@ def test_a_bundle_is_judged(bin_: Path, tmp_path: Path) -> None:
     assert (verdict["verdict"], verdict["cause"]) == ("FAIL", "unification.lost_points")
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["run", "jobs/multinode.yaml"], 64, "the repository of the harness has working job files in jobs/"),
+        (["soak", "1"], 64, "the repository of the harness has working job files in jobs/"),
+        (["faults", "rank-killed"], 64, "in the repository of the harness is a working job file"),
+        (["faults", "--list"], 0, "rank-killed"),
+        (["accept"], 64, "harness accept --nodes"),
+        (["runs"], 0, ""),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_command_works_without_the_repository_or_tells_what_it_needs(
+    bin_: Path, tmp_path: Path, words: list[str], code: int, expected: str
+) -> None:
+    """Contract: no traceback, and nothing is created, in a folder that is not the checkout."""
+    command = [bin_ / "harness", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    said = done.stdout + done.stderr
+    assert (done.returncode, "Traceback" in said) == (code, False), said
+    assert expected in " ".join(said.split())
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_images_are_made_of_the_same_files(bin_: Path, tmp_path: Path) -> None:
     """Contract: the tags are those of the checkout."""
     said = run([bin_ / "python", "-c", TAGS.format(arguments=ARGUMENTS)], tmp_path)
