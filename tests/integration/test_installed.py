@@ -26,6 +26,15 @@ print(json.dumps([recipe.tag({arguments}, "3.13", ARM64) for recipe in (WORKER, 
 """
 
 
+MODULES = """
+import importlib, pkgutil, harness
+for module in pkgutil.walk_packages(harness.__path__, "harness."):
+    if not module.name.startswith("harness.workers") and not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+print("all")
+"""
+
+
 def run(command: list[object], folder: Path, code: int = 0) -> str:
     """Return a program's stdout, in an environment without any trace of the checkout."""
     env = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
@@ -92,6 +101,11 @@ def test_the_command_is_the_installed_one(bin_: Path, tmp_path: Path) -> None:
     assert "judge" in run([bin_ / "harness", "--help"], tmp_path)
     where = run([bin_ / "python", "-c", "import harness; print(harness.__file__)"], tmp_path)
     assert where.startswith(str(bin_.parent))
+
+
+def test_no_module_needs_the_repository(bin_: Path, tmp_path: Path) -> None:
+    """Contract: commands import most modules only when they need them, and each can be imported."""
+    assert run([bin_ / "python", "-c", MODULES], tmp_path) == "all\n"
 
 
 def test_a_bundle_is_judged(bin_: Path, tmp_path: Path) -> None:
