@@ -10,6 +10,7 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from harness.context import RunContext
 from harness.provision import platforms
@@ -39,17 +40,17 @@ def bases(suite: str, context: RunContext) -> Bases:
     Raises ToolError with the path of the log, or HarnessError if a tool or a Debian mirror is missing (cause
     image.build_failed).
     """
+    return Bases(torch_base=base("torch", suite, context), python_base=base("python", suite, context))
+
+
+def base(name: Literal["torch", "python"], suite: str, context: RunContext) -> str:
+    """Return one of the base images for a Debian suite. Raises as `bases`."""
     platform = platforms.target()
     root = f"harness/debian-{suite}:{key(suite, platform.docker, code_input(str(debian.__file__)))}"
-    made = {name: f"harness/{name}-{suite}:{_key(root, files)}" for name, files in _INPUTS.items()}
-    for name, tag in made.items():
-        if image_id(tag) is None:
-            _make(name, tag, suite, root, platform, context)
-    return Bases(torch_base=made["torch"], python_base=made["python"])
-
-
-def _key(root: str, files: list[str]) -> str:
-    return key(root, *((FILES / name).read_text() for name in files))
+    tag = f"harness/{name}-{suite}:{key(root, *((FILES / file).read_text() for file in _INPUTS[name]))}"
+    if image_id(tag) is None:
+        _make(name, tag, suite, root, platform, context)
+    return tag
 
 
 def _make(name: str, tag: str, suite: str, root: str, platform: Platform, context: RunContext) -> None:
