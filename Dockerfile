@@ -1,15 +1,18 @@
 # The worker image: what every rank of a job runs in. It proves nothing itself; jobs/*.yaml run harness/workers/ from it.
 # `harness images build` builds it, tagged with the hash of its inputs. By hand:
-#   pip install --require-hashes --only-binary=:all: --no-binary=python-etcd --no-deps --ignore-requires-python --python-version 3.13 \
-#     --platform manylinux_2_28_x86_64 --platform manylinux_2_17_x86_64 --platform manylinux2014_x86_64 --target packages \
-#     -r harness/locks/worker.txt
+#   pip install --require-hashes -r harness/locks/sdist.txt
+#   pip install --require-hashes --only-binary=:all: --no-binary=python-etcd --no-build-isolation --no-deps \
+#     --ignore-requires-python --python-version 3.13 --target packages -r harness/locks/worker.txt \
+#     --platform manylinux_2_28_$(uname -m) --platform manylinux_2_17_$(uname -m) --platform manylinux2014_$(uname -m)
 #   docker build --build-context packages=packages --build-arg BASE=python:3.13-slim-trixie --build-arg TORCH=2.9.1 -t worker:1 .
 ARG BASE
 FROM ${BASE}
 ARG TORCH
+ARG TORCH_SHA256=""
 # Any base with PyTorch is taken as it is; one without gets the CPU build.
-RUN python3 -c 'import torch' 2>/dev/null \
- || python3 -m pip install --no-cache-dir --index-url https://download.pytorch.org/whl/cpu "torch==${TORCH}"
+RUN --mount=type=bind,source=harness/provision/images/files/install_torch.sh,target=/run/install_torch.sh \
+    --mount=type=bind,source=harness/locks/torch.txt,target=/run/torch.txt \
+    python3 -c 'import torch' 2>/dev/null || sh /run/install_torch.sh /run/torch.txt "${TORCH}" "${TORCH_SHA256}"
 # Pluto's client wants an init process that forwards signals.
 RUN command -v tini >/dev/null \
  || (apt-get update && apt-get install -y --no-install-recommends tini && rm -rf /var/lib/apt/lists/*)

@@ -9,12 +9,15 @@ BOTH := -n 2 --no-loadscope-reorder
 
 BIN := .venv/bin
 MADE := .venv/.made
-PINS := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-annotate --no-header --upgrade
-COMPILE := $(PINS) --universal --python-version 3.11
-# Python as harness/versions.toml has it for the images.
-WORKER := $(PINS) --python-version 3.13 --python-platform x86_64-manylinux_2_28
+PINS := $(BIN)/uv pip compile --quiet --generate-hashes --no-emit-index-url --no-annotate --no-header
+COMPILE := $(PINS) --upgrade --universal --python-version 3.11
+# Python as harness/versions.toml has it for the images. A lock has the hashes of every platform's files.
+WORKER := $(PINS) --upgrade --python-version 3.13 --python-platform x86_64-manylinux_2_28
+ARM64 := $(PINS) --python-version 3.13 --python-platform aarch64-manylinux_2_28
 
 CACHE := $(or $(HARNESS_CACHE_DIR),$(or $(XDG_CACHE_HOME),$(HOME)/.cache)/pluto-e2e-harness)
+# PyPI has none for arm64 Linux, where the one of the system serves.
+SHELLCHECK = $(or $(wildcard $(BIN)/shellcheck),shellcheck)
 # Of its own version: another version is another file. No target, because the path of a target has no spaces.
 ACTIONLINT_VERSION := v1.7.12
 ACTIONLINT := $(CACHE)/tools/actionlint-$(ACTIONLINT_VERSION)
@@ -80,16 +83,17 @@ workflows: $(MADE) ## actionlint and shellcheck on .github/workflows and .ci
 		go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
 	@[ -x "$(ACTIONLINT)" ] || mv "$(ACTIONLINT).unfinished/actionlint" "$(ACTIONLINT)"
 	@rm -rf "$(ACTIONLINT).unfinished"
-	"$(ACTIONLINT)" -shellcheck $(BIN)/shellcheck -pyflakes=
-	$(BIN)/shellcheck .ci/run .ci/plan .ci/summary tests/k8s/*.sh
+	"$(ACTIONLINT)" -shellcheck $(SHELLCHECK) -pyflakes=
+	$(SHELLCHECK) .ci/run .ci/plan .ci/summary .ci/release harness/provision/images/files/*.sh tests/k8s/*.sh
 
 format: $(MADE) ## rewrite the code as ruff wants it
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
 site: $(MADE) ## the documentation as web pages in site/, with every link checked
-	$(BIN)/uv tool run --quiet --python $(BIN)/python --from mkdocs --with-requirements locks/site.txt \
-		mkdocs $(or $(MKDOCS),build) --quiet --strict
+	$(BIN)/uv venv --quiet --clear --python $(BIN)/python $(CACHE)/tools/site
+	$(BIN)/uv pip sync --quiet --no-build --python $(CACHE)/tools/site --require-hashes locks/site.txt
+	$(CACHE)/tools/site/bin/mkdocs $(or $(MKDOCS),build) --quiet --strict
 
 reference: $(MADE) ## write docs/reference, docs/causes.md, docs/guides.md and docs/torchrun-wrong-objects.md
 	$(BIN)/python -m harness.reference docs/reference
@@ -120,10 +124,17 @@ lock: $(MADE) ## resolve the newest versions that fit into the locks
 	$(COMPILE) pyproject.toml --group dev -o locks/dev.txt
 	$(COMPILE) locks/mlflow.in -o locks/mlflow.txt
 	$(COMPILE) locks/site.in -o locks/site.txt
+	$(COMPILE) --no-deps -c locks/dev.txt locks/colossalai.in -o locks/colossalai.txt
 	$(COMPILE) harness/locks/konduktor.in -o harness/locks/konduktor.txt
 	$(WORKER) harness/locks/tracker.in -o harness/locks/tracker.txt
 	$(WORKER) harness/locks/worker.in -o harness/locks/worker.txt
 	$(WORKER) -c locks/dev.txt harness/locks/controller.in -o harness/locks/controller.txt
+	$(WORKER) -c harness/locks/worker.txt harness/locks/torch.in -o harness/locks/torch.txt
+	$(COMPILE) -c locks/build.txt harness/locks/sdist.in -o harness/locks/sdist.txt
+	@for name in tracker worker controller torch; do \
+		$(ARM64) -c harness/locks/$$name.txt harness/locks/$$name.in -o $(CACHE)/arm64.txt && \
+		cmp harness/locks/$$name.txt $(CACHE)/arm64.txt || { echo "$$name: arm64 needs a lock of its own" >&2; exit 1; }; \
+	done; rm -f $(CACHE)/arm64.txt
 
 clean: ## delete the cluster that `harness` made, and everything built in this checkout
 	@if [ -x $(BIN)/harness ]; then $(BIN)/harness down; fi
@@ -140,8 +151,8 @@ $(MADE): locks/build.txt locks/dev.txt pyproject.toml
 	@$(PYTHON) -c 'import ensurepip, venv' 2>/dev/null || \
 		{ echo "$(PYTHON_WANTED), but $(PYTHON) has no venv: install your system's package for it, such as python3-venv on Debian and Ubuntu" >&2; exit 2; }
 	$(PYTHON) -m venv --clear .venv
-	$(BIN)/python -m pip install --quiet --no-user --disable-pip-version-check --require-hashes -r locks/build.txt
-	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python --require-hashes locks/build.txt locks/dev.txt
+	$(BIN)/python -m pip install --quiet --no-user --disable-pip-version-check --require-hashes --only-binary=:all: -r locks/build.txt
+	$(BIN)/uv pip sync --quiet --compile-bytecode --no-build --python $(BIN)/python --require-hashes locks/build.txt locks/dev.txt
 	@# As a folder on the path: setuptools' own finder costs each start of Python 14 ms.
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation \
 		--config-settings editable_mode=compat --editable .

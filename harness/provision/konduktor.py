@@ -96,7 +96,7 @@ def _install(home: Path) -> None:
         _run(program, "venv", "--quiet", "--python", sys.executable, str(home))
         # fmt: off
         _run(
-            program, "pip", "sync", "--quiet", "--require-hashes", "--link-mode", "copy",
+            program, "pip", "sync", "--quiet", "--require-hashes", "--no-build", "--link-mode", "copy",
             "--compile-bytecode", "--python", str(home / "bin" / "python"), str(LOCK),
         )
         # fmt: on
@@ -104,7 +104,7 @@ def _install(home: Path) -> None:
     _run(sys.executable, "-m", "venv", str(home))
     python = str(home / "bin" / "python")
     # --no-user: pip refuses to install into an environment if the user's pip.conf has `user = true`.
-    options = ["--quiet", "--no-user", "--no-deps", "--require-hashes"]
+    options = ["--quiet", "--no-user", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     _run(python, "-m", "pip", "install", *options, "-r", str(LOCK))
 
 

@@ -35,7 +35,15 @@ def python() -> Path:
             shutil.rmtree(venv, ignore_errors=True)
             program = uv() or "uv"
             subprocess.run([program, "venv", "--quiet", "--python", sys.executable, venv], check=True)
-            install = [program, "pip", "sync", "--quiet", "--compile-bytecode", "--require-hashes"]
+            install = [
+                program,
+                "pip",
+                "sync",
+                "--quiet",
+                "--no-build",
+                "--compile-bytecode",
+                "--require-hashes",
+            ]
             subprocess.run([*install, "--python", venv / "bin" / "python", LOCK], check=True)
             # It imports all of the client at every start of Python (Makefile).
             for hook in venv.glob("lib/python3*/site-packages/*_pluto_wandb_hook.pth"):

@@ -14,13 +14,24 @@ import pytest
 
 from harness.faults.recorded_bundles import extract
 from harness.provision.images.build import CONTROLLER, TRACKER, WORKER
+from harness.provision.platforms import ARM64
 
 ROOT = Path(__file__).parents[2]
 ARGUMENTS = {"BASE": "python:3.13", "TORCH": "2.9.1"}
 TAGS = """
 import json
 from harness.provision.images.build import CONTROLLER, TRACKER, WORKER
-print(json.dumps([recipe.tag({arguments}, "3.13") for recipe in (WORKER, TRACKER, CONTROLLER)]))
+from harness.provision.platforms import ARM64
+print(json.dumps([recipe.tag({arguments}, "3.13", ARM64) for recipe in (WORKER, TRACKER, CONTROLLER)]))
+"""
+
+
+MODULES = """
+import importlib, pkgutil, harness
+for module in pkgutil.walk_packages(harness.__path__, "harness."):
+    if not module.name.startswith("harness.workers") and not module.name.endswith("__main__"):
+        importlib.import_module(module.name)
+print("all")
 """
 
 
@@ -95,6 +106,11 @@ def test_the_command_is_the_installed_one(bin_: Path, tmp_path: Path) -> None:
     assert where.startswith(str(bin_.parent))
 
 
+def test_no_module_needs_the_repository(bin_: Path, tmp_path: Path) -> None:
+    """Contract: commands import most modules only when they need them, and each can be imported."""
+    assert run([bin_ / "python", "-c", MODULES], tmp_path) == "all\n"
+
+
 def test_a_bundle_is_judged(bin_: Path, tmp_path: Path) -> None:
     """Contract: the verdict names the fault, and the exit code is 1."""
     bundle = extract(ROOT / "tests/recorded/client-drop-point.tar.xz", tmp_path / "bundle")
@@ -102,10 +118,36 @@ def test_a_bundle_is_judged(bin_: Path, tmp_path: Path) -> None:
     assert (verdict["verdict"], verdict["cause"]) == ("FAIL", "unification.lost_points")
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "expected"),
+    [
+        (["run", "jobs/multinode.yaml"], 64, "the repository of the harness has working job files in jobs/"),
+        (["soak", "1"], 64, "the repository of the harness has working job files in jobs/"),
+        (["faults", "rank-killed"], 64, "in the repository of the harness is a working job file"),
+        (["faults", "--list"], 0, "rank-killed"),
+        (["accept"], 64, "harness accept --nodes"),
+        (["runs"], 0, ""),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_command_works_without_the_repository_or_tells_what_it_needs(
+    bin_: Path, tmp_path: Path, words: list[str], code: int, expected: str
+) -> None:
+    """Contract: no traceback, and nothing is created, in a folder that is not the checkout."""
+    command = [bin_ / "harness", *words]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+    said = done.stdout + done.stderr
+    assert (done.returncode, "Traceback" in said) == (code, False), said
+    assert expected in " ".join(said.split())
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_images_are_made_of_the_same_files(bin_: Path, tmp_path: Path) -> None:
     """Contract: the tags are those of the checkout."""
     said = run([bin_ / "python", "-c", TAGS.format(arguments=ARGUMENTS)], tmp_path)
-    assert json.loads(said) == [recipe.tag(ARGUMENTS, "3.13") for recipe in (WORKER, TRACKER, CONTROLLER)]
+    assert json.loads(said) == [
+        recipe.tag(ARGUMENTS, "3.13", ARM64) for recipe in (WORKER, TRACKER, CONTROLLER)
+    ]
 
 
 def test_the_fixtures_are_there(bin_: Path, tmp_path: Path) -> None:

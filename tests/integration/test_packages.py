@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import csv
+import hashlib
+import io
+import tarfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from harness.context import RunContext
-from harness.core.errors import ToolError
+from harness.core.errors import HarnessError, ToolError
 from harness.provision.images import build, packages
+from harness.provision.platforms import AMD64, ARM64, Platform
 from harness.settings import load
 
 LOCK = build.TRACKER.lock
+MACHINE = {"amd64": b"\x3e\0", "arm64": b"\xb7\0"}
+"""e_machine of the ELF header."""
 
 
-def installed(folder: Path, python: str = "3.13") -> Path:
+def installed(folder: Path, python: str = "3.13", lock: Path = LOCK, platform: Platform = AMD64) -> Path:
     context = RunContext(settings=load().model_copy(update={"cache_dir": folder}), progress=print)
-    return packages.packages(LOCK, python, context)
+    return packages.packages(lock, python, platform, context)
 
 
 def files(folder: Path) -> set[str]:
@@ -26,15 +36,22 @@ def files(folder: Path) -> set[str]:
     return {str(path) for path in found if path.name not in {"INSTALLER", "REQUESTED", "uv_cache.json"}}
 
 
-def test_both_installers_install_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Contract: with uv or without it, an image has the same files: no bytecode, and no programs. This
-    holds also for a user whose pip installs into the home folder by default.
+@pytest.mark.parametrize("platform", [AMD64, ARM64], ids=lambda each: each.architecture)
+def test_both_installers_install_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, platform: Platform
+) -> None:
+    """Contract: with uv or without it, an image has the same files: no bytecode, and no programs. All of them
+    are for the platform of the image. This holds also for a user whose pip installs into the home folder by
+    default.
     """
     monkeypatch.setenv("PIP_USER", "1")
     assert packages.uv(), "uv is in locks/build.txt"
-    fast = files(installed(tmp_path / "uv"))
+    folder = installed(tmp_path / "uv", platform=platform)
+    fast = files(folder)
     monkeypatch.setattr(packages, "uv", lambda: None)
-    slow = files(installed(tmp_path / "pip"))
+    slow = files(installed(tmp_path / "pip", platform=platform))
+    libraries = [path.read_bytes()[18:20] for path in folder.rglob("*.so*")]
+    assert set(libraries) == {MACHINE[platform.architecture]}
     assert fast == slow
     assert "starlette/__init__.py" in fast
     assert any(name.startswith("httptools/") and "cpython-313" in name for name in fast), "this Python's"
@@ -66,3 +83,90 @@ def test_nothing_is_left_that_looks_whole(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "packages").iterdir() if "unfinished" not in path.name] == [
         path.name for path in (tmp_path / "packages").glob("*.lock")
     ]
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("recipe", [build.WORKER, build.CONTROLLER], ids=lambda each: each.lock.stem)
+def test_every_lock_has_wheels_for_both_platforms(tmp_path: Path, recipe: build.Recipe) -> None:
+    for platform in (AMD64, ARM64):
+        folder = installed(tmp_path, lock=recipe.lock, platform=platform)
+        libraries = {
+            path.read_bytes()[:4] == b"\x7fELF" and path.read_bytes()[18:20] for path in folder.rglob("*.so*")
+        }
+        assert libraries - {False} == {MACHINE[platform.architecture]}
+
+
+def sdist(folder: Path, name: str, backend: str, files: dict[str, str]) -> str:
+    """Put a source distribution into a package index. Return its line of a lock."""
+    path = folder / name / f"{name}-1.0.tar.gz"
+    path.parent.mkdir(parents=True)
+    project = f'[build-system]\nrequires = ["{backend}"]\nbuild-backend = "setuptools.build_meta"\n'
+    texts = {
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        "pyproject.toml": f'{project}[project]\nname = "{name}"\nversion = "1.0"\n',
+        **files,
+    }
+    with tarfile.open(path, "w:gz") as packed:
+        for file, text in texts.items():
+            info = tarfile.TarInfo(f"{name}-1.0/{file}")
+            info.size = len(text)
+            packed.addfile(info, io.BytesIO(text.encode()))
+    return f"{name}==1.0 --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A package index on loopback, which serves a folder and nothing else."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(folder)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    monkeypatch.setenv("UV_DEFAULT_INDEX", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}")
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    yield folder
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["uv", "pip"])
+@pytest.mark.parametrize("backend", ["setuptools", "evil-backend"])
+def test_a_build_downloads_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, fast: bool, backend: str
+) -> None:
+    """Contract: an sdist is built with the hashed packages of sdist.txt alone. A build requirement that the
+    lock lacks is neither downloaded nor run: --require-hashes does not apply to it (pypa/pip#13984).
+    """
+    if not fast:
+        monkeypatch.setattr(packages, "uv", lambda: None)
+    packages._build_environment(tmp_path / "packages")
+    folder = request.getfixturevalue("index")
+    ran = tmp_path / "ran"
+    evil = f"open({str(ran)!r}, 'w')\n"
+    sdist(
+        folder, "evil-backend", "setuptools", {"setup.py": f"{evil}import setuptools\nsetuptools.setup()\n"}
+    )
+    lock = tmp_path / "lock.txt"
+    lock.write_text(sdist(folder, "pure", backend, {"pure.py": "A = 1\n"}))
+    monkeypatch.setattr(packages, "SOURCES", ("pure",))
+    assert (installed(tmp_path, lock=lock) / "pure.py").is_file(), "the backend itself is in the lock"
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("fast", [True, False], ids=["uv", "pip"])
+def test_a_wheel_of_this_machine_is_not_taken_for_another_platform(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest, fast: bool
+) -> None:
+    if not fast:
+        monkeypatch.setattr(packages, "uv", lambda: None)
+    packages._build_environment(tmp_path / "packages")
+    setup = "from setuptools import setup, Distribution\n"
+    setup += "class Own(Distribution):\n    def has_ext_modules(self): return True\n"
+    setup += "setup(distclass=Own, py_modules=['native'])\n"
+    lock = tmp_path / "lock.txt"
+    folder = request.getfixturevalue("index")
+    lock.write_text(sdist(folder, "native", "setuptools", {"native.py": "", "setup.py": setup}))
+    monkeypatch.setattr(packages, "SOURCES", ("native",))
+    with pytest.raises(HarnessError):
+        installed(tmp_path, lock=lock, platform=ARM64)
+    assert not [*(tmp_path / "packages").glob("lock-*/")]

@@ -15,13 +15,14 @@ import pytest
 from harness.context import RunContext
 from harness.provision.images.build import SCRIPTS, build_worker
 from harness.provision.images.stack import resolve
+from harness.provision.platforms import target
 from harness.settings import Settings
 
 pytestmark = [pytest.mark.netcheck, pytest.mark.nightly]
 VERSION = "0.5.0"
-NEEDS = ("einops", "tqdm", "rich", "markdown-it-py", "mdurl", "pygments", "psutil", "packaging")
-"""What its launch imports. All that it declares is gigabytes for GPUs."""
-PLATFORMS = ("manylinux_2_28_x86_64", "manylinux_2_17_x86_64", "manylinux2014_x86_64")
+LOCK = Path(__file__).parents[2] / "locks" / "colossalai.txt"
+"""ColossalAI, and what its launch imports. All that it declares is gigabytes for GPUs."""
+PLATFORMS = ("manylinux_2_28", "manylinux_2_17", "manylinux2014")
 SCRIPT = """
 import colossalai, torch, torch.distributed as dist
 from netcheck import launch_from_torch
@@ -40,11 +41,14 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder for PYTHONPATH that has ColossalAI and what its launch imports."""
     folder = tmp_path_factory.mktemp("colossalai")
     pip = [sys.executable, "-m", "pip"]
-    words = [*pip, "wheel", "-q", "--no-deps", "-w", str(folder), f"colossalai=={VERSION}"]
-    subprocess.run(words, check=True, timeout=300)
-    platforms = [word for name in PLATFORMS for word in ("--platform", name)]
+    machine = target().machine
+    platforms = [word for name in PLATFORMS for word in ("--platform", f"{name}_{machine}")]
     options = ["--no-deps", "--only-binary=:all:", "--python-version", "3.13", *platforms]
-    subprocess.run([*pip, "download", "-q", "-d", str(folder), *options, *NEEDS], check=True, timeout=300)
+    options += ["--no-binary=colossalai", "--no-build-isolation", "--require-hashes", "-r", str(LOCK)]
+    subprocess.run([*pip, "download", "-q", "-d", str(folder), *options], check=True, timeout=300)
+    (source,) = folder.glob("colossalai-*.tar.gz")
+    built = ["--no-index", "--no-deps", "--no-build-isolation", "-w", str(folder), str(source)]
+    subprocess.run([*pip, "wheel", "-q", *built], check=True, timeout=300)
     for wheel in folder.glob("*.whl"):
         with zipfile.ZipFile(wheel) as packed:
             packed.extractall(folder / "site")

@@ -16,9 +16,10 @@ import yaml
 ROOT = Path(__file__).parents[2]
 WORKFLOW = ROOT / ".github/workflows/e2e.yml"
 SITE = ROOT / ".github/workflows/site.yml"
+RELEASE = ROOT / ".github/workflows/release.yml"
 ACTION = ROOT / "action.yml"
 COMPOSITES = [ACTION, ROOT / ".github/actions/prepare/action.yml"]
-FILES = [WORKFLOW, SITE, *COMPOSITES]
+FILES = [WORKFLOW, SITE, RELEASE, *COMPOSITES]
 PINNED = re.compile(r"uses: ([\w-]+/[\w-]+)@([0-9a-f]{40}) # (v\d+\.\d+\.\d+)$")
 LOCK = tomllib.loads((ROOT / "harness/versions.toml").read_text())
 

@@ -19,7 +19,7 @@ from harness.launch.konduktor.mistakes import DURATION_LABEL, mistakes
 from harness.launch.names import LOCAL_IMAGE, QUEUE_LABEL
 from harness.launch.workloads import script_ranks
 
-_ONE_THAT_WORKS = "jobs/multinode.yaml is a working job file"
+_ONE_THAT_WORKS = "jobs/multinode.yaml in the repository of the harness is a working job file"
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,17 @@ from pathlib import Path
 from harness.core.errors import HarnessError
 
 NAME = "pluto-e2e-harness"
+KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
+"""The keys of Debian's archive, from the package debian-archive-keyring."""
+COPIED = ("Signed-By", "Architectures", "Languages", "Targets", "Check-Valid-Until")
+"""Options that also apply to another suite of the same mirror.
+
+Trusted, Allow-Insecure, Allow-Weak and similar options are not among them: the owner of the machine accepted
+these risks for the suites of one source, not for sid. A mirror that is frozen (Check-Valid-Until) is frozen
+for every suite.
+"""
+NO = {"no", "false", "without", "off", "disable", "0"}
+"""The values that apt reads as false."""
 PINS = {"trixie": 50, "sid": 40}
 ALIASES = {"sid": {"sid", "unstable"}}
 
@@ -123,8 +134,11 @@ def missing_suites(wanted: Sequence[str], sources: Iterable[Source]) -> list[str
     return [suite for suite in suites if not ALIASES.get(suite, {suite}) & available]
 
 
-def our_source(suites: Sequence[str], sources: Iterable[Source], release: str) -> str:
-    """Return the text of a .sources file for `suites`, with the mirror and keyring of `release`."""
+def our_source(suites: Sequence[str], sources: Iterable[Source], release: str, root: Path = Path("/")) -> str:
+    """Return the text of a .sources file for `suites`, with the mirror and keyring of `release`.
+
+    apt always verifies the signatures of these suites, even if the source of `release` is marked as trusted.
+    """
     base = next((s for s in sources if s.is_archive and release in s.suites), None)
     if base is None:
         raise HarnessError(
@@ -132,7 +146,10 @@ def our_source(suites: Sequence[str], sources: Iterable[Source], release: str) -
             hint="add one, `apt-get update`, then `harness doctor --fix` again",
         )
     fields = {"Types": "deb", "URIs": " ".join(base.uris), "Suites": " ".join(suites), "Components": "main"}
-    fields |= base.options
+    options = {name: value for name, value in base.options.items() if name in COPIED}
+    if "Trusted" in base.options and (root / KEYRING.lstrip("/")).is_file():
+        options.setdefault("Signed-By", KEYRING)
+    fields |= options
     return "".join(f"{name}: {value}\n" for name, value in fields.items())
 
 
@@ -149,7 +166,7 @@ def write_sources(suites: Sequence[str], release: str, root: Path = Path("/")) -
     pins = root / f"etc/apt/preferences.d/{NAME}"
     already = [s for parsed in parse_deb822(text_of(source)) for s in parsed.suites]
     suites = [*already, *(suite for suite in suites if suite not in already)]
-    written = {pins: our_pins(suites), source: our_source(suites, read_sources(root), release)}
+    written = {pins: our_pins(suites), source: our_source(suites, read_sources(root), release, root)}
     for path, text in written.items():
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

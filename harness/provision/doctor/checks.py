@@ -16,6 +16,7 @@ from harness.context import RunContext
 from harness.core import proxies
 from harness.core.errors import UsageError
 from harness.core.proxies import Proxy
+from harness.provision import platforms
 from harness.provision.doctor import probe
 from harness.provision.doctor.check import GIB, Check, at_least, version_of
 from harness.provision.doctor.packages import REPAIR, advice, kind_advice
@@ -49,7 +50,7 @@ def checks(settings: Settings) -> list[Check]:
     info, problem = probe.docker_info()
     results = [_python(), _client(), _daemon(info, problem)]
     if info:
-        results += [_privileged(info), _cgroup(info)]
+        results += [_platform(info), _privileged(info), _cgroup(info)]
     results += [_buildx(), _kind(settings), _kubectl(settings), _go(source), _mmdebstrap(source)]
     results += _disk(settings, info, source)
     results += [_memory(info), _cores(info), *_inotify()]
@@ -88,6 +89,23 @@ def _daemon(info: dict[str, Any], problem: str) -> Check:
     else:
         fix = f"{advice('docker')}, then `sudo systemctl start docker`, or start Docker Desktop"
     return Check("Docker daemon", False, problem, "answers `docker info`", fix)
+
+
+def _platform(info: dict[str, Any]) -> Check:
+    """Check that images exist for the platform of the Docker server, and that nothing is emulated.
+
+    With another DOCKER_DEFAULT_PLATFORM, kind's nodes would run in an emulator, in which systemd fails.
+    """
+    server = f"{info.get('OSType', 'linux')}/{info.get('Architecture', '?')}"
+    chosen = os.environ.get(platforms.DEFAULT, "")
+    try:
+        own = platforms.parse(server)
+        ok = not chosen or platforms.parse(chosen) == own
+    except UsageError:
+        ok = False
+    seen = f"{server}, {platforms.DEFAULT}={chosen}" if chosen else server
+    fix = f"unset {platforms.DEFAULT}, and use a Docker server for Linux on amd64 or arm64"
+    return Check("Docker platform", ok, seen, " or ".join(platforms.SUPPORTED), fix)
 
 
 def _privileged(info: dict[str, Any]) -> Check:

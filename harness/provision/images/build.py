@@ -15,6 +15,7 @@ from harness.provision.images.docker import CAUSE, build_command, files_of, imag
 from harness.provision.images.local import LocalImage
 from harness.provision.images.packages import lock_key, packages, pinned
 from harness.provision.images.stack import Stack
+from harness.provision.platforms import Platform, target
 from harness.provision.source.store import key
 
 PACKAGE = Path(str(resources.files("harness")))
@@ -55,28 +56,40 @@ class Recipe:
     dockerfile: Path
     lock: Path
     parts: tuple[Path, ...]
+    uses: tuple[Path, ...] = ()
+    """Files in ROOT that the Dockerfile mounts during the build."""
 
-    def tag(self, arguments: Mapping[str, str], python: str) -> str:
-        """Return `repository:<12 hex digits>`, where the digits are a hash of the files and the arguments."""
-        inputs = self._making(arguments, python)
+    def tag(self, arguments: Mapping[str, str], python: str, platform: Platform) -> str:
+        """Return `repository:<12 hex digits>`.
+
+        The digits are a hash of the files, the arguments and the platform.
+        """
+        inputs = self._making(arguments, python, platform)
         for path in _files(self.parts):
             inputs += [str(path.relative_to(ROOT)), path.read_bytes().hex()]
         return f"{self.repository}:{key(*inputs)}"
 
-    def making(self, arguments: Mapping[str, str], python: str) -> str:
+    def making(self, arguments: Mapping[str, str], python: str, platform: Platform) -> str:
         """Return a hash of all inputs except the scripts.
 
         Images that differ only in scripts have the same hash.
         """
-        return key(*self._making(arguments, python))
+        return key(*self._making(arguments, python, platform))
 
-    def _making(self, arguments: Mapping[str, str], python: str) -> list[str]:
-        inputs = [self.dockerfile.read_text(), lock_key(self.lock.read_text(), python)]
+    def _making(self, arguments: Mapping[str, str], python: str, platform: Platform) -> list[str]:
+        inputs = [platform.docker, self.dockerfile.read_text(), lock_key(self.lock.read_text(), python)]
+        inputs += [path.read_text() for path in self.uses]
         return inputs + [f"{name}={value}" for name, value in sorted(arguments.items())]
 
 
 SCRIPTS = PACKAGE / "workers"
-WORKER = Recipe("pluto-multinode-test", FILES / "worker.Dockerfile", LOCKS / "worker.txt", (SCRIPTS,))
+WORKER = Recipe(
+    "pluto-multinode-test",
+    FILES / "worker.Dockerfile",
+    LOCKS / "worker.txt",
+    (SCRIPTS,),
+    (FILES / "install_torch.sh", LOCKS / "torch.txt"),
+)
 TRACKER = Recipe(
     "harness/tracker",
     FILES / "tracker.Dockerfile",
@@ -102,11 +115,12 @@ def build_worker(bases: Stack | Bases, context: RunContext, exact: bool = False)
     Unless `exact` is true, an existing image that differs only in its scripts is used, and the changed
     scripts are mounted over it. Raises ToolError (cause image.build_failed) with the path of the log.
     """
-    worker = versions.load(context.settings).worker
+    worker, platform = versions.load(context.settings).worker, target()
     arguments = {"BASE": bases.torch_base, "TORCH": worker.torch}
+    arguments["TORCH_SHA256"] = worker.torch_sha256.get(platform.architecture, "")
     components = {"worker_base": bases.torch_base, "pluto": pinned(WORKER.lock.read_text(), "pluto-ml")}
-    making, files = WORKER.making(arguments, worker.python), scripts.read(SCRIPTS)
-    tag = WORKER.tag(arguments, worker.python)
+    making, files = WORKER.making(arguments, worker.python, platform), scripts.read(SCRIPTS)
+    tag = WORKER.tag(arguments, worker.python, platform)
     built_id = image_id(tag)
     if built_id is None and not exact:
         there = scripts.near(WORKER.repository, making, files)
@@ -139,11 +153,12 @@ def _build(
     context: RunContext,
     labels: Mapping[str, str] = {},
 ) -> ImageRef:
-    tag = recipe.tag(arguments, python)
+    platform = target()
+    tag = recipe.tag(arguments, python, platform)
     there = image_id(tag)
     if there is not None:
         return ImageRef(tag, there)
-    folder = packages(recipe.lock, python, context)
+    folder = packages(recipe.lock, python, platform, context)
     with making(tag, context) as shell:
         if shell is not None:
             context.progress(f"{tag}: building on {arguments['BASE']}")

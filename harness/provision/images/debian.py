@@ -10,9 +10,12 @@ import shutil
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from harness.context import RunContext
+from harness.provision import platforms
 from harness.provision.images.docker import build_command, image_id, making
+from harness.provision.platforms import Platform
 from harness.provision.source import debian
 from harness.provision.source.store import code_input, key
 
@@ -37,30 +40,35 @@ def bases(suite: str, context: RunContext) -> Bases:
     Raises ToolError with the path of the log, or HarnessError if a tool or a Debian mirror is missing (cause
     image.build_failed).
     """
-    root, tags = _tags(suite)
-    for name, tag in tags.items():
-        if image_id(tag) is None:
-            _make(name, tag, suite, root, context)
-    return Bases(torch_base=tags["torch"], python_base=tags["python"])
+    return Bases(torch_base=base("torch", suite, context), python_base=base("python", suite, context))
 
 
 def complete(suite: str) -> bool:
     """Return whether Docker has both base images for a Debian suite."""
-    return all(image_id(tag) is not None for tag in _tags(suite)[1].values())
+    root = _root_tag(suite, platforms.target())
+    return all(image_id(_tag(name, suite, root)) is not None for name in _INPUTS)
 
 
-def _tags(suite: str) -> tuple[str, dict[str, str]]:
-    """Return the tag of the root file system, and the tags of the base images by their names."""
-    root = f"harness/debian-{suite}:{key(suite, code_input(str(debian.__file__)))}"
-    return root, {name: f"harness/{name}-{suite}:{_key(root, files)}" for name, files in _INPUTS.items()}
+def base(name: Literal["torch", "python"], suite: str, context: RunContext) -> str:
+    """Return one of the base images for a Debian suite. Raises as `bases`."""
+    platform = platforms.target()
+    root = _root_tag(suite, platform)
+    tag = _tag(name, suite, root)
+    if image_id(tag) is None:
+        _make(name, tag, suite, root, platform, context)
+    return tag
 
 
-def _key(root: str, files: list[str]) -> str:
-    return key(root, *((FILES / name).read_text() for name in files))
+def _root_tag(suite: str, platform: Platform) -> str:
+    return f"harness/debian-{suite}:{key(suite, platform.docker, code_input(str(debian.__file__)))}"
 
 
-def _make(name: str, tag: str, suite: str, root: str, context: RunContext) -> None:
-    _make_root(suite, root, context)
+def _tag(name: str, suite: str, root: str) -> str:
+    return f"harness/{name}-{suite}:{key(root, *((FILES / file).read_text() for file in _INPUTS[name]))}"
+
+
+def _make(name: str, tag: str, suite: str, root: str, platform: Platform, context: RunContext) -> None:
+    _make_root(suite, root, platform, context)
     with making(tag, context) as shell:
         if shell is not None:
             context.progress(f"{tag}: building from Debian packages (about a minute)")
@@ -68,7 +76,7 @@ def _make(name: str, tag: str, suite: str, root: str, context: RunContext) -> No
             shell.run([*build_command(), "--build-arg", f"BASE={root}", "-f", dockerfile, "-t", tag, FILES])
 
 
-def _make_root(suite: str, root: str, context: RunContext) -> None:
+def _make_root(suite: str, root: str, platform: Platform, context: RunContext) -> None:
     if image_id(root) is not None:
         return
     with making(root, context) as shell:
@@ -78,4 +86,4 @@ def _make_root(suite: str, root: str, context: RunContext) -> None:
             shutil.rmtree(unfinished, ignore_errors=True)
             unfinished.mkdir(parents=True)
             with tempfile.TemporaryDirectory(dir=unfinished, ignore_cleanup_errors=True) as folder:
-                debian.import_root(shell, suite, root, Path(folder))
+                debian.import_root(shell, suite, root, Path(folder), platform)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from harness.context import RunContext
+from harness.provision import platforms
 from harness.provision.images import reach, versions
 from harness.provision.images.program_image import program_image
 from harness.provision.source.golang import Module
@@ -24,5 +25,6 @@ def etcd_image(context: RunContext) -> str:
     if published or settings.kubeconfig is not None:
         return pinned("rendezvous", "image")
     version = pinned("rendezvous", "etcd")
-    built = program(Module("etcd-v2", PATH, version, {"etcd": PATH}), context)
+    module = Module("etcd-v2", PATH, version, {"etcd": PATH})
+    built = program(module, context, platforms.target().architecture)
     return program_image(built, version, DOCKERFILE, context)

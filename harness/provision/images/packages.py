@@ -1,6 +1,7 @@
 """Install the packages of a lock file into a folder on the host, from which an image copies them.
 
 The packages are not installed in the build container, because it can lack the host's proxy and certificates.
+One lock serves all platforms: it lists the hashes of every published file.
 """
 
 from __future__ import annotations
@@ -12,12 +13,19 @@ from pathlib import Path
 
 from harness.context import RunContext
 from harness.core import processes
+from harness.core.errors import HarnessError
 from harness.core.locks import locked
 from harness.provision.images.docker import CAUSE
+from harness.provision.platforms import Platform
 from harness.provision.uv import uv
 
 SOURCES = ("python-etcd",)
-"""Packages without a published wheel. Their wheels are built on this machine from the locked source."""
+"""Packages without a published wheel. Their wheels are built on this machine from the locked source.
+
+Each must be pure Python, so that its wheel is the same for every platform.
+"""
+BUILD_LOCK = Path(__file__).parents[2] / "locks" / "sdist.txt"
+"""The build requirements of `SOURCES`. An installer would otherwise download them without hashes."""
 GLIBC = (28, 27, 17, 5)
 """Minor versions of glibc 2 for pip's platform tags.
 
@@ -25,13 +33,7 @@ The images have glibc 2.28 or newer. uv also accepts wheels for older versions.
 """
 _SECONDS = 600
 _INDEX = "this needs a package index; uv reads UV_DEFAULT_INDEX, and pip, where there is no uv, PIP_INDEX_URL"
-_OPTIONS = (
-    "--quiet",
-    "--require-hashes",
-    "--no-deps",
-    "--only-binary=:all:",
-    *(f"--no-binary={name}" for name in SOURCES),
-)
+_HASHED = ("--quiet", "--require-hashes", "--no-deps", "--only-binary=:all:")
 
 
 def lock_key(lock: str, python: str) -> str:
@@ -46,14 +48,15 @@ def pinned(lock: str, package: str) -> str:
     return next(version for name, _, version in words if name == package)
 
 
-def packages(lock: Path, python: str, context: RunContext) -> Path:
-    """Return a folder with the packages of `lock` for `python` (such as "3.13") on x86-64 Linux.
+def packages(lock: Path, python: str, platform: Platform, context: RunContext) -> Path:
+    """Return a folder with the packages of `lock` for `python` (such as "3.13") on `platform`.
 
     The folder contains no bytecode and no scripts. Raises ToolError (cause image.build_failed) if a package
     cannot be downloaded or has another hash.
     """
     root = context.settings.cache_dir / "packages"
-    target = root / f"{lock.stem}-{lock_key(lock.read_text(), python)}"
+    text = lock.read_text()
+    target = root / f"{lock.stem}-{platform.architecture}-{lock_key(text, python)}"
     if target.is_dir():
         return target
     with locked(
@@ -65,11 +68,48 @@ def packages(lock: Path, python: str, context: RunContext) -> Path:
         context.progress(f"packages of {lock.name}: downloading")
         unfinished = root / f"unfinished-{target.name}"
         shutil.rmtree(unfinished, ignore_errors=True)
-        command = [*_installer(python), *_OPTIONS, "--target", str(unfinished), "-r", str(lock)]
-        processes.run(command, timeout=_SECONDS, hint=_INDEX, cause=CAUSE)
+        sources = [name for name in SOURCES if f"\n{name}==" in f"\n{text}"]
+        builder = _build_environment(root) if sources else Path(sys.executable)
+        command = [*_installer(python, platform, builder), *_HASHED, "--target", str(unfinished)]
+        if sources:
+            command += ["--no-build-isolation", *(f"--no-binary={name}" for name in sources)]
+        processes.run([*command, "-r", str(lock)], timeout=_SECONDS, hint=_INDEX, cause=CAUSE)
+        _require_pure(unfinished, sources)
         _without_programs(unfinished)
         unfinished.rename(target)
     return target
+
+
+def _build_environment(root: Path) -> Path:
+    """Return the Python of a virtual environment with the packages of BUILD_LOCK, which builds the sources.
+
+    Nothing else is available to a build, so an sdist with another build requirement is an error.
+    """
+    components_key = f"{sys.implementation.cache_tag}\n{sys.executable}"
+    home = root / f"{BUILD_LOCK.stem}-{lock_key(BUILD_LOCK.read_text(), components_key)}"
+    python = home / "bin" / "python"
+    with locked(root / f"{home.name}.lock", lambda: None):
+        if not (home / "complete").is_file() or not python.exists():
+            shutil.rmtree(home, ignore_errors=True)
+            words = [sys.executable, "-m", "venv", "--without-pip", str(home)]
+            processes.run(words, timeout=_SECONDS, cause=CAUSE)
+            processes.run(
+                [*_pip(python), *_HASHED, "-r", str(BUILD_LOCK)], timeout=_SECONDS, hint=_INDEX, cause=CAUSE
+            )
+            (home / "complete").touch()
+    return python
+
+
+def _require_pure(folder: Path, sources: list[str]) -> None:
+    """Raise HarnessError if the wheel of a package in `sources` is only for this machine's platform."""
+    for name in sources:
+        (wheel,) = folder.glob(f"{name.replace('-', '_')}-*.dist-info/WHEEL")
+        if "Root-Is-Purelib: true" not in wheel.read_text():
+            raise HarnessError(
+                f"{name} is built from source, and its wheel is for this machine's platform alone",
+                hint="use a version with published wheels",
+                cause=CAUSE,
+            )
 
 
 def _without_programs(folder: Path) -> None:
@@ -84,14 +124,20 @@ def _without_programs(folder: Path) -> None:
         record.write_text("".join(line for line in lines if not line.startswith(("bin/", "../../bin/"))))
 
 
-def _installer(python: str) -> list[str]:
-    """Return the command that installs packages for another Python version."""
-    version = f"--python-version={python}"
+def _pip(python: Path) -> list[str]:
+    """Return the command that installs packages for an interpreter of this machine."""
     if program := uv():
-        platform = f"--python-platform=x86_64-manylinux_2_{GLIBC[0]}"
-        return [program, "pip", "install", f"--python={sys.executable}", version, platform]
-    platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in GLIBC]
-    platforms.append("--platform=manylinux2014_x86_64")
+        return [program, "pip", "install", f"--python={python}"]
     # --no-user: pip refuses --target if the user's pip.conf has `user = true`.
-    own = ["--disable-pip-version-check", "--no-compile", "--no-user", "--ignore-requires-python"]
-    return [sys.executable, "-m", "pip", "install", *own, version, *platforms]
+    own = ["--disable-pip-version-check", "--python", str(python), "install", "--no-compile", "--no-user"]
+    return [sys.executable, "-m", "pip", *own]
+
+
+def _installer(python: str, platform: Platform, builder: Path) -> list[str]:
+    """Return the command that installs packages for another Python version and platform."""
+    words = [*_pip(builder), f"--python-version={python}"]
+    if uv():
+        return [*words, f"--python-platform={platform.machine}-manylinux_2_{GLIBC[0]}"]
+    platforms = [f"--platform=manylinux_2_{minor}_{platform.machine}" for minor in GLIBC]
+    platforms.append(f"--platform=manylinux2014_{platform.machine}")
+    return [*words, "--ignore-requires-python", *platforms]

@@ -24,6 +24,7 @@ from harness.provision.images.debian import Bases, bases
 from harness.provision.images.local import LocalImage
 from harness.provision.images.origin import Origin, origin, require_usable
 from harness.provision.images.versions import Controller, Registry, Versions
+from harness.provision.platforms import require_native, target
 from harness.provision.source import build, manifests
 from harness.provision.source import versions as source_versions
 
@@ -89,6 +90,7 @@ def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
     progress(f"images: {chosen.way} ({why})")
     if chosen.way == "source":
         _require_version(context)
+        require_native(target())
         require_usable(chosen)
     make = partial(_published, locked.registry) if chosen.way == "registry" else partial(_built, locked)
     stack = make(context, then)

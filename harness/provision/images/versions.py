@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -18,6 +19,10 @@ def is_of(version: str, wanted: str | None) -> bool:
     return wanted is None or f"{version}.".startswith(f"v{wanted.removeprefix('v')}.")
 
 
+Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
+"""A SHA-256 in hex digits."""
+
+
 class _Table(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -28,7 +33,7 @@ class Controller(_Table):
     version: str
     image: str
     manifest: str
-    sha256: str = Field(pattern="^[0-9a-f]{64}$")
+    sha256: Sha256
 
 
 class Registry(_Table):
@@ -69,6 +74,8 @@ class Worker(_Table):
 
     python: str = Field(pattern=r"^3\.\d+$")
     torch: str
+    torch_sha256: dict[Literal["amd64", "arm64"], Sha256] = {}
+    """The hash of PyTorch's CPU wheel, by architecture. Without it, only the version is fixed."""
     debian: str
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.context import RunContext
+from harness.provision import platforms
 from harness.provision.images.program_image import program_image
 from harness.provision.source.golang import Module
 from harness.provision.source.programs import pinned, programs
@@ -32,7 +33,8 @@ def victoria_logs_images(context: RunContext, *, published: bool) -> LogImages:
         return LogImages(pinned("logs", "server_image"), pinned("logs", "agent_image"), local=False)
     version = pinned("logs", "victoria_logs")
     packages = {name: f"{PATH}/app/{name}" for name in ("victoria-logs", "vlagent")}
-    folder = programs(Module("victoria-logs", PATH, version, packages), context)
+    module = Module("victoria-logs", PATH, version, packages)
+    folder = programs(module, context, platforms.target().architecture)
     server, agent = (
         program_image(folder / name, version, DOCKERFILE.format(name), context) for name in packages
     )

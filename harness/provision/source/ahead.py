@@ -7,6 +7,7 @@ from pathlib import Path
 
 from harness.context import RunContext
 from harness.core.errors import HarnessError
+from harness.provision import platforms
 from harness.provision.source import versions
 from harness.provision.source.golang import Go
 from harness.provision.source.plan import Plan
@@ -20,10 +21,12 @@ def download_modules(context: RunContext) -> None:
     A failure is only reported as progress, because the build tries again and raises the error.
     """
     settings, progress = context.settings, context.progress
-    plan = Plan(Store.of(settings), versions.load(settings))
+    # Docker may not be installed yet, but source builds are for this machine's platform anyway.
+    plan = Plan(Store.of(settings), versions.load(settings), platforms.here())
     if all(plan.programs(name).is_dir() for name in plan.modules):
         return
-    go = Go(Shell(plan.store.logs() / "modules.log"), plan.versions.go, plan.store.go_cache)
+    shell = Shell(plan.store.logs() / "modules.log")
+    go = Go(shell, plan.versions.go, plan.store.go_cache, plan.platform.architecture)
     progress("Go modules: downloading meanwhile …")
     try:
         # A separate folder, because a concurrent build would remove unknown files from the store.

@@ -9,14 +9,12 @@ from __future__ import annotations
 import hashlib
 import io
 import json
-import platform
 import tarfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64", "arm64": "arm64"}
 
 
 @dataclass(frozen=True)
@@ -32,8 +30,11 @@ class ProgramImage:
     """A tar file with a complete root file system."""
 
 
-def write(images: Sequence[ProgramImage], target: Path) -> None:
-    """Write an archive with all `images`, for `docker load` and `ctr images import`."""
+def write(images: Sequence[ProgramImage], target: Path, architecture: str) -> None:
+    """Write an archive with all `images`, for `docker load` and `ctr images import`.
+
+    `architecture` is Docker's name, such as arm64.
+    """
     with tarfile.open(target, "w") as archive:
         index = []
         for image in images:
@@ -44,7 +45,7 @@ def write(images: Sequence[ProgramImage], target: Path) -> None:
             program.unlink()
             config = json.dumps(
                 {
-                    "architecture": _ARCHITECTURES.get(platform.machine(), platform.machine()),
+                    "architecture": architecture,
                     "os": "linux",
                     "config": {"Entrypoint": [image.at], "Env": [f"PATH={SEARCH_PATH}"], "User": image.user},
                     "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}" for digest in digests]},

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 from harness.core.errors import HarnessError
 from harness.provision.doctor import apt
+from harness.provision.platforms import Platform
 from harness.provision.source.shell import CAUSE, Shell
 from harness.provision.source.store import FILES
 
-KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
-_APT = (
-    'Acquire::Check-Valid-Until "false"',  # the Release files of a pinned mirror have expired
-    'Acquire::Languages "none"',
-)
+_APT = ('Acquire::Languages "none"',)
 _DPKG = (
     "force-unsafe-io",  # an incomplete image is discarded, so syncing files to disk has no use
     *(f"path-exclude=/usr/share/{folder}/*" for folder in ("doc", "man", "locale", "info", "lintian")),
@@ -49,32 +47,49 @@ def mirror(etc: Path = Path("/etc/apt")) -> str:
 
 def mirrors(text: str) -> list[str]:
     """Return the URLs of Debian's archive in the text of an apt source file (.list or .sources), in order."""
-    return [
-        uri
-        for source in (*apt.parse_one_line(text), *apt.parse_deb822(text))
-        if SUITES & set(source.suites) and "main" in source.components
-        for uri in source.uris
-        if uri.startswith("http")
-    ]
+    return [uri for source in _archives(text) for uri in source.uris if uri.startswith("http")]
 
 
-def import_root(shell: Shell, suite: str, tag: str, work: Path) -> None:
+def _archives(text: str) -> list[apt.Source]:
+    sources = (*apt.parse_one_line(text), *apt.parse_deb822(text))
+    return [source for source in sources if SUITES & set(source.suites) and "main" in source.components]
+
+
+def frozen(address: str, shell: Shell, etc: Path = Path("/etc/apt")) -> bool:
+    """Return whether this machine's own apt accepts expired Release files from the mirror at `address`.
+
+    A pinned mirror has expired files. On any other mirror, an expired file can be a replay of an old archive.
+    """
+    for path in sorted([etc / "sources.list", *(etc / "sources.list.d").glob("*")]):
+        for source in _archives(apt.text_of(path)) if path.suffix in {".list", ".sources"} else ():
+            if address in source.uris and source.options.get("Check-Valid-Until", "").lower() in apt.NO:
+                return True
+    if shutil.which("apt-config") is None:
+        return False
+    return shell.run(["apt-config", "dump", "--format", "%v", "Acquire::Check-Valid-Until"]).lower() in apt.NO
+
+
+def import_root(shell: Shell, suite: str, tag: str, work: Path, platform: Platform) -> None:
     """Import a minimal root file system of `suite` as Docker image `tag`. Requires root privileges.
 
     The image's apt also has sid as a source, pinned so that a package comes from sid only if it is requested
-    by name. dpkg's excluded paths and unsafe I/O also apply to packages that are installed in the image
-    later.
+    by name. Both sources are verified with the keys of Debian's archive if this machine has them. Expired
+    Release files are accepted only if this machine's own apt accepts them. dpkg's excluded paths and unsafe
+    I/O also apply to packages that are installed in the image later.
     """
     address = mirror()
     sources, archive = work / "sid.sources", work / "root.tar"
-    sources.write_text(f"Types: deb\nURIs: {address}\nSuites: sid\nComponents: main\nSigned-By: {KEYRING}\n")
-    keyring = [f"--keyring={KEYRING}"] if Path(KEYRING).is_file() else []
+    expired, options = frozen(address, shell), "[check-valid-until=no] "
+    text = f"Types: deb\nURIs: {address}\nSuites: sid\nComponents: main\nSigned-By: {apt.KEYRING}\n"
+    sources.write_text(f"{text}Check-Valid-Until: no\n" if expired else text)
+    keyring = [f"--keyring={apt.KEYRING}"] if Path(apt.KEYRING).is_file() else []
     shell.run(
         [
             *ALONE,
             "mmdebstrap",
             "--mode=root",
             "--variant=minbase",
+            f"--architectures={platform.architecture}",
             "--include=ca-certificates",
             *keyring,
             *(f"--aptopt={option}" for option in _APT),
@@ -83,7 +98,7 @@ def import_root(shell: Shell, suite: str, tag: str, work: Path) -> None:
             f"--customize-hook=upload {FILES / 'sid.pref'} /etc/apt/preferences.d/sid",
             suite,
             archive,
-            f"deb {address} {suite} main",
+            f"deb {options if expired else ''}{address} {suite} main",
         ]
     )
-    shell.run(["docker", "import", "-", tag], stdin=archive)
+    shell.run(["docker", "import", "--platform", platform.docker, "-", tag], stdin=archive)

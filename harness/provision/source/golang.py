@@ -126,11 +126,14 @@ class Go:
     shell: Shell
     oldest: str
     cache: Path
+    architecture: str = ""
+    """GOARCH. An empty string means this machine's architecture, even if GOARCH is in the environment."""
 
     @property
     def _environment(self) -> dict[str, str]:
         return {
             **ENVIRONMENT,
+            "GOARCH": self.architecture,
             "GOCACHE": str(self.cache.absolute()),
             "GOMAXPROCS": str(max(1, _processors() // 2)),
         }

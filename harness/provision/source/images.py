@@ -53,6 +53,8 @@ class NodeParts:
     kind_files: Path
     root: str
     """Tag of the Debian root image."""
+    architecture: str
+    """The architecture of the programs and the root, in Docker's name."""
 
 
 def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
@@ -84,6 +86,7 @@ def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
             for name, image in wanted.items()
         ],
         archive,
+        parts.architecture,
     )
     run = ["run", "--detach", "--privileged", "--entrypoint", "sleep"]
     with _container(shell, *run, target("node"), "infinity") as container:
@@ -92,10 +95,10 @@ def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
         shell.run(["docker", "commit", "--change", entrypoint, "--change", "CMD []", container, tag])
 
 
-def build_controller(shell: Shell, program: Path, tag: str, work: Path) -> None:
+def build_controller(shell: Shell, program: Path, tag: str, work: Path, architecture: str) -> None:
     """Build a controller's image as `tag`. As in published images, a non-root user runs /manager."""
     archive = work / "image.tar"
-    write([ProgramImage(tag, program, "/manager", user="65532:65532")], archive)
+    write([ProgramImage(tag, program, "/manager", user="65532:65532")], archive, architecture)
     shell.run(["docker", "load"], stdin=archive)
 
 

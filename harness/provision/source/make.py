@@ -17,6 +17,7 @@ from harness.core.beside import beside
 from harness.core.errors import HarnessError
 from harness.core.locks import locked
 from harness.core.progress import Progress
+from harness.provision import platforms
 from harness.provision.source import debian, images, manifests, versions
 from harness.provision.source.golang import Go
 from harness.provision.source.plan import CONTROLLERS, Plan
@@ -49,7 +50,7 @@ def build(context: RunContext, on_node_image: Callable[[str], object]) -> Source
     Raises ToolError or HarnessError (cause cluster.node_image or controllers.image_failed). A ToolError
     contains the path of the log.
     """
-    plan = Plan(Store.of(context.settings), versions.load(context.settings))
+    plan = _plan(context)
     logs = plan.store.logs()
     stack = _stack(plan)
     if complete(context):
@@ -67,10 +68,14 @@ def build(context: RunContext, on_node_image: Callable[[str], object]) -> Source
 
 def complete(context: RunContext) -> bool:
     """Return whether nothing has to be built. Raises ToolError or HarnessError if Docker does not respond."""
-    plan = Plan(Store.of(context.settings), versions.load(context.settings))
+    plan = _plan(context)
     lookup = plan.store.logs() / "lookup.log"
     lookup.unlink(missing_ok=True)
     return not _missing(plan, Shell(lookup))
+
+
+def _plan(context: RunContext) -> Plan:
+    return Plan(Store.of(context.settings), versions.load(context.settings), platforms.target())
 
 
 def _stack(plan: Plan) -> SourceStack:
@@ -94,7 +99,7 @@ def _missing(plan: Plan, shell: Shell) -> set[str]:
 
 @dataclass
 class _Compiling:
-    """Reports the number of compiled packages and the estimated remaining time, every TOLD_SECONDS."""
+    """Reports the number of compiled packages and the estimated remaining time, every REPORT_SECONDS."""
 
     packages: int
     progress: Progress
@@ -124,7 +129,8 @@ class _Making:
     def everything(self) -> None:
         """Run the steps whose results are missing, unless no remaining step needs the result."""
         images.remove_leftovers(self.shell)
-        go = Go(self.shell, self.plan.versions.go, self.plan.store.go_cache)
+        store, architecture = self.plan.store, self.plan.platform.architecture
+        go = Go(self.shell, self.plan.versions.go, store.go_cache, architecture)
         go.check()
         with self.plan.store.work() as module:
             programs = _Programs(self, go, module)
@@ -157,7 +163,8 @@ class _Making:
                 cause=CAUSE,
             )
         with self._step(f"debian {self.plan.versions.debian}: root from the machine's mirror") as work:
-            debian.import_root(self.shell, self.plan.versions.debian, self.plan.root_image, work)
+            plan = self.plan
+            debian.import_root(self.shell, plan.versions.debian, plan.root_image, work, plan.platform)
 
     def _node(self, go: Go) -> None:
         plan, names = self.plan, [name for name in self.plan.modules if name not in CONTROLLERS]
@@ -169,6 +176,7 @@ class _Making:
                 programs={p: plan.programs(name) / p for name in names for p in plan.modules[name].programs},
                 kind_files=kind / "images/base/files",
                 root=plan.root_image,
+                architecture=plan.platform.architecture,
             )
             images.build_node(self.shell, parts, plan.node_image, work)
         self.on_node_image(plan.node_image)
@@ -180,7 +188,8 @@ class _Making:
             if image in self.missing:
                 programs.make([name], shell)
                 with self._step(f"image {image}") as work:
-                    images.build_controller(shell, self.plan.programs(name) / name, image, work)
+                    program, architecture = self.plan.programs(name) / name, self.plan.platform.architecture
+                    images.build_controller(shell, program, image, work, architecture)
             if str(manifest) in self.missing:
                 programs.make(["kubernetes"])
                 self._manifest(replace(programs.go, shell=shell), name, image, manifest)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.provision.platforms import Platform
 from harness.provision.source import archive, debian, golang, images, manifests
 from harness.provision.source.golang import Module
 from harness.provision.source.store import Store, code_input, file_input, key
@@ -22,6 +23,7 @@ class Plan:
 
     store: Store
     versions: Versions
+    platform: Platform
 
     @property
     def modules(self) -> dict[str, Module]:
@@ -58,7 +60,8 @@ class Plan:
         return folder / f"{name}.yaml"
 
     def _root_key(self) -> str:
-        return key("root", self.versions.debian, file_input("sid.pref"), code_input(debian.__file__))
+        inputs = [self.platform.docker, self.versions.debian]
+        return key("root", *inputs, file_input("sid.pref"), code_input(debian.__file__))
 
     def _go_key(self) -> str:
         """Return the key of all compiled binaries.
@@ -67,4 +70,5 @@ class Plan:
         """
         modules = self.modules.values()
         mains = [file_input(module.main) for module in modules if module.main]
-        return key("go", *map(repr, modules), *mains, self.versions.go, code_input(golang.__file__))
+        inputs = [*map(repr, modules), *mains, self.versions.go, code_input(golang.__file__)]
+        return key("go", self.platform.docker, *inputs)

@@ -5,6 +5,7 @@ The module has its own lock and key, so that a change of its version causes no o
 
 from __future__ import annotations
 
+import platform
 import time
 import tomllib
 from collections.abc import Iterator
@@ -29,25 +30,28 @@ def pinned(section: str, name: str) -> str:
         raise UsageError(f"{LOCK}: [{section}] names no version of {name}: {error!r}") from None
 
 
-def program(module: Module, context: RunContext) -> Path:
+def program(module: Module, context: RunContext, architecture: str = "") -> Path:
     """Return a module's only program. Raises as `programs`."""
-    return programs(module, context) / module.programs[0]
+    return programs(module, context, architecture) / module.programs[0]
 
 
-def programs(module: Module, context: RunContext) -> Path:
+def programs(module: Module, context: RunContext, architecture: str = "") -> Path:
     """Return the folder with a module's compiled programs. They are built if the cache lacks them.
+
+    Programs for an image need its `architecture`. By default, they are built for this machine.
 
     Raises ToolError or HarnessError (cause cluster.node_image).
     """
     oldest = versions.load(context.settings).go
     store = Store.of(context.settings)
-    code_digest = code_input(golang.__file__)
-    built = store.path(module.name, module.version, key(module.name, repr(module), oldest, code_digest))
+    code_digest, built_for = code_input(golang.__file__), architecture or platform.machine()
+    inputs = key(module.name, repr(module), oldest, code_digest, built_for)
+    built = store.path(module.name, module.version, inputs)
     with building(module.name, store, context) as shell:
         if not built.is_dir():
             context.progress(f"{module.name} {module.version}: building …")
             with store.work() as work, store.making(built) as folder:
-                go = Go(shell, oldest, work / "go-build")
+                go = Go(shell, oldest, work / "go-build", architecture)
                 go.check()
                 (work / "module").mkdir()
                 go.require([module], work / "module")

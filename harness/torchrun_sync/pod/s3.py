@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import os
-import shutil
 import signal
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from itertools import islice
 
 from harness.torchrun_sync.pod.files import write_text
+from harness.torchrun_sync.pod.unpack import ARCHIVES, MAX_FILES, STORE, Workspace, unpack
 from harness.workers.training.object_store import Bucket, Failed, Item
-
-ARCHIVES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 
 
 def save(bucket: Bucket, item: Item, path: str) -> None:
@@ -42,41 +41,55 @@ def save(bucket: Bucket, item: Item, path: str) -> None:
 
 
 def fetch(url: str, root: str, environment: Mapping[str, str]) -> str:
-    """Download the objects of `s3://bucket/prefix` to the folder `root`. Return a digest of their listing."""
+    """Download the objects of `s3://bucket/prefix` to the folder `root`. Return a digest of their listing.
+
+    Raises Failed, before the first download if the listing exceeds the limits of a workspace.
+    """
     bucket_name, _, prefix = url[len("s3://") :].partition("/")
     bucket = Bucket(bucket_name, environment)
-    items = sorted(bucket.items(prefix), key=lambda item: item.key)
+    items = sorted(islice(bucket.items(prefix), MAX_FILES + 1), key=lambda item: item.key)
     one = [item for item in items if item.key == prefix and not prefix.endswith("/")]
     if not one:  # The prefix is a folder, so `code` must not match `code-old`.
         prefix = prefix and f"{prefix.rstrip('/')}/"
         items = [item for item in items if item.key.startswith(prefix)]
     if not items:
         raise Failed(f"{url}: expected objects there, seen none")
-    for item in one or items:
-        name = item.key.rpartition("/")[2] if one else item.key[len(prefix) :]
-        path = _inside(root, name)
-        if path.endswith("/"):
-            os.makedirs(path, exist_ok=True)  # An object whose key ends with a slash stands for a folder.
-            continue
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        save(bucket, item, path)
-        if one and name.endswith(ARCHIVES):
-            shutil.unpack_archive(path, root)
-            os.unlink(path)
+    workspace = Workspace(root)
+    workspace.counted(sum(item.size for item in one or items), len(one or items))
+    if one and prefix.endswith(ARCHIVES):
+        _unpacked(bucket, one[0], root)
+    else:
+        for item in one or items:
+            name = item.key.rpartition("/")[2] if one else item.key[len(prefix) :]
+            path = _inside(workspace, name)
+            if path:
+                save(bucket, item, path)
     rows = "".join(f"{item.key}\t{item.etag}\t{item.size}\n" for item in one or items)
     return hashlib.sha256(rows.encode()).hexdigest()
 
 
-def _inside(root: str, name: str) -> str:
-    """Return the path of an object in `root`, with a trailing slash for a folder.
+def _unpacked(bucket: Bucket, item: Item, root: str) -> None:
+    """Download an archive beside the workspace's files, unpack it, and remove it."""
+    with tempfile.TemporaryDirectory(dir=os.path.join(root, STORE)) as folder:
+        path = os.path.join(folder, item.key.rpartition("/")[2])
+        save(bucket, item, path)
+        unpack(path, Workspace(root))
 
-    Raises Failed if the path would be outside of `root` or in the store's folder.
+
+def _inside(workspace: Workspace, name: str) -> str:
+    """Return the path of an object in the workspace, or "" if its key stands for a folder, which is created.
+
+    Raises Failed if the path would be outside of the workspace or in the store's folder.
     """
-    parts = name.split("/")
-    folder = [part for part in parts[:-1] if part] if not parts[-1] else parts
-    if any(part in ("", ".", "..") for part in folder) or ".torchrun" in folder[:1]:
+    if not name:
+        return ""
+    parts = name.rstrip("/").split("/")
+    if any(part in ("", ".", "..") for part in parts):
         raise Failed(f"{name!r}: expected a path inside the workspace")
-    return os.path.join(root, *folder, "") if not parts[-1] else os.path.join(root, *parts)
+    if name.endswith("/"):
+        workspace.make_folder(name)
+        return ""
+    return workspace.place(name)
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -99,7 +112,7 @@ def main(arguments: Sequence[str]) -> int:
             write_text(marker, fetch(url, root, os.environ))
         with open(marker, encoding="utf-8") as file:
             print(file.read().strip(), flush=True)
-    except (Failed, OSError, shutil.ReadError, ValueError) as error:
+    except (Failed, OSError, ValueError) as error:
         print(f"workspace: {error}", file=sys.stderr)
         return 1
     return 0

@@ -20,6 +20,7 @@ from ci_scripts import (
     FILES,
     LOCK,
     PINNED,
+    RELEASE,
     ROOT,
     SITE,
     WORKFLOW,
@@ -102,7 +103,7 @@ def test_it_runs_when_it_is_asked_for() -> None:
         assert events[event]["branches"] == ["main", "releases/**"]
     assert set(events) == {"push", "pull_request", "workflow_dispatch", "schedule"}
     assert nightly_targets() == {"coverage", "faults", "nightly", "soak"}
-    launching = set(jobs()) - {"plan", "lint", "nightly"}
+    launching = set(jobs()) - {"plan", "lint", "nightly", "digests"}
     assert all("github.event_name != 'schedule'" in jobs()[name]["if"] for name in launching)
 
 
@@ -130,7 +131,8 @@ def test_no_expression_is_pasted_into_a_shell(step: Step) -> None:
 def test_the_shell_is_sound(step: Step) -> None:
     """bash parses it and shellcheck finds nothing. actionlint checks the shell of workflows alone."""
     subprocess.run(["bash", "-n"], input=step["run"], text=True, check=True)
-    shellcheck = Path(sys.executable).with_name("shellcheck")
+    own = Path(sys.executable).with_name("shellcheck")
+    shellcheck = own if own.is_file() else "shellcheck"  # PyPI has none for arm64 Linux
     done = subprocess.run(
         [shellcheck, "--shell=bash", "-"], input=step["run"], text=True, capture_output=True, check=False
     )
@@ -270,3 +272,29 @@ def test_the_summary_is_there_also_without_bundles(tmp_path: Path) -> None:
     done = shell([str(ROOT / ".ci/summary")], tmp_path)
     assert done.code == 0, done.said
     assert done.page.startswith("### Bundles\n```\n")
+
+
+def test_only_the_job_that_publishes_a_release_may_write() -> None:
+    """Contract: it runs on a pushed tag alone, has no long-lived key, and publishes what others built."""
+    document = parsed(RELEASE)
+    assert document["permissions"] == {"contents": "read"}
+    assert document[True]["push"] == {"tags": ["v*"]}
+    writing = {name: job for name, job in document["jobs"].items() if "permissions" in job}
+    assert set(writing) == {"publish"}
+    assert writing["publish"]["if"] == "github.event_name == 'push'"
+    assert writing["publish"]["environment"] == "release"
+    assert set(writing["publish"]["needs"]) == set(document["jobs"]) - {"publish"}
+    assert "secrets." not in RELEASE.read_text()
+    platforms = document["jobs"]["images"]["strategy"]["matrix"]["include"]
+    assert [each["platform"] for each in platforms] == ["amd64", "arm64"]
+
+
+def test_everything_that_is_published_has_a_provenance() -> None:
+    """Contract: the packages before they are uploaded, and the index of each image."""
+    publish = parsed(RELEASE)["jobs"]["publish"]["steps"]
+    attested = [step["with"] for step in publish if "attest-build-provenance@" in step.get("uses", "")]
+    names = [each["subject-name"].rpartition("/")[2] for each in attested if "subject-name" in each]
+    assert names == ["worker", "tracker", "torchrun-controller"]
+    assert attested[0] == {"subject-path": "packages/*"}
+    assert "pypi-publish@" in publish[-1]["uses"]
+    assert publish[-1]["with"] == {"packages-dir": "packages/"}

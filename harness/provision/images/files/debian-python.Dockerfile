@@ -6,8 +6,8 @@ RUN rm -f /etc/apt/sources.list.d/sid.sources \
  && apt-get update -qq \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3 ca-certificates \
  && rm -rf /usr/share/doc /usr/share/man /usr/share/locale /usr/share/info /usr/share/zoneinfo \
-      /usr/lib/x86_64-linux-gnu/gconv /usr/lib/x86_64-linux-gnu/perl* /usr/bin/perl* /usr/share/perl* \
-      /usr/lib/apt /usr/bin/apt* /usr/lib/x86_64-linux-gnu/libapt* /usr/bin/sqv \
+      /usr/lib/*-linux-gnu/gconv /usr/lib/*-linux-gnu/perl* /usr/bin/perl* /usr/share/perl* \
+      /usr/lib/apt /usr/bin/apt* /usr/lib/*-linux-gnu/libapt* /usr/bin/sqv \
       /var/lib/dpkg /var/lib/apt /var/cache/* /var/log/*
 
 FROM scratch

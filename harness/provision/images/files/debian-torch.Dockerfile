@@ -11,7 +11,7 @@ RUN rm -f /etc/apt/sources.list.d/sid.sources \
  && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends python3-torch tini \
  && rm -rf /usr/sbin/py3compile /usr/share/zoneinfo /var/lib/dpkg /var/lib/apt /var/cache/* /var/log/* \
       /usr/lib/apt /usr/bin/apt* /usr/bin/sqv /usr/bin/perl* /usr/share/perl* \
-      /usr/lib/x86_64-linux-gnu/gconv /usr/lib/x86_64-linux-gnu/perl* /usr/lib/x86_64-linux-gnu/libapt* \
+      /usr/lib/*-linux-gnu/gconv /usr/lib/*-linux-gnu/perl* /usr/lib/*-linux-gnu/libapt* \
  && python3 -m compileall -q -j 0 /usr/lib/python3/dist-packages
 COPY without_libuv.py /usr/lib/python3/dist-packages/torch/distributed/_without_libuv.py
 RUN cd /usr/lib/python3/dist-packages/torch/distributed \

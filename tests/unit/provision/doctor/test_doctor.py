@@ -136,6 +136,21 @@ class TestWrittenSources:
         assert "Pin: release n=trixie\nPin-Priority: 50\n" in pins.read_text()
         assert "Pin: release n=sid\nPin-Priority: 40\n" in pins.read_text()
 
+    @pytest.mark.parametrize(
+        "option", ["trusted", "allow-insecure", "allow-weak", "allow-downgrade-to-insecure", "snapshot"]
+    )
+    def test_never_accept_what_was_accepted_for_another_suite(self, tmp_path: Path, option: str) -> None:
+        """sid was not the suite whose signatures its owner did without."""
+        lists = tmp_path / "etc/apt/sources.list"
+        lists.parent.mkdir(parents=True)
+        lists.write_text(f"deb [{option}=yes] {MIRROR} bookworm main\n")
+        keyring = tmp_path / KEYRING.lstrip("/")
+        keyring.parent.mkdir(parents=True)
+        keyring.touch()
+        _, source = apt.write_sources(["sid"], "bookworm", tmp_path)
+        signed = f"Signed-By: {KEYRING}\n" if option == "trusted" else ""
+        assert source.read_text() == f"Types: deb\nURIs: {MIRROR}\nSuites: sid\nComponents: main\n{signed}"
+
     def test_touch_no_file_but_our_own(self, root: Path) -> None:
         before = (root / "etc/apt/sources.list.d/debian.sources").read_bytes()
         written = apt.write_sources(["sid"], "bookworm", root)
@@ -205,6 +220,31 @@ class TestProbes:
 
     def test_the_nearest_folder_that_exists(self, tmp_path: Path) -> None:
         assert probe.existing(tmp_path / "a" / "b") == tmp_path
+
+
+class TestPlatform:
+    @pytest.mark.parametrize(
+        ("system", "architecture", "chosen", "ok"),
+        [
+            ("linux", "x86_64", "", True),
+            ("linux", "aarch64", "", True),
+            ("linux", "aarch64", "linux/arm64", True),
+            ("linux", "aarch64", "linux/amd64", False),
+            ("linux", "x86_64", "linux/arm64", False),
+            ("linux", "s390x", "", False),
+            ("windows", "x86_64", "", False),
+            ("linux", "x86_64", "arm64", False),
+        ],
+    )
+    def test_of_the_server_is_checked_before_anything_is_built(
+        self, monkeypatch: pytest.MonkeyPatch, system: str, architecture: str, chosen: str, ok: bool
+    ) -> None:
+        """`docker info` reports the kernel's name of an architecture."""
+        monkeypatch.setenv("DOCKER_DEFAULT_PLATFORM", chosen)
+        found = checks._platform({"OSType": system, "Architecture": architecture})
+        assert found.ok is ok
+        assert f"{system}/{architecture}" in found.seen
+        assert "DOCKER_DEFAULT_PLATFORM" in found.fix
 
 
 class TestReport:

@@ -15,6 +15,7 @@ from harness.provision.images import build, debian, packages
 from harness.provision.images.build import Recipe
 from harness.provision.images.docker import files_of
 from harness.provision.images.stack import Stack
+from harness.provision.platforms import AMD64, ARM64
 from harness.settings import load
 
 LOCK = "starlette==1.0 \\\n    --hash=sha256:00\n"
@@ -32,37 +33,38 @@ def recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Recipe:
 
 def test_a_tag_is_the_hash_of_its_inputs(recipe: Recipe) -> None:
     """12 hex digits, the same for the same inputs, never `latest`."""
-    tag = recipe.tag({"BASE": "a"}, "3.13")
+    tag = recipe.tag({"BASE": "a"}, "3.13", AMD64)
     repository, _, digits = tag.partition(":")
     assert repository == "worker"
     assert len(digits) == 12
     assert int(digits, 16) >= 0
-    assert recipe.tag({"BASE": "a"}, "3.13") == tag
+    assert recipe.tag({"BASE": "a"}, "3.13", AMD64) == tag
 
 
 @pytest.mark.parametrize("changed", ["workers/rank.py", "workers/new.py", "Dockerfile", "lock.txt"])
 def test_every_input_changes_the_tag(recipe: Recipe, tmp_path: Path, changed: str) -> None:
     """A worker that was edited is never run from an old image."""
-    before = recipe.tag({"BASE": "a"}, "3.13")
+    before = recipe.tag({"BASE": "a"}, "3.13", AMD64)
     path = tmp_path / changed
     path.write_text((path.read_text() if path.exists() else "") + "more==1\n")
-    assert recipe.tag({"BASE": "a"}, "3.13") != before
+    assert recipe.tag({"BASE": "a"}, "3.13", AMD64) != before
 
 
-def test_base_and_python_change_the_tag(recipe: Recipe) -> None:
+def test_base_python_and_platform_change_the_tag(recipe: Recipe) -> None:
     """Another base is another image."""
-    before = recipe.tag({"BASE": "a"}, "3.13")
-    assert recipe.tag({"BASE": "b"}, "3.13") != before
-    assert recipe.tag({"BASE": "a"}, "3.14") != before
+    before = recipe.tag({"BASE": "a"}, "3.13", AMD64)
+    assert recipe.tag({"BASE": "b"}, "3.13", AMD64) != before
+    assert recipe.tag({"BASE": "a"}, "3.14", AMD64) != before
+    assert recipe.tag({"BASE": "a"}, "3.13", ARM64) != before
 
 
 def test_bytecode_changes_nothing(recipe: Recipe, tmp_path: Path) -> None:
     """Running a worker on the host must not make another image."""
-    before = recipe.tag({"BASE": "a"}, "3.13")
+    before = recipe.tag({"BASE": "a"}, "3.13", AMD64)
     cache = tmp_path / "workers" / "__pycache__"
     cache.mkdir()
     (cache / "rank.cpython-313.pyc").write_bytes(b"\0")
-    assert recipe.tag({"BASE": "a"}, "3.13") == before
+    assert recipe.tag({"BASE": "a"}, "3.13", AMD64) == before
     assert [path.name for path in files_of(tmp_path / "workers")] == ["rank.py"]
 
 
@@ -78,7 +80,7 @@ def test_what_the_images_are_made_of_is_there(recipe: Recipe) -> None:
     assert recipe.dockerfile.is_file()
     assert "--hash=sha256:" in recipe.lock.read_text()
     assert "://" not in recipe.lock.read_text()
-    assert all(part.exists() for part in recipe.parts)
+    assert all(part.exists() for part in recipe.parts + recipe.uses)
 
 
 def test_the_bases_files_are_there() -> None:
@@ -91,7 +93,7 @@ def test_the_bases_files_are_there() -> None:
 def worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> build.ImageRef:
     """One that is there already, by a Docker that has every image."""
     docker = tmp_path / "docker"
-    docker.write_text("#!/bin/sh\necho sha256:1\n")
+    docker.write_text("#!/bin/sh\ncase $1 in version) echo linux/amd64 ;; *) echo sha256:1 ;; esac\n")
     docker.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     stack = Stack("source", "node", "v1", tmp_path, tmp_path, (), "torch-base:1", "python-base:1", {})

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from harness.context import RunContext
+from harness.provision import platforms
 from harness.provision.source import versions
 from harness.provision.source.ahead import download_modules
 from harness.provision.source.plan import Plan
@@ -38,7 +39,7 @@ def test_what_fails_is_told_and_the_log_is_kept(tmp_path: Path, said: list[str])
 
 
 def test_nothing_is_downloaded_where_all_is_compiled(tmp_path: Path, said: list[str]) -> None:
-    plan = Plan(Store(tmp_path / "source"), versions.load(load()))
+    plan = Plan(Store(tmp_path / "source"), versions.load(load()), platforms.here())
     for name in plan.modules:
         plan.programs(name).mkdir(parents=True)
     download(tmp_path, said)

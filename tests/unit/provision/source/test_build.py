@@ -15,7 +15,7 @@ import pytest
 
 from harness.core.errors import HarnessError, ToolError
 from harness.provision.source.archive import ProgramImage, write
-from harness.provision.source.debian import ALONE, mirror, mirrors
+from harness.provision.source.debian import ALONE, frozen, mirror, mirrors
 from harness.provision.source.shell import Shell
 
 DEB822 = """Types: deb
@@ -53,6 +53,27 @@ def test_a_machine_without_debian_s_archive_is_told_so(tmp_path: Path) -> None:
         mirror(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("sources", "config", "expected"),
+    [
+        ("deb http://a.test/d bookworm main\n", "", False),
+        ("deb [check-valid-until=no] http://a.test/d bookworm main\n", "", True),
+        ("deb [check-valid-until=no] http://b.test/d bookworm main\n", "", False),
+        ("deb [check-valid-until=yes] http://a.test/d bookworm main\n", "yes", False),
+        ("deb http://a.test/d bookworm main\n", "false", True),
+    ],
+)
+def test_an_expired_archive_is_accepted_only_where_the_machine_accepts_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: str, config: str, expected: bool
+) -> None:
+    """Contract: an old Release file is a replay, unless the owner of this machine pinned the mirror."""
+    (tmp_path / "apt-config").write_text(f"#!/bin/sh\nprintf %s '{config}'\n")
+    (tmp_path / "apt-config").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    (tmp_path / "sources.list").write_text(sources)
+    assert frozen("http://a.test/d", Shell(tmp_path / "log"), tmp_path) is expected
+
+
 def test_mmdebstrap_gets_no_file_of_a_lock(tmp_path: Path) -> None:
     """It numbers its pipes above what it inherits, and the shell that it runs knows no number above 9."""
     files = [os.open(tmp_path, os.O_RDONLY) for _ in range(12)]
@@ -72,7 +93,11 @@ def test_an_archive_is_what_docker_load_reads(tmp_path: Path) -> None:
     with tarfile.open(root, "w") as layer:
         layer.addfile(tarfile.TarInfo("etc/motd"), io.BytesIO())
     program.write_bytes(b"\x7fELF")
-    write([ProgramImage("a.test/p:1", program, "/usr/local/bin/p", user="65532:65532", root=root)], target)
+    write(
+        [ProgramImage("a.test/p:1", program, "/usr/local/bin/p", user="65532:65532", root=root)],
+        target,
+        "arm64",
+    )
     with tarfile.open(target) as archive:
 
         def content(name: str) -> bytes:
@@ -82,6 +107,7 @@ def test_an_archive_is_what_docker_load_reads(tmp_path: Path) -> None:
 
         (image,) = json.loads(content("manifest.json"))
         config = json.loads(content(image["Config"]))
+        assert config["architecture"] == "arm64"
         assert image["RepoTags"] == ["a.test/p:1"]
         assert config["config"]["Entrypoint"] == ["/usr/local/bin/p"]
         assert config["config"]["User"] == "65532:65532"

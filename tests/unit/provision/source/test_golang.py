@@ -6,6 +6,7 @@ import json
 import subprocess
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -76,3 +77,14 @@ def test_a_main_of_ours_is_built_in_place(go: Go, tmp_path: Path) -> None:
     go.require([module], work)
     assert module.mains == ("./pause",)
     assert (work / "pause/main.go").is_file()
+
+
+@pytest.mark.parametrize("wanted", ["amd64", "arm64", ""])
+def test_a_program_is_for_the_platform_of_its_image(
+    go: Go, monkeypatch: pytest.MonkeyPatch, wanted: str
+) -> None:
+    """Contract: GOARCH of the environment has no say, or the cache would mix platforms up."""
+    monkeypatch.setenv("GOARCH", "riscv64")
+    made_for = replace(go, architecture=wanted)
+    said = go.shell.run(["go", "env", "GOARCH", "GOHOSTARCH"], env=made_for._environment).split()
+    assert said[0] == (wanted or said[1])

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from harness.core.errors import UsageError
+from harness.provision.platforms import AMD64, ARM64
 from harness.provision.source import versions
 from harness.provision.source.plan import Plan
 from harness.provision.source.store import Store, code_input, key
@@ -17,7 +19,7 @@ from harness.settings import Settings
 
 def plan(tmp_path: Path, **changed: str) -> Plan:
     known = versions.load(Settings())
-    return Plan(Store(tmp_path), versions.Versions(**{**vars(known), **changed}))
+    return Plan(Store(tmp_path), versions.Versions(**{**vars(known), **changed}), AMD64)
 
 
 def test_a_key_tells_apart_what_runs_together() -> None:
@@ -55,6 +57,16 @@ def test_a_version_of_a_program_changes_everything(tmp_path: Path, version: str)
         assert after.controller_image(name) != before.controller_image(name)
         assert after.manifest(name) != before.manifest(name)
     assert after.node_image != before.node_image
+
+
+def test_a_platform_has_artefacts_of_its_own(tmp_path: Path) -> None:
+    """A cache that two machines share, or a Docker server of another platform, mixes nothing up."""
+    before = plan(tmp_path)
+    after = replace(before, platform=ARM64)
+    assert after.root_image != before.root_image
+    assert after.programs("etcd") != before.programs("etcd")
+    assert after.node_image != before.node_image
+    assert after.controller_image("jobset") != before.controller_image("jobset")
 
 
 def test_an_artefact_is_there_only_when_it_is_whole(tmp_path: Path) -> None:

@@ -1,0 +1,94 @@
+"""The platform that images are built for: that of the Docker server, in the names that each tool uses."""
+
+from __future__ import annotations
+
+import os
+import platform
+from dataclasses import dataclass
+from functools import cache
+from typing import Final, Literal
+
+from harness.core import processes
+from harness.core.errors import HarnessError, UsageError
+
+CAUSE: Final = "docker.unsupported"
+DEFAULT = "DOCKER_DEFAULT_PLATFORM"
+"""Docker's own variable, which selects the platform of `docker build`, `docker run` and `docker pull`."""
+
+
+@dataclass(frozen=True)
+class Platform:
+    """A Linux platform."""
+
+    architecture: Literal["amd64", "arm64"]
+    """The name that Docker, Go and Debian use: amd64 or arm64."""
+    machine: Literal["x86_64", "aarch64"]
+    """The name that the kernel and wheels use: x86_64 or aarch64."""
+
+    @property
+    def docker(self) -> str:
+        """Return the platform as Docker writes it, such as linux/arm64."""
+        return f"linux/{self.architecture}"
+
+    @property
+    def native(self) -> bool:
+        """Return whether this machine runs programs of this platform without emulation."""
+        return platform.machine().lower() in {self.architecture, self.machine}
+
+
+AMD64 = Platform("amd64", "x86_64")
+ARM64 = Platform("arm64", "aarch64")
+SUPPORTED = {each.docker: each for each in (AMD64, ARM64)}
+
+
+def parse(name: str) -> Platform:
+    """Return the platform for Docker's name, such as linux/arm64/v8. Raises UsageError for another platform.
+
+    `docker info` reports the kernel's name, such as linux/aarch64, which is accepted too.
+    """
+    system, _, rest = name.strip().lower().partition("/")
+    architecture = rest.partition("/")[0]
+    for each in SUPPORTED.values():
+        if system == "linux" and architecture in {each.architecture, each.machine}:
+            return each
+    raise UsageError(
+        f"the images are built for {' and '.join(SUPPORTED)}; the platform here is {name.strip()}",
+        hint=f"use a Docker server on one of these platforms; {DEFAULT} and DOCKER_HOST select it",
+        cause=CAUSE,
+    )
+
+
+def here() -> Platform:
+    """Return the platform of this machine. Raises UsageError for a platform without images."""
+    return parse(f"linux/{platform.machine()}")
+
+
+def target() -> Platform:
+    """Return the platform of the images: DOCKER_DEFAULT_PLATFORM, or else that of the Docker server.
+
+    Raises UsageError for a platform without images, and ToolError if Docker does not respond.
+    """
+    return _target(*(os.environ.get(name, "") for name in (DEFAULT, "DOCKER_HOST", "DOCKER_CONTEXT", "PATH")))
+
+
+@cache
+def _target(default: str, *_server: str) -> Platform:
+    if default:
+        return parse(default)
+    asked = ["docker", "version", "--format", "{{.Server.Os}}/{{.Server.Arch}}"]
+    answer = processes.run(asked, timeout=30, hint="`harness doctor` shows what to do", cause=CAUSE)
+    return parse(answer.stdout)
+
+
+def require_native(target: Platform) -> None:
+    """Raise HarnessError unless this machine runs programs of the platform.
+
+    The build of a node image runs kubeadm and kubectl, which were compiled for the platform of the node.
+    """
+    if not target.native:
+        raise HarnessError(
+            f"node images for {target.docker} are built from source only on such a machine; this one is "
+            f"{platform.machine()}",
+            hint=f"set HARNESS_IMAGES=registry, or use the Docker server of this machine and unset {DEFAULT}",
+            cause=CAUSE,
+        )

@@ -1,0 +1,211 @@
+"""Unpack an archive into a workspace: only files, folders and links, all inside the workspace, up to a size.
+
+shutil.unpack_archive has no size limit. Its protection against paths that leave the folder depends on the
+version of Python in the image, and several versions have gaps (CVE-2025-4517, python/cpython#151558).
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import stat
+import tarfile
+import tempfile
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import IO, Any, cast
+
+from harness.workers.training.object_store import Failed
+
+MAX_BYTES = 16 << 30
+"""The maximum size of a workspace in bytes, unpacked."""
+MAX_FILES = 200_000
+MAX_PATH = 1024
+MAX_LINKS = 40
+"""The number of links that a path may lead through, as in the kernel."""
+MAX_HEADER = 1 << 24
+"""The maximum size of a tar header in bytes. A pax header is read into memory as a whole."""
+PIECE = 1 << 20
+STORE = ".torchrun"
+"""The folder with the marker of a complete workspace. No archive may write to it."""
+OPENERS = {".tar": "io", ".tar.gz": "gzip", ".tgz": "gzip", ".tar.bz2": "bz2", ".tar.xz": "lzma"}
+"""The module whose function `open` reads an archive. An image can lack a module that it does not need."""
+ARCHIVES = (".zip", *OPENERS)
+
+
+@dataclass
+class Workspace:
+    """A folder to write to, with the number of files and bytes that were written so far."""
+
+    root: str
+    files: int = 0
+    size: int = 0
+    links: dict[str, str] = field(default_factory=dict)
+    """The targets of the links that an archive contains, by path. They are created last."""
+
+    def place(self, name: str) -> str:
+        """Return the absolute path for a relative `name`, and create its folders.
+
+        Raises Failed if the path is outside of the workspace, leads through a link, or is in the store.
+        """
+        parts = _parts(name)
+        folder = self.root
+        for part in parts[:-1]:
+            folder = os.path.join(folder, part)
+            if os.path.islink(folder):
+                raise Failed(f"{name!r} leads through the link {part!r}; expected a folder there")
+            os.makedirs(folder, exist_ok=True)
+        return os.path.join(folder, parts[-1])
+
+    def counted(self, size: int = 0, files: int = 0) -> None:
+        """Add to the numbers of bytes and files. Raises Failed if the workspace exceeds its limits."""
+        self.size, self.files = self.size + size, self.files + files
+        if self.size > MAX_BYTES or self.files > MAX_FILES:
+            raise Failed(
+                f"expected a workspace of at most {MAX_FILES} files and {MAX_BYTES} bytes, "
+                f"found at least {self.files} files and {self.size} bytes"
+            )
+
+    def write(self, name: str, content: IO[bytes], mode: int) -> None:
+        """Write a file atomically. An existing link with this name is replaced, not followed."""
+        self.counted(files=1)
+        path = self.place(name)
+        with tempfile.NamedTemporaryFile(dir=os.path.dirname(path), delete=False) as temporary:
+            try:
+                while piece := content.read(PIECE):
+                    self.counted(len(piece))
+                    temporary.write(piece)
+                os.chmod(temporary.name, 0o644 | mode & 0o111)
+                os.replace(temporary.name, path)
+            except BaseException:
+                os.unlink(temporary.name)
+                raise
+
+    def make_folder(self, name: str) -> None:
+        if any(part not in ("", ".") for part in name.split("/")):
+            self.counted(files=1)
+            self.place(f"{name}/{STORE}")  # creates the folder, not the last part
+
+    def link(self, name: str, target: str) -> None:
+        self.counted(files=1)
+        self.links["/".join(_parts(name))] = target
+
+    def make_links(self) -> None:
+        """Create the links. Raises Failed, before the first link exists, if one leaves the workspace."""
+        for name, target in self.links.items():
+            if not target or target.startswith("/") or len(target) > MAX_PATH:
+                raise Failed(f"the link {name!r} leaves the workspace: {target[:MAX_PATH]!r}")
+            self._resolve(name)
+        for name, target in self.links.items():
+            path = self.place(name)
+            if os.path.lexists(path):
+                os.unlink(path)
+            os.symlink(target, path)
+
+    def _resolve(self, name: str) -> None:
+        """Follow a path through the links of the archive and the disk. Raises Failed if it leads outside."""
+        done: list[str] = []
+        todo, left = name.split("/"), MAX_LINKS
+        while todo:
+            part = todo.pop(0)
+            if part in ("", "."):
+                continue
+            if part == "..":
+                if not done:
+                    raise Failed(f"the link {name!r} leaves the workspace: {self.links[name]!r}")
+                done.pop()
+                continue
+            done.append(part)
+            path = "/".join(done)
+            on_disk = os.path.join(self.root, path)
+            target = self.links.get(path) or (os.readlink(on_disk) if os.path.islink(on_disk) else "")
+            if target:
+                left -= 1
+                if not left or target.startswith("/"):
+                    raise Failed(f"the link {name!r} leads through {path!r} to {target!r}: expected a file")
+                done.pop()
+                todo = target.split("/") + todo
+
+
+def unpack(archive: str, workspace: Workspace) -> None:
+    """Unpack an archive, whose format is that of its name. Raises Failed.
+
+    Hard links become copies. Devices, pipes and sockets are refused.
+    """
+    try:
+        if archive.endswith(".zip"):
+            _unzip(archive, workspace)
+        else:
+            module = next(OPENERS[end] for end in OPENERS if archive.endswith(end))
+            with importlib.import_module(module).open(archive, "rb") as content, _tar(content) as tar:
+                _untar(tar, workspace)
+        workspace.make_links()
+    except (Failed, OSError):
+        raise
+    except Exception as error:  # each module has errors of its own for a damaged or an encrypted archive
+        raise Failed(f"the archive cannot be unpacked: {type(error).__name__}: {error}") from None
+
+
+def _parts(name: str) -> list[str]:
+    parts = [part for part in name.split("/") if part not in ("", ".")]
+    if name.startswith("/") or not parts or ".." in parts or "\0" in name or len(name) > MAX_PATH:
+        raise Failed(f"{name[:MAX_PATH]!r}: expected a path inside the workspace")
+    if parts[0] == STORE:
+        raise Failed(f"{name!r}: expected a path inside the workspace, not in {STORE}")
+    return parts
+
+
+def _unzip(archive: str, workspace: Workspace) -> None:
+    with zipfile.ZipFile(archive) as packed:
+        for info in packed.infolist():
+            if info.is_dir():
+                workspace.make_folder(info.filename)
+                continue
+            mode = info.external_attr >> 16
+            with packed.open(info) as content:
+                if stat.S_ISLNK(mode):
+                    workspace.link(info.filename, content.read(MAX_PATH + 1).decode(errors="replace"))
+                else:
+                    workspace.write(info.filename, content, mode)
+
+
+def _tar(content: IO[bytes]) -> tarfile.TarFile:
+    return tarfile.open(fileobj=cast("Any", _Headers(content)), mode="r:")
+
+
+def _untar(tar: tarfile.TarFile, workspace: Workspace) -> None:
+    for member in _members(tar):
+        if member.isdir():
+            workspace.make_folder(member.name)
+        elif member.issym():
+            workspace.link(member.name, member.linkname)
+        elif member.islnk():
+            other = os.open(workspace.place(member.linkname), os.O_RDONLY | os.O_NOFOLLOW)
+            with os.fdopen(other, "rb") as source:
+                workspace.write(member.name, source, member.mode)
+        elif member.isreg():
+            content = tar.extractfile(member)
+            assert content is not None
+            with content:
+                workspace.write(member.name, content, member.mode)
+        else:
+            raise Failed(f"{member.name!r} is a device, a pipe or a socket; expected a file, folder or link")
+
+
+def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    while (member := tar.next()) is not None:
+        cast("Any", tar).members.clear()  # otherwise tarfile keeps each header in memory
+        yield member
+
+
+class _Headers:
+    """A file for tarfile that refuses to read a large header into memory."""
+
+    def __init__(self, content: IO[bytes]) -> None:
+        self.seek, self.tell, self._content = content.seek, content.tell, content
+
+    def read(self, size: int = -1) -> bytes:
+        if not 0 <= size <= MAX_HEADER:
+            raise Failed(f"expected headers of at most {MAX_HEADER} bytes, found one of {size}")
+        return self._content.read(size)
