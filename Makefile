@@ -120,8 +120,8 @@ kind: ## kind as the harness wants it, by Go, where Debian's packages are not: a
 	@command -v kind >/dev/null || echo "kind is in $${GOBIN:-$$(go env GOPATH)/bin}, which is not on PATH: add it, or set HARNESS_KIND_BIN"
 
 lock: $(MADE) ## resolve the newest versions that fit into the locks
-	$(COMPILE) locks/build.in -o locks/build.txt
 	$(COMPILE) pyproject.toml --group dev -o locks/dev.txt
+	$(COMPILE) -c locks/dev.txt locks/build.in -o locks/build.txt
 	$(COMPILE) locks/mlflow.in -o locks/mlflow.txt
 	$(COMPILE) locks/site.in -o locks/site.txt
 	$(COMPILE) --no-deps -c locks/dev.txt locks/colossalai.in -o locks/colossalai.txt
