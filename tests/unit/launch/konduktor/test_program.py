@@ -183,7 +183,7 @@ def test_a_killed_process_leaves_no_key_in_the_temporary_folder(
         assert waiting.stdin is not None
         assert waiting.stdout is not None
         konduktor.job.write_text("job")
-        waiting.stdin.write("launch\n")
+        waiting.stdin.write("null\n")
         waiting.stdin.flush()
         assert waiting.stdout.read(6) == "loaded"
         os.kill(waiting.pid, signal.SIGKILL)
