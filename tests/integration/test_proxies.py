@@ -30,7 +30,7 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.http_client import client
 from harness.core.kubernetes import Kube
 from harness.launch.konduktor.program import Konduktor
-from harness.observe.inside import look
+from harness.observe.inside import inspect_pods
 from harness.provision.controllers.tracker import EmbeddedTracker
 from harness.provision.images import docker
 from harness.provision.kind.nodes import KindNodes
@@ -102,7 +102,7 @@ def uses(kube: Kube) -> None:
         assert tracker.get("healthz").status_code == 200
     with pytest.raises(PodRefused, match="refused here"):
         opening(kube, "n", "p", "c", "/root", "/control")("session", Deadline.after(60))
-    [inspected] = look(kube, [POD], network=False)
+    [inspected] = inspect_pods(kube, [POD], network=False)
     assert "refused here" in inspected.error or "403" in inspected.error
 
 
@@ -180,7 +180,7 @@ def test_an_exec_through_a_tls_proxy_is_refused(server: int, tmp_path: Path) -> 
     kube = Kube(kubeconfig(tmp_path, server, **{"proxy-url": "https://127.0.0.1:1"}))
     with pytest.raises(UsageError, match="needs an http:// proxy"):
         opening(kube, "n", "p", "c", "/root", "/control")("session", Deadline.after(60))
-    [inspected] = look(kube, [POD], network=False)
+    [inspected] = inspect_pods(kube, [POD], network=False)
     assert "needs an http:// proxy" in inspected.error
 
 
