@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -19,7 +20,10 @@ def make(folder: Path, python: str) -> subprocess.CompletedProcess[str]:
     for name in ("pyproject.toml", "locks/build.txt", "locks/dev.txt"):
         (folder / name).touch()
     command = ["make", "--no-print-directory", ".venv/.made", f"PYTHON={python}"]
-    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60, check=False)
+    env = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    return subprocess.run(
+        command, cwd=folder, env=env, capture_output=True, text=True, timeout=60, check=False
+    )
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
