@@ -58,6 +58,8 @@ _ESCAPE = re.compile(
     r"|\\+u[dD][89abAB][0-9A-Fa-f]{2}\\+u[dD][c-fC-F][0-9A-Fa-f]{2}|\\+u[0-9A-Fa-f]{4}"
     r"|\\+x[0-7][0-9A-Fa-f]|(?:\\+x[89A-Fa-f][0-9A-Fa-f]){2,4}|'\\''|'\"'\"'|\\[^\sA-Za-z0-9]"
 )
+_ONE_LEVEL = re.compile(_ESCAPE.pattern.replace(r"\\+", r"\\"))
+"""The same, except that `\\\\` is a backslash, not another level of escapes."""
 _JSON_SPECIAL = '"\\ \r\n'
 """Characters after a backslash that are common in logs. `_quoted` has the forms of secrets with them."""
 _ESCAPED_END = re.compile(r"%[0-9A-Fa-f]{2}|&#?\w+;|\\[ux][0-9A-Fa-f]{2}")
@@ -250,7 +252,7 @@ class KnownSecrets:
             found += [view.place(*span) for span in self._in(view.text)]
             views = [(view.replaced(joint, _nothing), depth) for joint in _JOINTS]
             if depth < _DEPTH:
-                views.append((view.replaced(_ESCAPE, _decoded), depth + 1))
+                views += [(view.replaced(escape, _decoded), depth + 1) for escape in (_ESCAPE, _ONE_LEVEL)]
             for each in views:
                 if each[0].text not in known:
                     known.add(each[0].text)

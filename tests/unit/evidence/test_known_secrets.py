@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from urllib.parse import quote, quote_plus, unquote
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.evidence import Redactor
@@ -139,6 +139,7 @@ def test_no_reading_of_a_redacted_text_has_the_secret(case, cuts, prefix):
 
 
 @given(encoded(), st.lists(st.integers(1, 300), max_size=4), st.sampled_from(PREFIXES), st.booleans())
+@example(("00000\\<>", r"00000\\\u003c>"), [], "", False)
 def test_no_reading_of_a_streamed_log_has_the_secret(tmp_path_factory, case, cuts, prefix, lines):
     """Contract: also if the chunks of the stream split it, and if each chunk is a line of its own."""
     secret, text = case
