@@ -100,18 +100,27 @@ def all_pairs(ranks: Sequence[int], machines: Mapping[int, str], ask: Ask) -> di
         for pairs in rounds(ranks):
             found.update(zip(pairs, pool.map(lambda pair: ask(pair, seconds), pairs)))  # noqa: B905
     for _ in range(AGAIN):
-        bad = slow(found, machines)
+        bad, loads = slow(found, machines), dict[float, float]()
         for pair in [*bad, *(pair for pair, each in found.items() if each.error)]:
-            if time.monotonic() < ends:
-                again = ask(pair, seconds)
-                if pair in bad and not again.error:
-                    usual = bad[pair]
-                    others = sorted(found.keys() - bad)
-                    reference = min(others, key=lambda each: abs(found[each].rate - usual))
-                    load = max(SLOW, min(1.0, ask(reference, seconds).rate / usual))
-                    again = replace(again, rate=again.rate / load)
-                found[pair] = max(found[pair], again, key=lambda each: each.rate)
+            if time.monotonic() >= ends:
+                break
+            if pair in bad and bad[pair] not in loads:
+                loads[bad[pair]] = _load(found, bad, bad[pair], lambda other: ask(other, seconds))
+            again = ask(pair, seconds)
+            if pair in bad:
+                again = replace(again, rate=again.rate / loads[bad[pair]])
+            found[pair] = max(found[pair], again, key=lambda each: each.rate)
     return found
+
+
+def _load(
+    found: Mapping[Pair, Measured], bad: Mapping[Pair, float], usual: float, ask: Callable[[Pair], Measured]
+) -> float:
+    """Return how much slower a pair with the usual rate is now: 1 if it is not, and at least SLOW."""
+    others = sorted(found.keys() - bad)
+    reference = min(others, key=lambda each: abs(found[each].rate - usual))
+    measured = ask(reference)
+    return 1.0 if measured.error else max(SLOW, min(1.0, measured.rate / usual))
 
 
 def slow(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> dict[Pair, float]:
