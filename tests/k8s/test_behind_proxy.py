@@ -49,7 +49,8 @@ def test_a_launch_passes_and_sends_the_proxy_nothing_local(
     cluster: Ready, harness_settings: Settings, proxy: ProxyServer, tmp_path: Path
 ) -> None:
     """The proxy gets requests for registries at most, and the bundle has no password."""
-    own = {"HARNESS_STATE_DIR": str(harness_settings.state_dir), "KEEP_CLUSTER": "true"}
+    own = {"HARNESS_STATE_DIR": str(harness_settings.state_dir)}
+    own |= {"KEEP_CLUSTER": "true"} if harness_settings.keep_cluster else {}
     env = environment(tmp_path, **own, **variables(proxy), HARNESS_CLUSTER_NAME=cluster.kind.name)
     env["NO_PROXY"] = env["no_proxy"] = "corp.example"  # as a user has it
     run = harness("run", "jobs/multinode.yaml", env=env)
