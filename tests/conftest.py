@@ -43,8 +43,6 @@ LAST = (
         "test_acceptance_screen.py",
         "test_node_marks.py",
         "test_programs.py",
-        "test_torchrun_controller.py",
-        "test_torchrun_permissions.py",
         "test_training.py",
         "test_training_faults.py",
         "test_training_container.py",
