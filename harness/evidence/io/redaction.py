@@ -38,14 +38,9 @@ _URL_PASSWORD = re.compile(r"://[^/\s:@\"']*:([^/\s@\"']+)@")
 _ASSIGNMENT = re.compile(r"(?a)(?<![-.\w])([-.\w]+)=(\"[^\"]*\"|'[^']*'|[^\s;&|\"']+)")
 
 
-def secret_variable(name: str) -> bool:
-    """Return whether the name of an environment variable denotes a secret: *_TOKEN, *_KEY, *PASSWORD*, …"""
-    return is_secret_name(name)
-
-
 def secret_variables(variables: Mapping[str, str]) -> dict[str, str]:
     """Return the variables whose name denotes a secret, or whose value contains a secret."""
-    return {name: value for name, value in variables.items() if secret_variable(name) or secrets_in(value)}
+    return {name: value for name, value in variables.items() if is_secret_name(name) or secrets_in(value)}
 
 
 def secrets_in(text: str) -> set[str]:
@@ -55,7 +50,7 @@ def secrets_in(text: str) -> set[str]:
     a secret. A reference such as `$TOKEN` does not count.
     """
     secrets = set(_URL_PASSWORD.findall(text))
-    secrets |= {value.strip("\"'") for name, value in _ASSIGNMENT.findall(text) if secret_variable(name)}
+    secrets |= {value.strip("\"'") for name, value in _ASSIGNMENT.findall(text) if is_secret_name(name)}
     return {secret for secret in secrets if secret and "$" not in secret}
 
 
@@ -126,7 +121,7 @@ class Redactor:
             return [self.value(item) for item in value]
         if isinstance(value, dict):
             named = value.get("name")
-            sensitive = isinstance(named, str) and secret_variable(named)
+            sensitive = isinstance(named, str) and is_secret_name(named)
             return {
                 self.text(str(key)): MASK
                 if isinstance(item, str)

@@ -27,7 +27,6 @@ from harness.faults.random.oracle import POINTS, Point, point
 Word = Literal["right", "wrong PASS", "wrong FAIL", "wrong cause", "vague", "judge error"]
 LEFT_OUT = ("bool", "decimal", "fraction", "complex", "array", "tensor", "list", "tuple", "set", "in ")
 """Prefixes of the kinds of values that the client is allowed to omit. Any other missing number was lost."""
-NO_NUMBERS = ("text", "long text", "number as text", "bytes", "list of none")
 
 
 @dataclass(frozen=True)

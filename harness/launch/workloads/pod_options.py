@@ -18,7 +18,8 @@ from typing import TypeVar
 from harness.core.bounds import environment_problems, listed
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
-from harness.evidence.io.redaction import secret_variable, secrets_in
+from harness.core.secret_rules import is_secret_name
+from harness.evidence.io.redaction import secrets_in
 from harness.launch.pods import merge
 from harness.launch.workloads.plain import PlainWorkload
 from harness.settings import Settings
@@ -88,7 +89,7 @@ def variables(words: Iterable[str]) -> dict[str, str]:
             raise UsageError(
                 f"--env {name}: this variable is not set here", hint="--env NAME=VALUE, or export it first"
             )
-        if equals and (secret_variable(name) or secrets_in(value.replace("$", "_"))):
+        if equals and (is_secret_name(name) or secrets_in(value.replace("$", "_"))):
             raise UsageError(
                 f"--env {name}=…: other users of this machine see a secret on a command line",
                 hint=f"export {name}, and give `--env {name}`",
@@ -121,7 +122,7 @@ def by_reference(document: Object, workload: PlainWorkload) -> tuple[Object, str
 
 def _variable(name: str, value: str) -> Object:
     # The kubelet expands $(NAME) and replaces $$ by $ in values, but not in the content of Secrets.
-    secret = secret_variable(name) or secrets_in(value)
+    secret = is_secret_name(name) or secrets_in(value)
     return {"name": name, "value": value if secret else value.replace("$", "$$")}
 
 

@@ -1,9 +1,10 @@
-"""The Makefile and the shell scripts on machines that differ from ours: parallel make, spaces, CDPATH."""
+"""The Makefile and scripts on other machines: parallel make, spaces, CDPATH, an unsuitable Python."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -37,15 +38,19 @@ def programs(tmp_path: Path) -> Path:
     return folder
 
 
+def without_make() -> dict[str, str]:
+    """Return the environment without the variables of a `make` that runs the tests."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+
+
 def make(programs: Path, *arguments: str, **environment: str) -> list[str]:
     """Run targets with these programs instead of those in .venv/bin. Return the programs' calls in order."""
     calls = programs.parent / "calls"
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
     busy = {"BUSY": str(programs.parent / "busy"), "CALLS": str(calls)}
     done = subprocess.run(
         ["make", "-o", ".venv/.made", f"BIN={programs}", *arguments],
         cwd=ROOT,
-        env={**inherited, **busy, **environment},
+        env={**without_make(), **busy, **environment},
         capture_output=True,
         text=True,
         check=False,
@@ -93,3 +98,42 @@ def test_a_script_uses_its_own_checkout_whatever_cdpath_is(tmp_path: Path) -> No
 def test_a_script_that_enters_a_folder_ignores_cdpath(script: Path) -> None:
     before, found, _ = script.read_text().partition('\ncd "$(dirname "$0")')
     assert not found or before.endswith("\nunset CDPATH")
+
+
+def make_environment(folder: Path, python: str) -> subprocess.CompletedProcess[str]:
+    """Run `make .venv/.made` with this PYTHON in a copy of the Makefile."""
+    shutil.copy(ROOT / "Makefile", folder)
+    (folder / "harness").mkdir()
+    shutil.copy(ROOT / "harness/versions.toml", folder / "harness")
+    (folder / "locks").mkdir()
+    for name in ("pyproject.toml", "locks/build.txt", "locks/dev.txt"):
+        (folder / name).touch()
+    command = ["make", "--no-print-directory", ".venv/.made", f"PYTHON={python}"]
+    return subprocess.run(
+        command, cwd=folder, env=without_make(), capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="there is no make")
+@pytest.mark.parametrize(
+    ("program", "told"),
+    [
+        ('case "$*" in *version_info*) exit 1 ;; -V) echo Python 3.9.2 ;; esac', "is Python 3.9.2"),
+        ('case "$*" in *ensurepip*) echo no module >&2; exit 1 ;; esac', "python3-venv"),
+        (None, "is not on PATH"),
+    ],
+)
+def test_an_unsuitable_python_is_refused_in_one_sentence(
+    tmp_path: Path, program: str | None, told: str
+) -> None:
+    python = tmp_path / "python-of-the-test"
+    if program is not None:
+        python.write_text(f"#!/bin/sh\n{program}\n")
+        python.chmod(0o755)
+    done = make_environment(tmp_path, str(python))
+    assert done.returncode == 2
+    first, *more = done.stderr.splitlines()
+    assert first.startswith("Python 3.11 or newer with venv is needed, but ")
+    assert told in first
+    assert all(line.startswith("make:") for line in more)
+    assert not (tmp_path / ".venv").exists()
