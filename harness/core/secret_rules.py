@@ -1,10 +1,10 @@
-"""The rules that recognize a secret nobody has named: by the name before a value, or by the value's own form.
+"""Rules that recognize secrets unknown to the launch, by the name before a value or by the form of the value.
 
 Logs, bundles and the tracker's pages use these rules. Known secrets, in all their encodings, are the task of
 `harness.evidence.io.known_secrets`. The module needs only the standard library, because the tracker's image
 contains little else.
 
-A number is no secret, unless its name ends with a word such as "password" or "api_key": metrics are often
+A number is not a secret, unless its name ends with a word such as "password" or "api_key": metrics are often
 named "token" or "secret". Every pattern takes linear time.
 """
 

@@ -1,6 +1,6 @@
 """Find known secrets in text, in every encoding in which programs print them.
 
-A secret is searched for as it is and in base64, base64url and hex, also encoded twice, at every alignment.
+The search covers a secret in plain text, base64, base64url and hex, also encoded twice, at every alignment.
 Before the search, nested escape sequences are decoded: %xx, HTML entities, backslashes. The ends of lines are
 removed together with the prefixes of the next lines, so that a secret can be split over lines.
 
@@ -26,8 +26,8 @@ from harness.core.secret_rules import LINE_END, PREFIX, STAMP, Span, frames, mer
 MIN_LENGTH = 4
 """The minimum length of a secret. A shorter one would match ordinary text."""
 MIN_ENCODED = 8
-"""The minimum length of a secret that is searched for in every form. A shorter one is searched for as it is,
-in base64, and with the usual escapes. In other forms and in parts, it would match ordinary text."""
+"""The minimum length of a secret whose every form is searched for. For a shorter one, only plain text, base64
+and the usual escapes are, because its other forms and its parts would match ordinary text."""
 _SHORT, _LONG = 16, 32
 """A form shorter than _SHORT triggers the exact search as a whole, or as a half at the end of a line. Up to
 _LONG, each half does so anywhere. A longer form does so by its blocks."""
@@ -347,7 +347,7 @@ class KnownSecrets:
 
 
 def compiled(pattern: bytes) -> Any:
-    """Return a pattern of RE2 for bytes in Latin-1. It takes linear time."""
+    """Compile a pattern with RE2, for bytes in Latin-1. RE2 matches in linear time."""
     import re2
 
     options = re2.Options()

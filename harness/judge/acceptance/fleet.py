@@ -115,7 +115,7 @@ def _node(
         gpus = _gpus(report, cells)
     answered = records is not None and records.of_itself if owing else records is not None or bool(shared)
     if not answered:
-        text = "it reported no tests of its own" if records or shared else "the node did not report"
+        text = "it reported no results of its own tests" if records or shared else "the node did not report"
         cells.append(Cell(REPORT, "UNKNOWN", text))
     elif not cells:
         cells.append(Cell(REPORT, "UNKNOWN", "it reported no check"))

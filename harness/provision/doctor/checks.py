@@ -125,7 +125,8 @@ def _privileged(info: dict[str, Any]) -> Check:
         worked,
         text,
         "work (kind's nodes need them); Docker ≥ 23 where the machine withholds capabilities",
-        "doctor does not stop a running daemon: end its containers, stop it, and install a newer one: "
+        "doctor does not stop a running Docker daemon: stop its containers and the daemon, and install a "
+        "newer version: "
         f"{advice('docker')}; in a container without privileges of its own, use another machine",
     )
 

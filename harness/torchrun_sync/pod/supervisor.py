@@ -68,7 +68,7 @@ class Supervisor:
             elif not held and self.state == "held":
                 self._start(self.generation, self.tree)
             elif not held and self.state == "waiting" and time.monotonic() > until:
-                _log(f"no code came in {start_seconds:g} s: `harness torchrun sync JOB` brings it")
+                _log(f"no code arrived within {start_seconds:g} s: run `harness torchrun sync JOB`")
                 return NO_TREE
             if self.state == "running" and self.code is not None:
                 if self.code == 0:

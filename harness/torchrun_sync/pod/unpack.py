@@ -143,7 +143,7 @@ def unpack(archive: str, workspace: Workspace) -> None:
         workspace.make_links()
     except (Failed, OSError):
         raise
-    except Exception as error:  # each module has errors of its own for a damaged or an encrypted archive
+    except Exception as error:  # each format raises other errors for damaged and encrypted archives
         raise Failed(f"the archive cannot be unpacked: {type(error).__name__}: {error}") from None
 
 
