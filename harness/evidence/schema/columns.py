@@ -115,7 +115,7 @@ def of_rows(rows: Sequence[tuple[str, int, float, int]]) -> Columns | None:
 def unpacked(record: ColumnsRecord, data: bytes) -> Columns:
     """Return the rows of a record. Raises ValueError if the data was truncated or changed after writing."""
     if len(data) != record.size or zlib.crc32(data) != record.crc32:
-        raise ValueError("the columns are truncated or changed")
+        raise ValueError("the column data is truncated or corrupt")
     end = WORD * record.count
     steps, times, values = array("q"), array("q"), array("d")
     whole = memoryview(data)

@@ -104,8 +104,8 @@ class HuggingFace(nn.Module):
         config = self.inner.config
         if vocabulary > config.vocab_size:
             raise ValueError(
-                f"the tokenizer has {vocabulary} tokens, and the model {config.vocab_size}: "
-                "--tokenizer-local-dir is of another model"
+                f"the tokenizer has {vocabulary} tokens, but the model has {config.vocab_size}: "
+                "--tokenizer-local-dir belongs to a different model"
             )
         longest = getattr(config, "max_position_embeddings", None) or context
         if context > longest:
