@@ -13,7 +13,7 @@ import pytest
 from hypothesis import settings
 from xdist.scheduler import LoadScopeScheduling
 
-settings.register_profile("default", deadline=None, derandomize=True)
+settings.register_profile("default", max_examples=40, deadline=None, derandomize=True)
 settings.load_profile("default")
 """The same examples each time, and no test fails because a machine was busy."""
 settings.register_profile("nightly", max_examples=500, deadline=None)
@@ -36,18 +36,23 @@ SHELL = re.compile(
 OWN_CLUSTERS = ("test_interruption.py", "test_reader.py", "test_registry.py")
 """Tests that make clusters of their own, and do not disturb the others'."""
 LAST = (
-    *("test_netcheck.py", "test_netcheck_faults.py"),
-    *(
-        "test_acceptance.py",
-        "test_acceptance_container.py",
-        "test_acceptance_screen.py",
-        "test_node_marks.py",
-        "test_programs.py",
-        "test_training.py",
-        "test_training_faults.py",
-        "test_training_container.py",
-        "test_training_volumes.py",
-    ),
+    "test_acceptance.py",
+    "test_acceptance_container.py",
+    "test_acceptance_screen.py",
+    "test_behind_proxy.py",
+    "test_existing.py",
+    "test_gpu.py",
+    "test_hosted.py",
+    "test_netcheck.py",
+    "test_netcheck_faults.py",
+    "test_node_marks.py",
+    "test_programs.py",
+    "test_secrets.py",
+    "test_training.py",
+    "test_training_container.py",
+    "test_training_faults.py",
+    "test_training_volumes.py",
+    "test_workloads.py",
 )
 """Tests on a cluster that can run beside the others, because each process has a cluster of its own."""
 
@@ -56,8 +61,7 @@ class ClustersApart(LoadScopeScheduling):
     """One process runs the tests on its cluster, the other the rest, file by file.
 
     Tests on one cluster stay in one process, because some of them stop or fill what others need. Those of
-    netcheck and of acceptance come last, for the process that is free: an idle cluster costs a third of a
-    core. The tests of `make test` share one cluster.
+    LAST come at the end, for the process that is free: an idle cluster costs a third of a core. The tests of `make test` share one cluster.
     """
 
     def _split_scope(self, nodeid: str) -> str:

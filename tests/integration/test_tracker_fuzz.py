@@ -47,7 +47,7 @@ GROWTH = 48 << 20
 PROJECT = "fuzz"
 HEADERS = {"X-Project-Name": PROJECT, "X-Run-Name": "rank0", "X-Api-Key": KEY}
 SHORT = settings(
-    max_examples=400, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, database=None
+    max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True, database=None
 )
 LONG = settings(SHORT, max_examples=10_000)
 

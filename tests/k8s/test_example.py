@@ -50,6 +50,7 @@ def options(settings: Settings) -> list[str]:
     return found + (["--kube-context", settings.context] if settings.context else [])
 
 
+@pytest.mark.nightly
 def test_another_repository_proves_its_own_job(
     cluster: Ready, harness_settings: Settings, repository: Path, site: Path
 ) -> None:

@@ -17,10 +17,11 @@ from harness.provision.cluster import Ready
 from harness.settings import Settings
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize(
     ("behaviour", "says", "lost"),
     [
-        pytest.param("brisk", "borne", "", marks=pytest.mark.nightly),
+        ("brisk", "borne", ""),
         ("drops a point", "named", "the tracker lacks 1 of 60 points of rank 0"),
     ],
 )

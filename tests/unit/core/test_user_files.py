@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.core.errors import UsageError
@@ -80,14 +80,12 @@ JSON = st.recursive(
 
 
 @given(JSON)
-@settings(deadline=None, max_examples=50)
 def test_what_pyyaml_writes_is_read(value: object) -> None:
     """Contract: the bounds refuse nothing that a small file holds."""
     assert yaml_texts(yaml.safe_dump(value), "x") == [value]
 
 
 @given(st.text(alphabet=st.sampled_from("a1 :-[]{}&*<!|>%?'\"#\n,.~"), max_size=60))
-@settings(deadline=None, max_examples=200)
 def test_junk_is_read_or_refused(text: str) -> None:
     """Contract: whatever a text is, it gives documents or a UsageError."""
     with suppress(UsageError):

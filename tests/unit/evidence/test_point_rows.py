@@ -8,7 +8,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.evidence.io import column_files
@@ -62,7 +62,6 @@ def written(parts: list[PointRows], folder: Path, lines: int, *, at_once: bool) 
 @given(st.lists(columns(), max_size=4), st.integers(0, 12), st.integers(1, 12))
 @example([PointRows(1, ["a", "b"], [0, 1], [1e-5, -0.0], [1, 2], ["t", "t"], "node0")], 0, 500)
 @example([PointRows(1, ["a", "b"], [2**63, 1], [1.0, 2.0], [1, 2], ["t", "u"])], 0, 500)
-@settings(max_examples=200, deadline=None)
 def test_the_rows_are_those_of_records(parts: list[PointRows], lines: int, buffered: int) -> None:
     """Contract: rows that are taken at once are read back as if each had been a record, in their order."""
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as one, TemporaryDirectory() as other:

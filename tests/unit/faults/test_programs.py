@@ -30,7 +30,6 @@ SEEDS = st.integers(min_value=0, max_value=1 << 30)
 
 
 @given(SEEDS, st.integers(min_value=0, max_value=5000))
-@settings(max_examples=60)
 def test_a_program_is_repeated_by_seed_and_number(seed: int, number: int) -> None:
     assert program(seed, number) == program(seed, number)
 

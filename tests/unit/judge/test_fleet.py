@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 from fleets import Node, changed, collective, expected, healthy, printed, records, together
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.evidence.schema.acceptance import AcceptanceRecord, PairRow
@@ -250,7 +250,6 @@ def better(now: str, before: str) -> bool:
     return ORDER.index(now) > ORDER.index(before)  # type: ignore[arg-type]
 
 
-@settings(max_examples=150, deadline=None)
 @given(CLUSTERS, GROUPS, st.data())
 def test_removing_a_record_never_makes_a_verdict_better(
     nodes: list[Node], group: list[tuple[str, str, int]] | None, data: st.DataObject
@@ -273,7 +272,6 @@ def test_removing_a_record_never_makes_a_verdict_better(
         assert one.id not in left or not better(one.verdict, left[one.id]) or one.verdict == "FAIL"
 
 
-@settings(max_examples=150, deadline=None)
 @given(CLUSTERS, GROUPS, st.data())
 def test_lost_records_never_turn_another_verdict_into_pass(
     nodes: list[Node], group: list[tuple[str, str, int]] | None, data: st.DataObject

@@ -171,7 +171,7 @@ def test_a_pass_is_green(bundle):
 ANYTHING = st.text() | st.text(st.sampled_from("\0\x1b[31m\r\n\t \x7f\x85\ufffe\uffff<&>\"']]>é😀"))
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=50)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(ANYTHING)
 def test_no_text_of_a_job_breaks_the_files(bundle, text):
     """Contract: what a rank printed, colours and control characters too, comes back out of CTRF as it was,

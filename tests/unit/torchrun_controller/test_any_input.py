@@ -7,7 +7,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 from torchrun_objects import CHECKED, job, queue
@@ -165,7 +165,6 @@ def settle(one_job: Object, one_queue: Object) -> None:
 @example(path=("resources", 0, "template", "metadata"), value=["a"])
 @example(path=("env", 0), value={"value": "b"})
 @example(path=("nodeResources", "cpus"), value="lots")
-@settings(max_examples=150, deadline=None)
 def test_any_value_in_a_queue_is_decided(path: tuple[Any, ...], value: Any) -> None:
     """Contract: a value of any type in any place of a queue is a condition, a refusal or a pod."""
     settle(job(**{**FULL_JOB, "numNodes": None}), queue(**changed(FULL_QUEUE, path, value)))
@@ -176,7 +175,6 @@ def test_any_value_in_a_queue_is_decided(path: tuple[Any, ...], value: Any) -> N
 @example(path=("env", 0), value={})
 @example(path=("volumes", "additionalVolumes", 0), value={"emptyDir": {}})
 @example(path=("workspaceStorage", "size"), value="lots")
-@settings(max_examples=150, deadline=None)
 def test_any_value_in_a_job_is_decided(path: tuple[Any, ...], value: Any) -> None:
     """Contract: the same holds of a job."""
     settle(job(**{**changed(FULL_JOB, path, value), "numNodes": None}), queue(**FULL_QUEUE))

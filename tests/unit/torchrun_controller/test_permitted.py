@@ -10,7 +10,7 @@ from typing import Any
 
 import kubernetes.client
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torchrun_objects import job, queue
 
@@ -375,7 +375,6 @@ def merged(one: Any, other: Any) -> Any:
     return [*one, *other] if isinstance(one, list) and isinstance(other, list) else other
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.lists(st.sampled_from(sorted(JOB_PATHS)), min_size=1, max_size=6, unique=True))
 def test_a_job_is_refused_exactly_if_it_leaves_the_allow_list(paths: list[str]) -> None:
     """Contract: no combination of fields hides one that is not permitted, or refuses those that are."""

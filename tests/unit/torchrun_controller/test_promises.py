@@ -328,5 +328,5 @@ class Promises(RuleBasedStateMachine):
             assert {c.type: c.status for c in said.conditions}["Suspended"] == "False"
 
 
-Promises.TestCase.settings = settings(max_examples=300, stateful_step_count=40, deadline=None)
+Promises.TestCase.settings = settings(stateful_step_count=40)
 TestPromises = Promises.TestCase

@@ -7,7 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from harness.tracker.query import curves
@@ -48,7 +48,6 @@ def same(one: float, other: float) -> bool:
 
 
 @given(ROWS, st.integers(1, 40))
-@settings(max_examples=300)
 def test_no_extreme_is_dropped(rows: list[tuple[int, int, float]], buckets: int) -> None:
     """Contract: every value of the deduplicated series lies in its bucket's range, and each range's ends are
     values of it; the counts are those of the series; buckets are in order and not more than asked for.
@@ -79,7 +78,6 @@ TIMED = st.lists(st.tuples(STEP, st.integers(0, 50) | st.integers(0, 10**13), VA
 
 
 @given(TIMED, st.integers(1, 40), st.integers(0, 60), st.none() | st.integers(0, 60))
-@settings(max_examples=300)
 def test_by_time_no_extreme_is_dropped_either(
     rows: list[tuple[int, int, float]], buckets: int, first: int, until: int | None
 ) -> None:

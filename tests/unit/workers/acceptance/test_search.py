@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from faulty_cluster import Cluster
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from harness.workers.acceptance.search import search
@@ -21,7 +21,6 @@ def some_nodes(draw: st.DrawFn, least: int, share: int) -> tuple[int, set[int]]:
     return count, draw(st.sets(st.integers(0, count - 1), min_size=least, max_size=most))
 
 
-@settings(max_examples=100, deadline=None)
 @given(some_nodes(0, 4), FORCED)
 def test_any_bad_nodes_up_to_the_bound(nodes: tuple[int, set[int]], all_pairs: int) -> None:
     """Exactly the bad nodes are accused, whichever they are, each by two good witnesses."""
@@ -32,7 +31,6 @@ def test_any_bad_nodes_up_to_the_bound(nodes: tuple[int, set[int]], all_pairs: i
     assert (found.links, found.boundaries, found.unknown) == ((), (), ())
 
 
-@settings(max_examples=100, deadline=None)
 @given(some_nodes(2, 1000), FORCED)
 def test_any_single_bad_link(nodes: tuple[int, set[int]], all_pairs: int) -> None:
     """The link is named, and no node."""
@@ -42,7 +40,6 @@ def test_any_single_bad_link(nodes: tuple[int, set[int]], all_pairs: int) -> Non
     assert (found.accused, found.boundaries, found.unknown) == ((), (), ())
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.data(), SIZES, FORCED)
 def test_a_broken_boundary(data: st.DataObject, count: int, all_pairs: int) -> None:
     """Both sides are named whole, wherever the boundary runs, and no node is accused."""
@@ -55,7 +52,6 @@ def test_a_broken_boundary(data: st.DataObject, count: int, all_pairs: int) -> N
     assert (found.accused, found.links, found.unknown) == ((), (), ())
 
 
-@settings(max_examples=80, deadline=None)
 @given(st.data(), st.integers(20, 120), FORCED)
 def test_bad_nodes_and_a_bad_link_together(data: st.DataObject, count: int, all_pairs: int) -> None:
     """The bad nodes are accused; the link is named; neither hides the other."""
@@ -67,7 +63,6 @@ def test_bad_nodes_and_a_bad_link_together(data: st.DataObject, count: int, all_
     assert [{link.a, link.b} for link in found.links] == [ends]
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.data(), SIZES, FORCED)
 def test_links_of_different_nodes_accuse_no_node(data: st.DataObject, count: int, all_pairs: int) -> None:
     """Any number of bad links of which no two share an end: no node is accused, and nothing is silent."""
@@ -78,7 +73,6 @@ def test_links_of_different_nodes_accuse_no_node(data: st.DataObject, count: int
     assert not found.healthy
 
 
-@settings(max_examples=80, deadline=None)
 @given(some_nodes(1, 2), FORCED)
 def test_more_bad_nodes_than_the_bound(nodes: tuple[int, set[int]], all_pairs: int) -> None:
     """No good node is accused, and the cluster does not pass."""
@@ -90,7 +84,6 @@ def test_more_bad_nodes_than_the_bound(nodes: tuple[int, set[int]], all_pairs: i
     assert bad <= named
 
 
-@settings(max_examples=100, deadline=None)
 @given(some_nodes(1, 4), FORCED)
 def test_nodes_that_never_answer(nodes: tuple[int, set[int]], all_pairs: int) -> None:
     """They are unknown: neither accused nor passed; all others pass."""
@@ -100,7 +93,6 @@ def test_nodes_that_never_answer(nodes: tuple[int, set[int]], all_pairs: int) ->
     assert {node for one in found.unknown for node in one.nodes} == silent
 
 
-@settings(max_examples=100, deadline=None)
 @given(some_nodes(1, 8), st.floats(0.2, 0.9), st.integers(1, 4), st.integers(0, 2**32))
 def test_nodes_that_fail_at_times(
     nodes: tuple[int, set[int]], chance: float, repeats: int, seed: int
@@ -112,7 +104,6 @@ def test_nodes_that_fail_at_times(
     assert {one.node for one in found.accused} <= bad
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.sets(st.integers(1, 19), min_size=1, max_size=4), FORCED)
 @example({1, 2, 3}, 0)
 def test_bad_nodes_that_fail_with_one_good_node_alone(bad: set[int], all_pairs: int) -> None:

@@ -65,7 +65,7 @@ def test_a_torn_checkpoint_falls_back_to_the_previous_one(damage: str, tmp_path:
     assert said[0].startswith(folder.name)
 
 
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(calls=st.integers(1, 60))
 def test_a_kill_at_any_call_leaves_a_whole_checkpoint(
     calls: int, tmp_path_factory: pytest.TempPathFactory
