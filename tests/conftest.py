@@ -61,7 +61,8 @@ class ClustersApart(LoadScopeScheduling):
     """One process runs the tests on its cluster, the other the rest, file by file.
 
     Tests on one cluster stay in one process, because some of them stop or fill what others need. Those of
-    LAST come at the end, for the process that is free: an idle cluster costs a third of a core. The tests of `make test` share one cluster.
+    LAST come at the end, for the process that is free: an idle cluster costs a third of a core. The tests of
+    `make test` share one cluster.
     """
 
     def _split_scope(self, nodeid: str) -> str:
