@@ -159,6 +159,7 @@ def test_the_fixtures_are_there(bin_: Path, tmp_path: Path) -> None:
     assert "SETUP    F launch" in said
 
 
+@pytest.mark.nightly
 def test_a_suite_with_packages_of_common_names(bin_: Path, tmp_path: Path) -> None:
     """Contract: `fixtures` and `workers` of a repository are its own, wherever on sys.path they are."""
     for name in ("fixtures", "workers"):

@@ -72,6 +72,7 @@ def test_a_slow_link_is_named_with_its_direction(limited: World) -> None:
         assert cells(result)[1, 2]["bandwidth"] < 3e6 < cells(result)[2, 1]["bandwidth"]
 
 
+@pytest.mark.nightly
 def test_a_slow_node_is_named(limited: World) -> None:
     limit(limited, "-s 10.77.2.2", "from")
     limit(limited, "-d 10.77.2.2", "to")

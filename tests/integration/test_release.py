@@ -22,6 +22,7 @@ import pytest
 
 from harness.provision.images.build import FILES
 
+pytestmark = pytest.mark.nightly
 ROOT = Path(__file__).parents[2]
 DIGEST = f"sha256:{'a' * 64}"
 

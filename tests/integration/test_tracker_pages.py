@@ -339,6 +339,7 @@ def test_points_are_placed_by_time_when_asked(served: Server, page: Page) -> Non
     assert page.errors == []
 
 
+@pytest.mark.nightly
 def test_touch_gestures_zoom_select_and_read_values(served: Server, demo: Demo) -> None:
     """Contract: two fingers keep what lies under them; one finger chooses a part; a tap reads the values."""
     with Page(360, 844) as page:

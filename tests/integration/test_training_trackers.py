@@ -181,6 +181,7 @@ def test_ranks_that_are_killed_log_one_curve(
     assert "Traceback" not in training.said(0) + training.said(1)
 
 
+@pytest.mark.nightly
 def test_trackers_that_are_down_for_a_while_get_every_point(
     server: Server, mlflow: MlflowServer, training: Training
 ) -> None:
@@ -198,6 +199,7 @@ def test_trackers_that_are_down_for_a_while_get_every_point(
     assert "MLflow takes points again after" in training.said(0)
 
 
+@pytest.mark.nightly
 def test_an_uploading_process_that_dies_is_replaced(
     server: Server, mlflow: MlflowServer, training: Training
 ) -> None:
@@ -291,6 +293,7 @@ def test_without_a_tracker_nothing_is_sent(tmp_path: Path) -> None:
     assert "PLUTO_RUN_ID is set and PLUTO_API_KEY is not" in training.said(0)
 
 
+@pytest.mark.nightly
 def test_mlflow_keeps_the_files_of_a_run_that_ended(mlflow: MlflowServer, training: Training) -> None:
     """Contract: the manifest of `best`, the options, and a table of the validations of all attempts."""
     training.start(steps=20, DIE_AT=15)
