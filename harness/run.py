@@ -20,7 +20,14 @@ from harness.core.progress import Progress
 from harness.evidence.io.redaction import Redactor
 from harness.evidence.io.writer import BundleWriter, ProgressListener
 from harness.launch import pod_standard
-from harness.launch.described import check_ranks_that_log, expected_of, launch_of, user_run_id, versions_of
+from harness.launch.described import (
+    check_ranks_that_log,
+    check_replaced,
+    expected_of,
+    launch_of,
+    user_run_id,
+    versions_of,
+)
 from harness.launch.konduktor.job_file import JobFile
 from harness.launch.konduktor.workload import as_workload
 from harness.launch.namespaces import namespace_of
@@ -176,6 +183,7 @@ def _check(workload: Workload, settings: Settings) -> None:
     workload.check(settings)
     pod_standard.check(workload, settings)
     scripts.users(settings)
+    check_replaced(workload, settings)
     check_ranks_that_log(workload, settings)
     if (run_id := user_run_id(workload, settings)) is not None:
         check_run_id(run_id)
@@ -203,6 +211,7 @@ def _launch(workload: Workload, ready: Ready, context: RecordedContext, begun: o
     budget = Budget(context.settings.wait_seconds)
     expected = expected_of(workload, ready, context)
     writer.update(expected=expected, versions=versions_of(ready, workload), cluster=_identity(ready))
+    writer.update(replaced=list(ready.replaced))
     with ExitStack() as undo:
         with writer.stage(workload.launcher):
             for image in workload.provide(context):

@@ -171,6 +171,11 @@ class Settings(BaseSettings):
         description="environment variables of the ranks of `harness accept`, `train` and `netcheck`: a table "
         "in pyproject.toml, JSON in the environment; `--env` overrides them",
     )
+    replace: dict[str, str] = Field(
+        {},
+        description="packages that replace those of the locks, by name: a table in pyproject.toml, JSON in "
+        "the environment; `--replace` adds to it; see docs/how-to/versions.md",
+    )
     images: ImagesMode = Field(
         "auto",
         description="registry: use published images; source: build images from source; auto: depends on "
@@ -239,6 +244,15 @@ class Settings(BaseSettings):
             )
         return name
 
+    @field_validator("replace")
+    @classmethod
+    def _replacements(cls, value: dict[str, str]) -> dict[str, str]:
+        if not value:
+            return value
+        from harness.core.replacements import parse  # its imports take 10 ms
+
+        return {(one := parse(name, spec)).name: one.spec for name, spec in value.items()}
+
     @field_validator("pluto_run_id", "pluto_api_key", "kubernetes", mode="before")
     @classmethod
     def _empty_is_unset(cls, value: Any) -> Any:
@@ -304,7 +318,7 @@ def load(**flags: Any) -> Settings:
     except SettingsError as error:
         raise UsageError(
             f"settings do not fit: {error}",
-            hint="HARNESS_EXPECT and HARNESS_ENV are expected to be JSON objects, such as "
+            hint="HARNESS_EXPECT, HARNESS_ENV and HARNESS_REPLACE are expected to be JSON objects, such as "
             """HARNESS_EXPECT='{"ranks": [0]}'""",
         ) from None
     except ValidationError as error:

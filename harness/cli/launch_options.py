@@ -25,6 +25,7 @@ class Launch:
     workers: options.Workers = None
     kubernetes: options.Kubernetes = None
     images: options.Images = None
+    replace: options.Replace = None
     runs_dir: options.RunsDir = None
     keep_runs: options.KeepRuns = None
     keep_cluster: options.Keep = None
@@ -40,6 +41,9 @@ class Launch:
     def settings(self, **more: Any) -> "Settings":
         """Return the settings from these options and the command's own (`more`). Raises UsageError."""
         own = {name: getattr(self, name) for name in _LAUNCH if name not in ("wait", "quiet", "as_json")}
+        from harness.core.replacements import pairs
+
+        own["replace"] = pairs(self.replace) if self.replace else None
         return lazy.load(**{**own, "wait_seconds": self.wait, **more})
 
     def run(self, workload: "Workload", settings: "Settings") -> "Outcome":

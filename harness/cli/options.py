@@ -51,6 +51,15 @@ Env = Annotated[
         help="set an environment variable in the ranks; without VALUE, copy it from this environment",
     ),
 ]
+Replace = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--replace",
+        metavar="NAME=SPEC",
+        help="use another konduktor, pluto-ml or package of the worker image: a version, range, latest, "
+        "wheel, sdist, folder or git+file:///PATH@REF",
+    ),
+]
 KEEP_RUNS = "which bundles of passed launches to keep: all, failed (none of them) or last:N (default: all)"
 KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 

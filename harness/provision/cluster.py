@@ -10,6 +10,7 @@ from harness.context import RecordedContext, RunContext
 from harness.core.kubernetes import Kube
 from harness.core.locks import Hold
 from harness.core.progress import Progress
+from harness.evidence.schema.bundle import Replaced
 from harness.provision.images.build import ImageRef
 
 
@@ -131,6 +132,8 @@ class Ready:
     versions: dict[str, str]
     use: Hold
     """Prevents other processes from removing the cluster, until `leave` or the end of this process."""
+    replaced: tuple[Replaced, ...] = ()
+    """The packages that the user replaced."""
 
     @property
     def kind(self) -> OwnedCluster:

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from harness.core.errors import HarnessError, ToolError
+from harness.core.errors import HarnessError, ToolError, UsageError
 from harness.core.locks import locked
 from harness.core.processes import environment, run
 from harness.provision.uv import uv
@@ -22,10 +22,12 @@ from harness.settings import Settings
 
 if TYPE_CHECKING:  # konduktor's process starts before most of the harness is imported
     from harness.context import RunContext
+    from harness.evidence.schema.bundle import Replaced
 
 # Package data, so that an installed harness includes it. Written by `make lock`.
 LOCK = Path(__file__).resolve().parent.parent / "locks" / "konduktor.txt"
 MARKER = "complete"
+KONDUKTOR: Final = "konduktor-nightly"
 MISSING: Final = "launch.konduktor_missing"
 INSTALL_SECONDS = 900
 
@@ -46,6 +48,8 @@ def konduktor_version(lock: Path = LOCK) -> str:
 
 def installed(settings: Settings) -> Path | None:
     """Return the path of the `konduktor` program, or None if its environment is not complete."""
+    if KONDUKTOR in settings.replace:
+        return None
     home = environment_dir(settings)
     return home / "bin" / "konduktor" if _complete(home) else None
 
@@ -57,6 +61,8 @@ def konduktor_bin(context: RunContext) -> Path:
     incomplete environment is deleted and created again. Raises HarnessError (cause launch.konduktor_missing)
     if a package cannot be installed.
     """
+    if KONDUKTOR in context.settings.replace:
+        return replaced_konduktor(context)[0]
     if (there := installed(context.settings)) is not None:
         return there
     home = environment_dir(context.settings)
@@ -76,6 +82,33 @@ def konduktor_bin(context: RunContext) -> Path:
             (home / MARKER).write_text(f"{_pinned(LOCK)}\n")
             context.progress(f"konduktor installed in {time.monotonic() - start:.0f} s")
     return program
+
+
+def replaced_konduktor(context: RunContext) -> tuple[Path, tuple[Replaced, ...]]:
+    """Return the `konduktor` program that the user chose (`--replace`), and what it replaces.
+
+    Its environment has the packages of the lock, except those that differ. Raises UsageError if konduktor
+    cannot be resolved, built or installed.
+    """
+    from harness.core.replacements import parse
+    from harness.provision.replaced import change, install
+
+    one = parse(KONDUKTOR, context.settings.replace[KONDUKTOR])
+    found = change(
+        [one], LOCK, ["--python-version", f"{sys.version_info.major}.{sys.version_info.minor}"], context
+    )
+    locked_home = environment_dir(context.settings)
+    home = locked_home.with_name(f"{locked_home.name}-{found.key}")
+    program = home / "bin" / "konduktor"
+    with locked(home.with_suffix(".lock"), lambda: context.progress("waiting for konduktor's environment")):
+        if not _complete(home):
+            shutil.rmtree(home, ignore_errors=True)
+            _install(home)
+            install(found, ["--python", str(home / "bin" / "python")])
+            if not program.is_file():
+                raise UsageError(f"--replace: {one.spec} has no program konduktor")
+            (home / MARKER).write_text(f"{found.replaced[0].version}\n")
+    return program, found.replaced
 
 
 def _complete(home: Path) -> bool:

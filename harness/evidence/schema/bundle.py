@@ -166,6 +166,21 @@ class SentCode(Record):
     """Package → its version in the image, if known. The only package is pluto."""
 
 
+class Replaced(Record):
+    """A package that the user replaced (`--replace`)."""
+
+    name: str
+    spec: str
+    """The requested version, range or path."""
+    version: str
+    digest: str
+    """SHA-256 over the files of the wheel, or over the hashes that the package index lists."""
+    origin: str
+    """The package index, or the path of the wheel, the sdist, the checkout or the repository with its ref."""
+    locked: str | None = None
+    """The version in the lock. None means that the lock does not have the package."""
+
+
 class Retry(Record):
     """An operation of the harness that was retried."""
 
@@ -200,6 +215,8 @@ class Manifest(Record):
     """The reason why the harness stopped early: "SIGINT", or the message of a deadline."""
     deadline_seconds: float | None = None
     versions: dict[str, str] = {}
+    replaced: list[Replaced] = []
+    """The packages that differ from the lock, because the user replaced them."""
     cluster: dict[str, Any] = {}
     expected: Expected | None = None
     launch: Launch | None = None

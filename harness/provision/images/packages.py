@@ -75,7 +75,7 @@ def packages(lock: Path, python: str, platform: Platform, context: RunContext) -
             command += ["--no-build-isolation", *(f"--no-binary={name}" for name in sources)]
         processes.run([*command, "-r", str(lock)], timeout=_SECONDS, hint=_INDEX, cause=CAUSE)
         _require_pure(unfinished, sources)
-        _without_programs(unfinished)
+        without_programs(unfinished)
         unfinished.rename(target)
     return target
 
@@ -112,7 +112,7 @@ def _require_pure(folder: Path, sources: list[str]) -> None:
             )
 
 
-def _without_programs(folder: Path) -> None:
+def without_programs(folder: Path) -> None:
     """Remove scripts, which contain the path of this machine's Python, and their entries in package metadata.
 
     The metadata must match, because a rank checks that its client is unchanged since its installation.

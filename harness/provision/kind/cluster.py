@@ -88,9 +88,10 @@ class KindCluster(KindNodes):
             return Ready(
                 cluster=self,
                 kube=kube,
-                worker=images.worker,
+                worker=images.ranks,
                 schedulable_nodes=nodes,
                 versions=images.versions(),
+                replaced=images.replaced,
                 use=self.use(),
             )
 

@@ -1,0 +1,123 @@
+"""Parse the parts of the stack that the user replaces, each written as NAME=SPEC."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final, Literal
+
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.utils import canonicalize_name
+from packaging.version import InvalidVersion, Version
+
+from harness.core.bounds import shown
+from harness.core.errors import UsageError
+
+KONDUKTOR: Final = "konduktor-nightly"
+_ALIASES: Final = {"konduktor": KONDUKTOR, "pluto": "pluto-ml"}
+FORMS: Final = (
+    "a version (0.0.28), a range (>=0.0.27), latest, a wheel, an sdist, a folder with a checkout, or "
+    "git+file:///PATH@REF"
+)
+_ELSEWHERE: Final = {
+    "torch": "PyTorch is part of the base image: set torch_base in a copy of harness/versions.toml, and "
+    "HARNESS_VERSIONS_FILE to that file",
+    "python": "Python is part of the base image: set python and torch_base in a copy of "
+    "harness/versions.toml, and HARNESS_VERSIONS_FILE to that file",
+    "kubernetes": "the version of Kubernetes is chosen with --kubernetes",
+    "jobset": "set jobset in [source] or [registry.jobset] of a copy of harness/versions.toml, and "
+    "HARNESS_VERSIONS_FILE to that file",
+    "kueue": "set kueue in [source] or [registry.kueue] of a copy of harness/versions.toml, and "
+    "HARNESS_VERSIONS_FILE to that file",
+}
+_GIT: Final = re.compile(r"git\+file://(?P<path>/[^@]*)@(?P<ref>[^@]+)")
+_NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
+_PAIR: Final = re.compile(rf"(?P<name>{_NAME})\s*(?:=(?!=)|(?=[<>~!=]))(?P<spec>.+)")
+"""NAME=SPEC. A requirement such as NAME==1.0 or NAME>=1.0 has the same meaning as NAME=>=1.0."""
+
+Kind = Literal["versions", "wheel", "source", "git"]
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """A Python package that replaces the one in a lock file."""
+
+    name: str
+    """The normalized name of the package."""
+    spec: str
+    """As the user wrote it, except that a path is absolute."""
+    kind: Kind
+    versions: str = ""
+    """For `versions`: the version specifiers, such as `==0.0.28`. Empty means the latest version."""
+    path: Path = Path()
+    """For the other kinds: the wheel, the sdist, the folder or the Git repository."""
+    ref: str = ""
+    """For `git`: the branch, tag or commit."""
+
+
+def pairs(texts: Iterable[str]) -> dict[str, str]:
+    """Return the specs by name, from texts of the form NAME=SPEC. Raises UsageError."""
+    found: dict[str, str] = {}
+    for text in texts:
+        matched = _PAIR.fullmatch(text.strip())
+        if matched is None:
+            raise UsageError(f"--replace: expected NAME=SPEC, found {shown(text)}", hint=f"SPEC is {FORMS}")
+        name, spec = matched["name"], matched["spec"].strip()
+        if found.setdefault(name, spec) != spec:
+            raise UsageError(f"--replace: {name} is replaced twice, by {found[name]} and by {spec}")
+    return found
+
+
+def parse(name: str, spec: str) -> Replacement:
+    """Return the replacement of a package. Raises UsageError if the name or the spec is not valid."""
+    if not re.fullmatch(_NAME, name):
+        raise UsageError(f"--replace: expected the name of a package, found {shown(name)}")
+    package = str(canonicalize_name(name))
+    if package in _ELSEWHERE:
+        raise UsageError(f"--replace cannot replace {package}", hint=_ELSEWHERE[package])
+    package = _ALIASES.get(package, package)
+    if spec == "latest":
+        return Replacement(package, spec, "versions")
+    if (versions := _versions(spec)) is not None:
+        return Replacement(package, spec, "versions", versions=versions)
+    if spec.startswith("git+"):
+        return _git(package, spec)
+    path = Path(spec).expanduser().absolute()
+    if path.is_dir() and any((path / file).is_file() for file in ("pyproject.toml", "setup.py")):
+        return Replacement(package, str(path), "source", path=path)
+    if path.is_file() and path.suffix == ".whl":
+        return Replacement(package, str(path), "wheel", path=path)
+    if path.is_file() and path.name.endswith((".tar.gz", ".zip")):
+        return Replacement(package, str(path), "source", path=path)
+    if path.is_dir():
+        raise UsageError(
+            f"--replace {package}: {path} contains neither pyproject.toml nor setup.py",
+            hint="give the folder of the package itself",
+        )
+    raise UsageError(f"--replace {package}: expected {FORMS}; found {shown(spec)}, and no such file exists")
+
+
+def _versions(spec: str) -> str | None:
+    try:
+        return f"=={Version(spec)}"
+    except InvalidVersion:
+        pass
+    try:
+        return str(SpecifierSet(spec)) or None
+    except InvalidSpecifier:
+        return None
+
+
+def _git(package: str, spec: str) -> Replacement:
+    matched = _GIT.fullmatch(spec)
+    if matched is None:
+        raise UsageError(
+            f"--replace {package}: expected git+file:///PATH@REF, found {shown(spec)}",
+            hint="clone a remote repository first; REF is a branch, tag or commit",
+        )
+    path = Path(matched["path"])
+    if not path.is_dir():
+        raise UsageError(f"--replace {package}: the repository {path} does not exist")
+    return Replacement(package, spec, "git", path=path, ref=matched["ref"])

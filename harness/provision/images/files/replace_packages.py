@@ -1,0 +1,45 @@
+"""Replace installed packages: `replace_packages.py FOLDER NAME...` removes NAME... and installs FOLDER.
+
+Runs during the build of an image, with the image's Python and its standard library alone.
+"""
+
+import compileall
+import contextlib
+import shutil
+import sys
+import sysconfig
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+
+def remove(name: str) -> None:
+    """Remove the files of an installed package, and the folders that become empty."""
+    with contextlib.suppress(PackageNotFoundError):
+        folders = set()
+        for file in distribution(name).files or ():
+            path = Path(str(file.locate()))
+            path.unlink(missing_ok=True)
+            shutil.rmtree(path.parent / "__pycache__", ignore_errors=True)
+            folders.add(path.parent)
+        for folder in sorted(folders, key=lambda each: len(each.parts), reverse=True):
+            with contextlib.suppress(OSError):
+                folder.rmdir()
+
+
+def main(folder: Path, names: list[str]) -> None:
+    for name in names:
+        remove(name)
+    target = Path(sysconfig.get_path("purelib"))
+    for entry in folder.iterdir():
+        if entry.is_dir():
+            shutil.copytree(entry, target / entry.name, dirs_exist_ok=True)
+            compileall.compile_dir(target / entry.name, quiet=2)
+        else:
+            shutil.copy2(entry, target / entry.name)
+    for path in target.rglob("*"):
+        if not path.is_symlink():
+            path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

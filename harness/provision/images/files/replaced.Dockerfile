@@ -1,0 +1,9 @@
+# A worker image with other packages than those of the lock (`--replace`): one layer on the worker image.
+ARG BASE
+FROM ${BASE}
+ARG REMOVED
+ARG IMAGE
+RUN --mount=type=bind,source=harness/provision/images/files/replace_packages.py,target=/run/replace_packages.py \
+    --mount=type=bind,from=packages,target=/packages \
+    python3 /run/replace_packages.py /packages ${REMOVED} \
+ && echo "$IMAGE" >/etc/pluto-e2e-harness.image

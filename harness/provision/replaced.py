@@ -1,0 +1,289 @@
+"""Resolve and install the packages that the user replaces (`--replace`), with the lock as constraints.
+
+A checkout is copied before its wheel is built, because build backends write into the folder that they build.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+
+from harness.context import RunContext
+from harness.core import processes
+from harness.core.errors import ToolError, UsageError
+from harness.core.processes import environment
+from harness.core.replacements import Replacement
+from harness.evidence.schema.bundle import Replaced
+from harness.provision.images.packages import SOURCES
+from harness.provision.uv import uv
+
+SECONDS: Final = 600
+_IGNORED: Final = (
+    ".venv",
+    "venv",
+    "__pycache__",
+    "node_modules",
+    ".tox",
+    ".nox",
+    ".mypy_cache",
+    ".ruff_cache",
+)
+_MAX_BYTES: Final = 512 << 20
+"""Limit of a checkout. A larger one contains data or environments that do not belong to the package."""
+_NEVER: Final = "; sys_platform == 'never'"
+BASE: Final = ("torch",)
+"""Packages of the base image, which are neither installed nor resolved."""
+
+
+@dataclass(frozen=True)
+class Change:
+    """The packages that differ from the lock, ready to be installed."""
+
+    pins: str
+    """A requirements file with the version and the hashes, or the path of the wheel, of each package."""
+    replaced: tuple[Replaced, ...]
+    changed: tuple[str, ...]
+    """Names of all packages that differ from the lock: the replaced ones and their new dependencies."""
+
+    @property
+    def key(self) -> str:
+        """Return 12 hex digits that depend on the packages and their contents."""
+        parts = [f"{each.name} {each.version} {each.digest}" for each in self.replaced]
+        pins = [line for line in self.pins.splitlines() if "file://" not in line]
+        return hashlib.sha256("\n".join([*parts, *pins]).encode()).hexdigest()[:12]
+
+
+def change(
+    replacements: Sequence[Replacement], lock: Path, options: Sequence[str], context: RunContext
+) -> Change:
+    """Return what the replacements change in a lock. `options` are uv's options for Python and platform.
+
+    A path or a Git reference is first built into a wheel in the cache. Raises UsageError if a version does
+    not exist, a package cannot be built, or the requirements conflict with the lock.
+    """
+    wheels = {each.name: _wheel(each, context) for each in replacements if each.kind != "versions"}
+    locked, names = pinned(lock), {each.name for each in replacements}
+    others = [f"{name}=={version}" for name, version in locked.items() if name not in (*names, *SOURCES)]
+    wanted = [
+        f"{each.name} @ {wheels[each.name].as_uri()}" if each.name in wheels else each.name + each.versions
+        for each in replacements
+    ]
+    context.progress(f"replacing: {', '.join(f'{each.name} by {each.spec}' for each in replacements)}")
+    with tempfile.TemporaryDirectory(prefix="replace-") as folder:
+        requirements, overrides = Path(folder, "wanted.in"), Path(folder, "base.txt")
+        requirements.write_text("\n".join([*wanted, *others, ""]))
+        overrides.write_text("".join(f"{name}{_NEVER}\n" for name in BASE))
+        command = [_uv(), "pip", "compile", str(requirements), "--overrides", str(overrides), "--quiet"]
+        command += ["--no-header", "--no-annotate", "--generate-hashes", "--no-emit-index-url", *options]
+        try:
+            resolved = processes.run(command, timeout=SECONDS).stdout
+        except ToolError as error:
+            raise UsageError(
+                f"--replace {', '.join(wanted)} does not resolve: {_reason(error.output)}",
+                hint="choose a version that exists and fits the lock, or replace the conflicting package too",
+            ) from None
+    blocks = dict(_blocks(resolved))
+    pins = {
+        name: block for name, block in blocks.items() if name in names or _version(block) != locked.get(name)
+    }
+    replaced = tuple(_replaced(each, blocks[each.name], wheels, locked) for each in replacements)
+    return Change("\n".join(pins.values()) + "\n", replaced, tuple(sorted(pins)))
+
+
+def install(change: Change, options: Sequence[str]) -> None:
+    """Install the packages of a change with `uv pip install`. `options` name the target.
+
+    Raises UsageError if a package has no wheel for the target.
+    """
+    with tempfile.NamedTemporaryFile("w", prefix="replace-", suffix=".txt") as file:
+        file.write(change.pins)
+        file.flush()
+        command = [_uv(), "pip", "install", "--quiet", "--no-deps", "--no-build", "--link-mode", "copy"]
+        try:
+            processes.run([*command, *options, "-r", file.name], timeout=SECONDS)
+        except ToolError as error:
+            raise UsageError(
+                f"--replace: {', '.join(change.changed)} cannot be installed: {_reason(error.output)}",
+                hint="the wheel must be pure Python or for the platform of the image",
+            ) from None
+
+
+def pinned(lock: Path) -> dict[str, str]:
+    """Return the versions in a lock by package."""
+    found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", lock.read_text(), re.MULTILINE)
+    return {str(canonicalize_name(name)): version for name, version in found}
+
+
+def version_texts(replaced: Sequence[Replaced]) -> dict[str, str]:
+    """Return the replaced packages as entries for the versions in a manifest."""
+    return {
+        f"replaced {each.name}": f"{each.version} instead of {each.locked or 'nothing'}, from {each.origin}, "
+        f"sha256 {each.digest[:12]}"
+        for each in replaced
+    }
+
+
+def _replaced(
+    each: Replacement, block: str, wheels: Mapping[str, Path], locked: Mapping[str, str]
+) -> Replaced:
+    if (wheel := wheels.get(each.name)) is not None:
+        version = str(parse_wheel_filename(wheel.name)[1])
+        digest, origin = _digest(wheel), each.spec
+    else:
+        version, origin = str(_version(block)), "the package index"
+        hashes = sorted(re.findall(r"--hash=sha256:([0-9a-f]{64})", block))
+        digest = hashlib.sha256("\n".join(hashes).encode()).hexdigest()
+    return Replaced(
+        name=each.name,
+        spec=each.spec,
+        version=version,
+        digest=digest,
+        origin=origin,
+        locked=locked.get(each.name),
+    )
+
+
+def _blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Yield the name and the lines of each package in the output of `uv pip compile`."""
+    for block in re.split(r"\n(?=\S)", text.strip()):
+        if name := re.match(r"[A-Za-z0-9._-]+", block):
+            yield str(canonicalize_name(name[0])), block
+
+
+def _version(block: str) -> str | None:
+    found = re.match(r"\S+?==([^\s;\\]+)", block)
+    return found[1] if found else None
+
+
+def _wheel(each: Replacement, context: RunContext) -> Path:
+    """Return the wheel of a path or a Git reference. Raises UsageError if it cannot be built."""
+    if each.kind == "wheel":
+        wheel = each.path
+    else:
+        with _source(each) as source:
+            wheel = _built(each, source, context)
+    try:
+        name = canonicalize_name(parse_wheel_filename(wheel.name)[0])
+    except InvalidWheelFilename as error:
+        raise UsageError(f"--replace {each.name}: {error}") from None
+    if name != each.name:
+        raise UsageError(f"--replace {each.name}: {each.spec} is the package {name}")
+    return wheel
+
+
+@contextmanager
+def _source(each: Replacement) -> Iterator[Path]:
+    """Yield an sdist, or a copy of a checkout which the build may change."""
+    if each.path.is_file():
+        yield each.path
+        return
+    with tempfile.TemporaryDirectory(prefix="replace-") as folder:
+        copy = Path(folder, each.path.name)
+        if each.kind == "git":
+            _clone(each, copy)
+        else:
+            _copy(each, copy)
+        yield copy
+
+
+def _clone(each: Replacement, copy: Path) -> None:
+    """Clone the repository, and check out the ref, which is resolved in the repository itself."""
+    env = environment(without=("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"))
+    words = ["rev-parse", "--verify", "--quiet", "--end-of-options", f"{each.ref}^{{commit}}"]
+    commit = processes.run(
+        ["git", "-C", str(each.path), *words], timeout=60, env=env, check=False
+    ).stdout.strip()
+    if not commit:
+        raise UsageError(f"--replace {each.name}: {each.path} has no branch, tag or commit {each.ref}")
+    try:
+        for words in (
+            ["clone", "--quiet", "--no-checkout", str(each.path), str(copy)],
+            ["-C", str(copy), "checkout", "--quiet", "--detach", commit],
+        ):
+            processes.run(["git", *words], timeout=SECONDS, env=env)
+    except ToolError as error:
+        raise UsageError(f"--replace {each.name}: git failed: {_reason(error.output)}") from None
+
+
+def _copy(each: Replacement, copy: Path) -> None:
+    """Copy a checkout without environments and caches.
+
+    The copy's .git is a link, because build backends derive versions from it.
+    """
+    size = 0
+
+    def ignore(folder: str, names: list[str]) -> set[str]:
+        nonlocal size
+        left_out = {name for name in names if name in (*_IGNORED, ".git")}
+        for name in set(names) - left_out:
+            path = Path(folder, name)
+            size += path.lstat().st_size if path.is_file() and not path.is_symlink() else 0
+            if not (path.is_dir() or path.is_file() or path.is_symlink()):
+                left_out.add(name)  # a socket or a FIFO, whose copy would block
+        if size > _MAX_BYTES:
+            raise UsageError(
+                f"--replace {each.name}: {each.path} contains more than {_MAX_BYTES >> 20} MiB",
+                hint="give the folder of the package itself, without data",
+            )
+        return left_out
+
+    shutil.copytree(each.path, copy, symlinks=True, ignore=ignore)
+    if (each.path / ".git").exists():
+        (copy / ".git").symlink_to((each.path / ".git").resolve())
+
+
+def _built(each: Replacement, source: Path, context: RunContext) -> Path:
+    out = context.settings.cache_dir / "wheels" / os.urandom(6).hex()
+    out.mkdir(parents=True)
+    env = environment(without=("VIRTUAL_ENV", "PYTHONPATH")) | {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        command = [_uv(), "build", "--quiet", "--wheel", "--no-progress", "--out-dir", str(out), str(source)]
+        processes.run(command, timeout=SECONDS, env=env)
+        (built,) = out.glob("*.whl")
+        target = out.parent / _digest(built)[:12] / built.name
+        target.parent.mkdir(exist_ok=True)
+        built.replace(target)
+        return target
+    except ToolError as error:
+        raise UsageError(
+            f"--replace {each.name}: {each.spec} cannot be built: {_reason(error.output)}",
+            hint=f"try it yourself: uv build --wheel {each.path}",
+        ) from None
+    finally:
+        shutil.rmtree(out, ignore_errors=True)
+
+
+def _digest(wheel: Path) -> str:
+    """Return the SHA-256 of the files in a wheel. Their times, which differ in each build, do not count."""
+    digest = hashlib.sha256()
+    with zipfile.ZipFile(wheel) as archive:
+        for name in sorted(archive.namelist()):
+            digest.update(f"{name} {hashlib.sha256(archive.read(name)).hexdigest()}\n".encode())
+    return digest.hexdigest()
+
+
+def _reason(output: str) -> str:
+    """Return uv's explanation in one line."""
+    lines = [line.strip(" ×╰─▶├│") for line in output.strip().splitlines()]
+    lines = [re.sub(r"^(error|cause|hint): ", "", line) for line in lines if line]
+    return " ".join(lines[-6:])[:600] or "uv gave no reason"
+
+
+@cache
+def _uv() -> str:
+    program = uv()
+    if program is None:
+        raise UsageError("--replace needs uv, which is not on PATH", hint="install it: pip install uv")
+    return program
