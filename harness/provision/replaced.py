@@ -61,7 +61,7 @@ class Change:
     def key(self) -> str:
         """Return 12 hex digits that depend on the packages and their contents."""
         parts = [f"{each.name} {each.version} {each.digest}" for each in self.replaced]
-        pins = [line for line in self.pins.splitlines() if "file://" not in line]
+        pins = [block for _, block in _blocks(self.pins) if " @ file://" not in block]
         return hashlib.sha256("\n".join([*parts, *pins]).encode()).hexdigest()[:12]
 
 
@@ -77,23 +77,11 @@ def change(
     locked, names = pinned(lock), {each.name for each in replacements}
     others = [f"{name}=={version}" for name, version in locked.items() if name not in (*names, *SOURCES)]
     wanted = [
-        f"{each.name} @ {wheels[each.name].as_uri()}" if each.name in wheels else each.name + each.versions
+        f"{each.name} @ {wheels[each.name].as_uri()}" if each.name in wheels else _newest(each, options)
         for each in replacements
     ]
     context.progress(f"replacing: {', '.join(f'{each.name} by {each.spec}' for each in replacements)}")
-    with tempfile.TemporaryDirectory(prefix="replace-") as folder:
-        requirements, overrides = Path(folder, "wanted.in"), Path(folder, "base.txt")
-        requirements.write_text("\n".join([*wanted, *others, ""]))
-        overrides.write_text("".join(f"{name}{_NEVER}\n" for name in BASE))
-        command = [_uv(), "pip", "compile", str(requirements), "--overrides", str(overrides), "--quiet"]
-        command += ["--no-header", "--no-annotate", "--generate-hashes", "--no-emit-index-url", *options]
-        try:
-            resolved = processes.run(command, timeout=SECONDS).stdout
-        except ToolError as error:
-            raise UsageError(
-                f"--replace {', '.join(wanted)} does not resolve: {_reason(error.output)}",
-                hint="choose a version that exists and fits the lock, or replace the conflicting package too",
-            ) from None
+    resolved = _resolved([*wanted, *others], options, ", ".join(wanted))
     blocks = dict(_blocks(resolved))
     pins = {
         name: block for name, block in blocks.items() if name in names or _version(block) != locked.get(name)
@@ -133,6 +121,35 @@ def version_texts(replaced: Sequence[Replaced]) -> dict[str, str]:
         f"sha256 {each.digest[:12]}"
         for each in replaced
     }
+
+
+def _newest(each: Replacement, options: Sequence[str]) -> str:
+    """Return the requirement of the newest version that the spec allows, whether or not it fits the lock.
+
+    Otherwise, an older version that fits would be used without a word.
+    """
+    if each.versions.startswith("==") and "," not in each.versions and "*" not in each.versions:
+        return each.name + each.versions
+    text = each.name + each.versions
+    found = _resolved([text], [*options, "--no-deps", "--upgrade"], text)
+    return f"{each.name}=={_version(found)}"
+
+
+def _resolved(requirements: Sequence[str], options: Sequence[str], text: str) -> str:
+    """Return the pins of the requirements. Raises UsageError, which names the replacements by `text`."""
+    with tempfile.TemporaryDirectory(prefix="replace-") as folder:
+        wanted, overrides = Path(folder, "wanted.in"), Path(folder, "base.txt")
+        wanted.write_text("\n".join([*requirements, ""]))
+        overrides.write_text("".join(f"{name}{_NEVER}\n" for name in BASE))
+        command = [_uv(), "pip", "compile", str(wanted), "--overrides", str(overrides), "--quiet"]
+        command += ["--no-header", "--no-annotate", "--generate-hashes", "--no-emit-index-url", *options]
+        try:
+            return processes.run(command, timeout=SECONDS).stdout
+        except ToolError as error:
+            raise UsageError(
+                f"--replace {text} does not resolve: {_reason(error.output)}",
+                hint="choose a version that exists and fits the lock, or replace the conflicting package too",
+            ) from None
 
 
 def _replaced(
@@ -249,12 +266,13 @@ def _built(each: Replacement, source: Path, context: RunContext) -> Path:
     out.mkdir(parents=True)
     env = environment(without=("VIRTUAL_ENV", "PYTHONPATH")) | {"GIT_OPTIONAL_LOCKS": "0"}
     try:
-        command = [_uv(), "build", "--quiet", "--wheel", "--no-progress", "--out-dir", str(out), str(source)]
+        command = [_uv(), "build", "--wheel", "--no-progress", "--out-dir", str(out), str(source)]
         processes.run(command, timeout=SECONDS, env=env)
         (built,) = out.glob("*.whl")
         target = out.parent / _digest(built)[:12] / built.name
         target.parent.mkdir(exist_ok=True)
-        built.replace(target)
+        if not target.exists():  # another process may be installing it, and checks its hash
+            built.replace(target)
         return target
     except ToolError as error:
         raise UsageError(
@@ -275,10 +293,10 @@ def _digest(wheel: Path) -> str:
 
 
 def _reason(output: str) -> str:
-    """Return uv's explanation in one line."""
+    """Return uv's explanation, or the end of a build's output, in one line of at most 600 characters."""
     lines = [line.strip(" ×╰─▶├│") for line in output.strip().splitlines()]
-    lines = [re.sub(r"^(error|cause|hint): ", "", line) for line in lines if line]
-    return " ".join(lines[-6:])[:600] or "uv gave no reason"
+    lines = [re.sub(r"^(error|cause): ", "", line) for line in lines if line and not line.startswith("hint:")]
+    return " ".join([*lines[:1], *lines[1:][-5:]])[:600] or "uv gave no reason"
 
 
 @cache

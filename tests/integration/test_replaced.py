@@ -1,0 +1,191 @@
+"""`--replace` with a package index on loopback: what is resolved, built and installed."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import threading
+import zipfile
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+from harness.context import RunContext
+from harness.core.errors import UsageError
+from harness.core.replacements import parse
+from harness.provision.replaced import Change, change, install, version_texts
+from harness.settings import load
+
+BACKEND = """
+import os, zipfile
+def build_wheel(folder, config_settings=None, metadata_directory=None):
+    with open("left_behind", "w"):
+        pass  # as setuptools leaves build/ and *.egg-info
+    name = "client-2.0-py3-none-any.whl"
+    with zipfile.ZipFile(os.path.join(folder, name), "w") as packed:
+        packed.write("client.py")
+        info = "client-2.0.dist-info"
+        packed.writestr(info + "/METADATA", "Metadata-Version: 2.1\\nName: client\\nVersion: 2.0\\n")
+        packed.writestr(info + "/WHEEL", "Wheel-Version: 1.0\\nRoot-Is-Purelib: true\\nTag: py3-none-any\\n")
+        packed.writestr(info + "/RECORD", "")
+    return name
+"""
+PROJECT = """
+[build-system]
+requires = []
+build-backend = "backend"
+backend-path = ["."]
+[project]
+name = "client"
+version = "2.0"
+"""
+
+
+def wheel(folder: Path, name: str, version: str, needs: str = "", tag: str = "py3-none-any") -> Path:
+    """Write a wheel with one module, and return its path."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path, info = folder / f"{name}-{version}-{tag}.whl", f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as packed:
+        packed.writestr(f"{name}.py", f"VERSION = {version!r}\n")
+        required = f"Requires-Dist: {needs}\n" if needs else ""
+        packed.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{required}"
+        )
+        packed.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: {tag}\n")
+        packed.writestr(f"{info}/RECORD", "")
+    return path
+
+
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The URL of an index with three versions of a client and two of a library that it needs."""
+    root = tmp_path_factory.mktemp("index")
+    for version, needs in {"1.0": "", "1.1": "library>=1", "1.2": "library>=2"}.items():
+        wheel(root / "client", "client", version, needs)
+    for version in ("1.0", "2.0"):
+        wheel(root / "library", "library", version)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(root)))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+
+
+@pytest.fixture
+def lock(tmp_path: Path, index: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A lock of the client 1.0 and the library 1.0."""
+    monkeypatch.setenv("UV_DEFAULT_INDEX", index)
+    path = tmp_path / "lock.txt"
+    path.write_text("client==1.0 \\\n    --hash=sha256:0\nlibrary==1.0 \\\n    --hash=sha256:0\n")
+    return path
+
+
+@pytest.fixture
+def checkout(tmp_path: Path) -> Path:
+    """A Git work tree of the client 2.0, whose build writes into its folder."""
+    folder = tmp_path / "checkout"
+    folder.mkdir()
+    for name, text in {
+        "pyproject.toml": PROJECT,
+        "backend.py": BACKEND,
+        "client.py": "VERSION = '2.0'\n",
+    }.items():
+        (folder / name).write_text(text)
+    git = ["git", "-C", str(folder), "-c", "user.name=n", "-c", "user.email=e@example.org"]
+    for words in (
+        ["init", "--quiet"],
+        ["add", "--all"],
+        ["commit", "--quiet", "--message=one"],
+        ["tag", "v2"],
+    ):
+        subprocess.run([*git, *words], check=True)
+    return folder
+
+
+def changed(lock: Path, *texts: str) -> Change:
+    """Return the change for texts such as "client=1.1"."""
+    context = RunContext(settings=load(cache_dir=lock.parent / "cache"), progress=print)
+    wanted = [parse(*text.split("=", 1)) for text in texts]
+    return change(wanted, lock, ["--python-version", "3.13"], context)
+
+
+@pytest.mark.parametrize(
+    ("spec", "version", "others"),
+    [("client=1.1", "1.1", ()), ("client=<1.2,>1.0", "1.1", ()), ("client=1.0", "1.0", ())],
+)
+def test_a_version_replaces_the_locked_one(
+    lock: Path, spec: str, version: str, others: tuple[str, ...]
+) -> None:
+    """Contract: the packages of the lock stay, and the evidence has both versions and the request."""
+    found = changed(lock, spec)
+    (one,) = found.replaced
+    assert (one.version, one.locked, one.spec) == (version, "1.0", spec.split("=", 1)[1])
+    assert found.changed == ("client", *others)
+    assert "library" not in found.pins
+    assert version_texts(found.replaced)["replaced client"].startswith(
+        f"{version} instead of 1.0, from the package"
+    )
+
+
+def test_a_conflict_with_the_lock_is_one_sentence_until_both_are_replaced(lock: Path) -> None:
+    with pytest.raises(UsageError, match=r"does not resolve: .*library>=2") as error:
+        changed(lock, "client=latest")
+    assert "replace the conflicting package too" in error.value.hint
+    found = changed(lock, "client=latest", "library=latest")
+    assert {one.name: one.version for one in found.replaced} == {"client": "1.2", "library": "2.0"}
+
+
+@pytest.mark.parametrize("spec", ["client=9.9", "client=>5", "absent=1.0"])
+def test_a_version_that_does_not_exist_is_named(lock: Path, spec: str) -> None:
+    with pytest.raises(UsageError, match=spec.split("=", maxsplit=1)[0]):
+        changed(lock, spec)
+
+
+def test_a_checkout_is_built_as_it_is_and_not_changed(lock: Path, checkout: Path, tmp_path: Path) -> None:
+    """Contract: an edit without a commit counts, the same content has the same digest, and the build writes
+    nothing into the user's folder.
+    """
+    clean = changed(lock, f"client={checkout}")
+    (checkout / "client.py").write_text("VERSION = 'edited'\n")
+    before = {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()}
+    edited, again = changed(lock, f"client={checkout}"), changed(lock, f"client={checkout}")
+    assert {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()} == before
+    assert clean.key != edited.key == again.key
+    install(edited, ["--python-version", "3.13", "--target", str(tmp_path / "there")])
+    assert (tmp_path / "there" / "client.py").read_text() == "VERSION = 'edited'\n"
+    tagged = changed(lock, f"client=git+file://{checkout}@v2")
+    assert tagged.key == clean.key
+    assert tagged.replaced[0].version == "2.0"
+
+
+def test_a_checkout_that_cannot_be_used_is_refused_in_one_sentence(lock: Path, checkout: Path) -> None:
+    with pytest.raises(UsageError, match=r"library: .* is the package client"):
+        changed(lock, f"library={checkout}")
+    with pytest.raises(UsageError, match="no branch, tag or commit v3"):
+        changed(lock, f"client=git+file://{checkout}@v3")
+    (checkout / "backend.py").write_text("raise RuntimeError('the backend is broken')")
+    with pytest.raises(UsageError, match=r"cannot be built: .*the backend is broken"):
+        changed(lock, f"client={checkout}")
+
+
+def test_a_wheel_of_another_platform_is_refused(lock: Path, tmp_path: Path) -> None:
+    """Contract: a wheel is told apart by its contents, and one for another platform is an error."""
+    found = changed(lock, f"client={wheel(tmp_path, 'client', '3.0')}")
+    assert found.replaced[0].version == "3.0"
+    assert len(found.replaced[0].digest) == len(hashlib.sha256().hexdigest())
+    foreign = wheel(tmp_path, "client", "3.0", tag="cp313-cp313-win_amd64")
+    with pytest.raises(UsageError, match="client"):
+        install(
+            changed(lock, f"client={foreign}"),
+            ["--python-version", "3.13", "--python-platform", "linux", "--target", str(tmp_path / "there")],
+        )
+
+
+def test_an_index_that_is_not_reached_is_named(lock: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("UV_DEFAULT_INDEX", "http://127.0.0.1:9")
+    monkeypatch.setenv("UV_HTTP_RETRIES", "0")
+    with pytest.raises(UsageError, match=r"127\.0\.0\.1:9"):
+        changed(lock, "client=1.1")
