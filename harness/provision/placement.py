@@ -1,4 +1,4 @@
-"""Find the nodes that a workload's pods can run on, before anything of the launch is created.
+"""Find the nodes that a workload's pods can run on, before the launch creates anything.
 
 The checks are those of the scheduler's filters: labels, node affinity, taints, tolerations and cordons. Free
 resources are not checked, because other pods can end and free theirs.

@@ -87,8 +87,8 @@ def requirements(
     """Check all requirements of a launch, and return them in the order in which a launch needs them.
 
     `job` determines the resources and the image. If `pods` is true, a dry run of a pod in a temporary
-    namespace checks the cluster's admission rules. A check without permission is reported as a problem and
-    raises no error.
+    namespace checks the cluster's admission rules. If the user lacks the permission for a check, this is
+    reported as a problem and raises no error.
     """
     tests: list[tuple[str, Callable[[], str]]] = [
         ("nodes", lambda: _nodes(kube, settings, job)),

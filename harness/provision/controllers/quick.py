@@ -1,7 +1,7 @@
 """Change the controllers' manifests so that they start faster in a new cluster of the harness.
 
-A user's cluster gets the published manifests (harness/provision/existing.py): its control plane possibly
-accepts no pods, and its users read the descriptions.
+A user's cluster gets the published manifests (harness/provision/existing.py): its control plane might not
+accept pods, and its users read the field descriptions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _API_SERVER = (
     {"name": "KUBERNETES_SERVICE_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
     {"name": "KUBERNETES_SERVICE_PORT", "value": "6443"},
 )
-"""A pod's own variables override the kubelet's. kubeadm's API server listens on this port."""
+"""Environment variables with the API server's address: the node's IP, and the port of kubeadm's API server.
+
+A pod's own variables override those that the kubelet sets.
+"""
 _VALUES = ("default", "enum", "example")
 """Fields of a schema that contain values and no schemas. A `description` in them is data."""
 
@@ -60,7 +63,7 @@ def at_once(deployment: Object) -> Object:
 
 
 def _mount_certificates(spec: Object) -> None:
-    """Mount the webhooks' certificates at all paths where Kueue needs some, as it creates none (`alone`)."""
+    """Mount the webhooks' certificates wherever Kueue expects some, because it creates none (`alone`)."""
     volumes = {each["name"]: each for each in spec.get("volumes", [])}
     if _VISIBILITY in volumes:
         volumes[_VISIBILITY] = {**volumes[_CERTIFICATES], "name": _VISIBILITY}

@@ -45,7 +45,7 @@ def standing(kube: Kube) -> None:
 
 
 def checks(kube: Kube) -> list[Callable[[], None]]:
-    """Return the checks of `standing` as functions, which raise the same errors."""
+    """Return the checks that `standing` runs, as functions. They raise the same errors."""
     return [
         *(partial(_apis, kube, name) for name in CONTROLLERS),
         *(partial(_controller, kube, name) for name in CONTROLLERS),

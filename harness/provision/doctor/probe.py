@@ -89,7 +89,7 @@ def lacking_capabilities(status: str, last: int) -> list[int]:
 
 
 def capabilities_withheld() -> list[int]:
-    """Return the capabilities that no process of this machine can get.
+    """Return the capabilities that no process on this machine can get.
 
     If there are any, an old dockerd fails.
     """

@@ -168,7 +168,8 @@ def _build(
             words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
             words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
             words += ["--build-arg", f"IMAGE={tag}"]
-            # In a checkout, the Dockerfile is a link. Docker expects .dockerignore beside the link's target.
+            # In a checkout, the Dockerfile is a symbolic link. Docker expects .dockerignore next to its
+            # target.
             dockerfile = recipe.dockerfile.resolve()
             words += ["--build-context", f"packages={folder}"]
             shell.run([*build_command(), *words, "-f", dockerfile, "-t", tag, ROOT])

@@ -1,4 +1,4 @@
-"""The images of VictoriaLogs and its collector vlagent: built from one Go module, or published."""
+"""The images of VictoriaLogs and its collector vlagent: either published, or built from one Go module."""
 
 from __future__ import annotations
 

@@ -255,7 +255,7 @@ class KindNodes:
     def remove_volumes(self, name: str = "") -> None:
         """Remove the shared folder `name` with the pods' files, or all shared folders.
 
-        A node does this as root.
+        The first node removes the files as root, because pods may have written them as another user.
         """
         from harness.provision.kind.configuration import VOLUMES_MOUNT
 

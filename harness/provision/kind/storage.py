@@ -1,6 +1,6 @@
 """Measure the disk usage of pods on their kind nodes: container files, logs and emptyDirs.
 
-An ended pod uses this space until it is deleted, and Kubernetes reports no figure for it. So the nodes are
+A finished pod uses this space until it is deleted, and Kubernetes does not report how much. So the nodes are
 queried: containerd for the files of each container, and `du` for the rest.
 """
 

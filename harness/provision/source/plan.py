@@ -16,7 +16,7 @@ CONTROLLERS = ("jobset", "kueue")
 
 @dataclass(frozen=True)
 class Plan:
-    """The locations of all steps' results.
+    """The paths of the results of all build steps.
 
     A step's key includes the keys of the steps whose results it uses.
     """
