@@ -83,7 +83,7 @@ class ProcessRecord:
 
 @dataclass(frozen=True)
 class RankLife:
-    """One life of a rank, as a process that torchrun started or that trains without torchrun."""
+    """One lifetime of a rank, as a process that torchrun started or that trains without torchrun."""
 
     pod: str
     rank: int

@@ -282,7 +282,7 @@ class Bundle:
         return list(self._records("dry-runs.jsonl", _DRY_RUN))
 
     def device_holders(self) -> list[tuple[int, DeviceHolder]]:
-        """Return the pods that hold devices for which a pod of the launch waits, with line numbers."""
+        """Return the pods that hold devices that a pod of the launch is waiting for, with line numbers."""
         return list(self._records("device-holders.jsonl", _DEVICE_HOLDER))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:

@@ -2,7 +2,7 @@
 
 Two things are replaced: known secrets in every encoding (`known_secrets.py`), and values that look like
 secrets because of their name or form (`harness/core/secret_rules.py`). A pattern for RE2 finds the lines that
-can have one. Only these lines and their neighbours are searched in detail.
+can contain one. Only these lines and their neighbours are searched in detail.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CONTEXT = 24_576
 """How much of the text that a stream has already returned is kept, to find secrets that began there."""
 _LONGEST_LINE = 64 * 1024
 _LINE_REST = 1024
-"""The longest line that a stream keeps until its end arrives. Of a longer one, its last part is kept."""
+"""A stream keeps an unfinished line of up to _LONGEST_LINE. Of a longer line, it keeps at least this much."""
 _KEY_BEGIN, _KEY_END, _KEY_MAX = b"-----BEGIN ", b"-----END ", 20_000
 _NAMED_VALUE = re.compile(rf'(?ai)"name":\s*"(?:{VARIABLE})"')
 _VALUED = re.compile(rf'(?ai)(\{{"name":"(?:{VARIABLE})","value":)"(?:[^"\\]|\\.)*"\}}')
@@ -205,7 +205,7 @@ class _Search:
         self._document_hint = compiled(b"|".join([*hints, _NAMES.encode()]))
 
     def in_document(self, encoded: str) -> bool:
-        """Return whether a JSON document can contain a secret, or a name of one."""
+        """Return whether a JSON document can contain a secret, or the name of one."""
         return self._document_hint.search(encoded.encode("utf-8", "surrogatepass")) is not None
 
     def spans(self, text: str, start: int = 0) -> list[Span]:
@@ -245,7 +245,7 @@ class _Search:
 
 
 def _joined(windows: Iterable[Span]) -> Iterator[Span]:
-    """Yield windows, which are in order, with those that overlap or touch joined."""
+    """Yield the windows, after merging those that overlap or touch. `windows` must be in order."""
     low = high = -1
     for first, last in windows:
         if first > high:

@@ -16,7 +16,7 @@ TRANSFER_SECRET = "training-transfer"  # noqa: S105 - its name
 
 
 class TrainedCheckpoint(Record):
-    """A folder whose name is that of a checkpoint."""
+    """A folder that is named like a checkpoint. The checkpoint in it can be incomplete."""
 
     name: str
     whole: bool
