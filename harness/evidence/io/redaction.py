@@ -65,7 +65,10 @@ class Redactor:
             self.add(secret)
 
     def add(self, secret: str) -> None:
-        """Redact this secret from now on, and the secrets in it. One shorter than MIN_LENGTH is ignored."""
+        """Redact a secret from now on, and all secrets inside it.
+
+        Secrets shorter than MIN_LENGTH are ignored.
+        """
         if len(secret) < MIN_LENGTH:
             return
         with self._lock:
@@ -140,7 +143,7 @@ class RedactedStream:
         self._context = self._held = ""
 
     def feed(self, text: str) -> str:
-        """Return the complete lines, redacted. An end that can begin a secret is returned later."""
+        """Return the complete lines, redacted. An end that can be the start of a secret is returned later."""
         start, whole = len(self._context), self._context + self._held + text
         search = self._redactor.search
         unfinished = len(whole) - max(start, whole.rfind("\n") + 1)
@@ -218,7 +221,7 @@ class _Search:
         return merged(found)
 
     def _windows(self, text: str, start: int) -> Iterator[Span]:
-        """Yield the parts of a text that can contain a secret: the lines of hits, and those around them."""
+        """Yield the parts of a text that can contain a secret: the lines with hits, and their neighbours."""
         data = text.encode("utf-8", "surrogatepass")
         if start and len(data) > len(text):
             start = len(text[:start].encode("utf-8", "surrogatepass"))

@@ -101,8 +101,10 @@ class Launch(Record):
     """For a training: the maximum number of nodes to which its StatefulSet can be scaled. None means a fixed
     number of nodes."""
     reach: float | None = None
-    """For a training: the highest allowed excess of the lowest validation loss over the known entropy of the
-    texts, as a fraction of the entropy."""
+    """For a training: how far the lowest validation loss may exceed the known entropy of the texts.
+
+    The value is a fraction of the entropy.
+    """
     same_as: str | None = None
     """For a training: the bundle whose final weights the training must reproduce."""
     same_as_weights: str | None = None

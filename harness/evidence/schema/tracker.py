@@ -59,7 +59,7 @@ class Point(Record):
 
 
 class PointColumns(ColumnsRecord):
-    """Many points of one sender, stored in a column file. This record replaces one Point for each row.
+    """Many points of one sender, stored in a column file. This one record is written instead of their Points.
 
     It has the fields of ColumnsRecord too.
     """
