@@ -53,7 +53,7 @@ class Budget:
 
     @property
     def stall(self) -> float:
-        """Return the maximum seconds without progress of a rank: two thirds of its peers' timeout."""
+        """Return the maximum seconds that a rank can make no progress: two thirds of its peers' timeout."""
         return min(60.0, self.rank * 0.4)
 
     @property

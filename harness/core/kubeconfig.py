@@ -22,9 +22,8 @@ _ANOTHER_FILE = "use another --kubeconfig FILE; `kubectl config get-contexts` li
 def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
     """Return the context `wanted`, or the file's current context if `wanted` is None.
 
-    The token, certificate and key files of the context are read once to check their size, which the client
-    does not do. Raises UsageError (cause cluster.kubeconfig), which lists the file's contexts, if the file
-    lacks this context.
+    Checks the size of the context's token, certificate and key files, which the Kubernetes client does not
+    do. If the file lacks the context, raises UsageError (cause cluster.kubeconfig) with the file's contexts.
     """
     document = document_of(kubeconfig)
     contexts = document.get("contexts")

@@ -60,7 +60,7 @@ def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lamb
 
 
 def _is(descriptor: int, path: Path) -> bool:
-    """Return whether a path still refers to the file that the descriptor has open."""
+    """Return whether a path still refers to the file that is open as `descriptor`."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:

@@ -40,7 +40,7 @@ def container_context() -> Object:
 
 
 def harden(spec: Object, *, root: bool = False, read_only: bool = True, fs_group: bool = False) -> None:
-    """Set the security defaults of a pod spec, for its first container. Other containers are the user's.
+    """Set the security defaults of a pod spec and its first container. Other containers belong to the user.
 
     With `root`, the container runs as the image's user, and keeps the capabilities by which root uses files
     of other users. With `read_only`, its root filesystem is read-only, except /tmp. With `fs_group`, the
@@ -66,7 +66,7 @@ def harden(spec: Object, *, root: bool = False, read_only: bool = True, fs_group
         own.setdefault("readOnlyRootFilesystem", True)
     container["securityContext"] = own
     _make_writable(spec, container)
-    if not spec.get("serviceAccountName"):  # A service account that the user names is there to be used.
+    if not spec.get("serviceAccountName"):  # If the user names a service account, the pod needs its token.
         spec.setdefault("automountServiceAccountToken", False)
 
 

@@ -23,7 +23,7 @@ PREFIX = (
     rf"(?:(?:{STAMP}|\[[\w.:/ -]{{1,40}}\]:?"
     r"|(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\b:?|std(?:out|err) [FP])[ \t]?)*"
 )
-"""What the kubelet or a program writes before a line: times, ranks, levels. For Python and RE2."""
+"""What the kubelet or a program writes before a line: times, ranks, levels. Valid in Python and RE2."""
 LINE_END = r"(?:\r\n?|\n|\\+r\\+n|\\+n)"
 """The end of a line, also as an escape sequence in a string literal."""
 _JOINT = re.compile(rf"(?:[ \t]*(?:\r\n?|\n){PREFIX})+[ \t]*")
@@ -222,7 +222,7 @@ def spans(text: str) -> list[Span]:
 
 
 def frames(text: str) -> list[Span]:
-    """Return the places of the frames for the harness in a text."""
+    """Return the places of the frames that ranks write for the harness."""
     return [match.span() for match in _FRAME.finditer(text)] if "@" in text else []
 
 
@@ -310,7 +310,7 @@ def _value(text: str, at: int) -> Span | None:
 def _header(text: str, at: int, name: str) -> Span | None:
     """Return the place of the credentials in a header, or None if there is no such header at the position.
 
-    They reach to the end of the line or of the string, except for a scheme that has only one word.
+    They extend to the end of the line or string. For some schemes, they are only the next word.
     """
     if name not in ("authorization", "cookie"):
         return None
