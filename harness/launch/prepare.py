@@ -61,7 +61,7 @@ def prepare(
     image = preflight.image(workload, ready.worker.tag)
     dry_run = not ready.cluster.owns_namespaces
     rejects_root = pod_standard.rejects_root(kube, workload, created, image, dry_run=dry_run)
-    # Workers read the key from either name.
+    # Workers read the key from either variable.
     secret_values = {**workload.secret_envs, "PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}
     ours = ready.worker if workload.uses_worker_image else None
     files = {**(ours.changed if ours else {}), **scripts.users(settings)}

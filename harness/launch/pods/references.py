@@ -22,7 +22,7 @@ _CLASSES = {
 
 
 def check(kube: Kube, pod: Object, beside: Iterable[Object]) -> None:
-    """Raise UsageError if a class does not exist in the cluster, or the launch creates no such account.
+    """Raise UsageError if a class does not exist in the cluster, or if nothing creates the service account.
 
     `beside` are the other objects that the launch applies.
     """

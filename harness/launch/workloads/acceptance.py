@@ -304,7 +304,7 @@ class _Plain(yaml.SafeDumper):
 
 
 def _script(module: str, spec: AcceptanceSpec) -> str:
-    """Return a pod's shell command, which runs a module with the options of the tests."""
+    """Return the shell command of a pod, which runs a module with the tests' options."""
     return f"exec sh {FOLDER}/acceptance.sh {module} {' '.join(spec.words())}\n"
 
 

@@ -1,4 +1,4 @@
-"""A training from the manifests of `harness train --print-manifests`, launched by `harness run`.
+"""A training from manifests that `harness train --print-manifests` printed, launched by `harness run`.
 
 The user can edit the manifests before the launch. So the launch reads all settings from the objects: the
 run's folder from the command, the claims from the volumes, and their namespace from the metadata.
@@ -97,7 +97,7 @@ class PrintedTraining(Training):
         return claims.read(kube, self.spec.claims_namespace, self._lacking, self.spec.replicas)
 
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
-        """Return the claims and volumes that are missing in the file and must be created, and the mounts."""
+        """Return the claims and volumes that must be created because the file lacks them, and the mounts."""
         namespace, nonce = surroundings.namespace, surroundings.nonce
         if not self._lacking:
             return [], Shared(self.mounts)

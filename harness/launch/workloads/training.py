@@ -183,7 +183,7 @@ class Training:
         return training_transfer.source_of(self._secrets(surroundings.kube, surroundings.context))
 
     def of_pods(self, surroundings: Surroundings) -> Volumes:
-        """Return the volumes and the placement of the ranks, for a helper pod."""
+        """Return the ranks' volumes and pod spec, for a helper pod."""
         _, shared = self.volumes(surroundings)
         ranks = copy.deepcopy(self.pod_spec)  # type: ignore[attr-defined] # of PlainWorkload
         if self.own:  # type: ignore[attr-defined] # of PlainWorkload
@@ -289,7 +289,7 @@ def workload(spec: TrainingSpec) -> PlainWorkload:
 
 
 def etcd(image: str, namespace: str | None = None) -> list[Object]:
-    """Return a Service and a pod for etcd. The data of etcd is lost with the pod."""
+    """Return a Service and a pod for etcd. etcd's data is lost with the pod."""
     service, pod = yaml.safe_load_all((_FILES / "train-etcd.yaml").read_text())
     pod["spec"]["containers"][0]["image"] = image
     pod_security.harden(pod["spec"])

@@ -128,7 +128,7 @@ def _create_pod(kube: Kube, document: Object) -> None:
 
 
 def _beside(surroundings: Surroundings) -> Object:
-    """Return an affinity to the node on which ranks run or have run, because the volume is attached there."""
+    """Return an affinity to a node on which a rank runs or ran, because the volume is attached there."""
     selector = f"{NONCE_LABEL}={surroundings.nonce}"
     pods = surroundings.kube.objects("v1", "Pod", surroundings.namespace, selector=selector)
     names = sorted({pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")})

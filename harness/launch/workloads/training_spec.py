@@ -186,7 +186,7 @@ class TrainingSpec:
                 raise UsageError(f"{option}: {error}", hint="the prefix is the folder of one run") from None
 
     def _understood(self) -> None:
-        """Raise UsageError for options that the trainer would reject in every pod."""
+        """Raise UsageError for trainer options that the trainer would reject in every pod."""
         own = self._own()
         parsed = self._parsed()
         # The trainer also accepts abbreviated options, and the last value applies: --dat=/x sets --data-dir.
