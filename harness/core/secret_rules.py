@@ -216,7 +216,10 @@ HINTS = (
 
 
 def spans(text: str) -> list[Span]:
-    """Return the places of the secrets that the rules find in a text. Frames for the harness have none."""
+    """Return the places of the secrets that the rules find in a text.
+
+    Lines that ranks write for the harness contain none.
+    """
     found = [*_named(text), *_shaped(text), *_private_keys(text)]
     return without(found, frames(text)) if found else []
 

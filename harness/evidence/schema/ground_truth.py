@@ -51,7 +51,7 @@ class TruthRow(Record):
 
 
 class TruthColumns(ColumnsRecord):
-    """Many rows of one attempt, stored in a column file. This record replaces one TruthRow for each row.
+    """Many rows of one attempt, stored in a column file. Written once instead of one TruthRow for each row.
 
     The fields are those of ColumnsRecord.
     """

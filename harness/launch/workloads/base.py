@@ -57,7 +57,7 @@ class Surroundings:
     rejects_root: bool = False
     """Whether the namespace rejects pods that run as root."""
     scripts: list[Object] = field(default_factory=list)
-    """The volumeMounts for changed scripts (harness/provision/images/scripts.py)."""
+    """The volumeMounts for scripts that differ from those in the image (provision/images/scripts.py)."""
     pull_secret: str | None = None
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False
