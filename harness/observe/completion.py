@@ -1,4 +1,4 @@
-"""Detect when a launch is over, to stop waiting for it. The judges determine the cause.
+"""Detect when a launch is over, so that the harness stops waiting. The judges determine the cause.
 
 A launch is over when its object (for example a JobSet or a Job) and all its pods have ended. If the
 controller restarts pods that end (a StatefulSet or a DaemonSet), the launch is over when the command of every
@@ -91,13 +91,13 @@ class CompletionDetector(LaunchState):
     admission_seconds: float = 300.0
     """Time limit for Kueue to admit the job, in seconds. Later, the job would not have enough time to run."""
     hopeless: set[str] = field(default_factory=set)
-    """Steps of controllers that the API server refuses because of a rule of the cluster."""
+    """Controller actions that the API server refuses because of a rule of the cluster."""
     failed: dict[str, str] = field(default_factory=dict)
     """uid of a pod → the failure that its processes recorded. The entry is removed if ranks start again."""
     _ranks: set[str] = field(default_factory=set)
     """The process ids of ranks, as in ProcessEvent.id."""
     _steps: dict[str, str] = field(default_factory=dict)
-    """uid of a launched object → the step of a controller that it waits for."""
+    """uid of a launched object → the controller action that it waits for."""
 
     def reason(self) -> str | None:
         """Return one sentence on why the launch is over, or None if it is not over."""
@@ -207,7 +207,7 @@ class CompletionDetector(LaunchState):
         return bool(silent) and not self._lasts(item, "told", True)
 
     def _every_command_ended(self) -> str | None:
-        """Return a sentence if every rank's command has ended, or if a command failed some time ago."""
+        """Return a sentence if every rank's command has ended, or if a command failed long enough ago."""
         staying = [pod for pod in self.all("pod") if not self._scaled_away(pod)]
         if 0 < self.members <= sum(pod["metadata"]["uid"] in self.exits for pod in staying):
             return "the command of every rank has ended"
@@ -274,7 +274,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def refusal(self) -> refusals.Refusal | None:
-        """Return the final refusal because of which pods are missing, or None."""
+        """Return the permanent refusal that explains why pods are missing, or None."""
         pods = self.all("pod")
         fewest = [(job.get("spec") or {}).get("minNodes") for job in self.all("torchrunjob")]
         if len(pods) >= min([self.members, *filter(None, fewest)]):
@@ -377,7 +377,7 @@ class CompletionDetector(LaunchState):
         ]
 
     def _idle(self) -> str | None:
-        """Return a sentence if a controller has not taken a step that it should have taken at once."""
+        """Return a sentence if a controller has not taken an action that it should have taken at once."""
         down = [name for name in CONTROLLERS for d in self.all(name) if is_down(d)]
         for jobset in self.all(self.launched):
             awaited = self._awaited(jobset)
@@ -393,9 +393,9 @@ class CompletionDetector(LaunchState):
         return None
 
     def awaited(self, at_once: bool = False) -> tuple[Awaited, Object] | None:
-        """Return an overdue step of a controller and the launched object, or None if no step is overdue.
+        """Return an overdue controller action and the launched object, or None if no action is overdue.
 
-        With `at_once`, every step that the object waits for counts as overdue.
+        With `at_once`, every action that the object waits for counts as overdue.
         """
         for item in self.all(self.launched):
             awaited = self._awaited(item)
@@ -405,7 +405,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def _awaited(self, item: Object) -> Awaited | None:
-        """Return the step of a controller for which the object waits, or None."""
+        """Return the controller action that the object waits for, or None."""
         pods = self.all("pod")
         if ended_as(item):
             return None
@@ -448,8 +448,8 @@ class CompletionDetector(LaunchState):
 def pods_in_line(doing: Mapping[str, str]) -> str:
     """Return the state of each pod in one line.
 
-    If there are more than NAMED_PODS pods, return the number of pods in each state. If at most
-    NAMED_EXCEPTIONS pods are in a state, their names follow the number.
+    If there are more than NAMED_PODS pods, return the number of pods in each state, followed by their names
+    if the state has at most NAMED_EXCEPTIONS pods.
     """
     if len(doing) <= NAMED_PODS:
         return ", ".join(sorted(f"{name} {what}" for name, what in doing.items())) or "none"

@@ -183,7 +183,7 @@ def _managers(item: Object) -> list[Object]:
 def _whole(kind: WatchedKind, item: Object) -> Object:
     """Return the fields of an object that are recorded, with apiVersion and kind.
 
-    In contrast to objects of a watch, items of a list lack apiVersion and kind.
+    Unlike objects from a watch, items of a list lack apiVersion and kind.
     """
     if not kind.metadata_only:
         return {"apiVersion": kind.api_version, "kind": kind.kind, **item}
