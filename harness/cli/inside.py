@@ -29,7 +29,7 @@ NOWHERE = "192.0.2.1"
 
 @dataclass(frozen=True)
 class NetcheckResults:
-    """The result of a check: `pods` has the state of each rank's pod, and `results` the diagnoses."""
+    """The results of netcheck: `pods` contains the state of each rank's pod, and `results` the diagnoses."""
 
     nodes: int
     pods: Mapping[int, str]
@@ -65,7 +65,7 @@ class NetcheckResults:
         if wrong and cause in (
             None,
             *services.NAMES,
-        ):  # the cause that a verdict has when a name does not exist
+        ):  # the cause that a verdict reports for a name that does not exist
             cause, ranks = wrong.cause, tuple(wrong.nodes)
         absent = tuple(sorted(set(range(self.nodes)) - self.running))
         missing = absent or own.missing

@@ -24,7 +24,7 @@ from harness.torchrun_sync.tree import Tree, Walker
 SHOWN = 3
 LOOK_SECONDS = 0.5
 HOLDER_MADE_SECONDS = 20.0
-"""Maximum seconds until the controller creates the pod that stores the code, if the job has one."""
+"""Maximum seconds until the controller creates the pod that stores the code, if the job has such a pod."""
 HOLDER_SECONDS = 300.0
 """Maximum seconds until that pod runs. Before that, its image is pulled and its volume claim is bound."""
 PART_BYTES = 1_000_000
@@ -175,7 +175,7 @@ class Keeper:
     def _is_ours(self, job: Object, index: int) -> bool:
         try:
             return _whose(self._find(job, index)) == str(job["metadata"]["uid"])
-        except HarnessError:  # a client that cannot read the Secret did not create it either
+        except HarnessError:  # a client that may not read the Secret did not create it either
             return False
 
     def _delete(self, job: Object, index: int) -> None:
