@@ -21,7 +21,7 @@ _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 class Case:
     """A test. If `problem` is None, the test passed and `text` is its output.
 
-    Otherwise `text` is the full description of the problem, `message` one line of it, and `kind` its class.
+    Otherwise `text` describes the problem in full, `message` in one line, and `kind` is its class.
     """
 
     name: str

@@ -18,7 +18,7 @@ NOISE_SECONDS, NOISE_RATIO = 1.0, 1.25
 """The times of a stage count as different if their difference exceeds NOISE_SECONDS and their ratio exceeds
 NOISE_RATIO."""
 TICK = 0.001
-"""Resolution of times in seconds. For shorter times, no ratio is computed."""
+"""Resolution of durations, in seconds. For shorter durations, no ratio is computed."""
 SHOWN = 10
 """Maximum number of different values that are shown."""
 

@@ -58,7 +58,7 @@ def render(
     for label, text in _after(verdict, bundle):
         console.print(
             Text(f"{label:8}  {text}"), soft_wrap=True
-        )  # a command stays on one line, so that it can be copied
+        )  # commands are not wrapped, so that they can be copied
 
 
 def _after(verdict: Verdict, bundle: Path) -> Iterator[tuple[str, str]]:
