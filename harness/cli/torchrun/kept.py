@@ -26,7 +26,7 @@ LOOK_SECONDS = 0.5
 HOLDER_MADE_SECONDS = 20.0
 """Maximum seconds until the controller creates the pod that stores the code, if the job has such a pod."""
 HOLDER_SECONDS = 300.0
-"""Maximum seconds until that pod runs. Before that, its image is pulled and its volume claim is bound."""
+"""Maximum seconds until that pod runs. Its image must be pulled and its volume claim bound before."""
 PART_BYTES = 1_000_000
 """Bytes of the code that are stored in one Secret. Kubernetes limits the size of a Secret to 1 MiB."""
 
