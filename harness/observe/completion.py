@@ -54,7 +54,7 @@ GRACE = {
     "helper": 20.0,
     "masked": 30.0,
 }
-"""Seconds for which a condition must last before the launch counts as over. Transient conditions end earlier.
+"""Seconds for which a condition must last before the launch counts as over. Transient conditions pass sooner.
 
 - image: An image cannot be pulled. The limit is shorter than the 10 s until the kubelet's second attempt.
 - image, surely: An image cannot be pulled, and no retry will help.
@@ -65,7 +65,8 @@ GRACE = {
 - idle: The launch makes no progress for any other reason.
 - doubtful: The launch makes no progress. After this time, the observer sends a dry run.
 - helper: Other containers of the pods still run after the ranks have ended.
-- masked: A pod ended with exit code 0 although its ranks had failed, and other pods still run."""
+- masked: A pod ended with exit code 0 although its ranks had failed, and other pods still run.
+"""
 INIT_RESTARTS = 3
 """The number of restarts after which a failing init container counts as permanently failed."""
 NAMED_PODS, NAMED_EXCEPTIONS = 8, 3
@@ -218,7 +219,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def _scaled_away(self, pod: Object) -> bool:
-        """Return whether the StatefulSet was scaled down so that its controller will delete the pod."""
+        """Return whether the StatefulSet's controller will delete the pod because of a scale-down."""
         index = pod_index(pod)
         return self.scalable and index is not None and index >= self.members
 
