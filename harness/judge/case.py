@@ -1,4 +1,4 @@
-"""A launch as the judges see it: its bundle, its pods and ranks, and the end of the harness's wait."""
+"""A launch from the judges' point of view: its bundle, pods and ranks, and the end of the harness's wait."""
 
 from __future__ import annotations
 
@@ -282,7 +282,7 @@ class Case:
     def broken(self, *paths: str) -> bool:
         """Return whether at least one of the given files is missing or damaged.
 
-        The absence of an entry in such a file proves nothing.
+        Nothing can be concluded from a record that is absent from such a file.
         """
         damaged = self.bundle.damaged
         return any(not self.bundle.has(p) or any(d.startswith(p) for d in damaged) for p in paths)

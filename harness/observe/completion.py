@@ -383,7 +383,8 @@ class CompletionDetector(LaunchState):
         for jobset in self.all(self.launched):
             awaited = self._awaited(jobset)
             what, uid = awaited.text if awaited else "", jobset["metadata"]["uid"]
-            if what != self._steps.get(uid, ""):  # The object waits for another step, so restart the timers.
+            # The object now waits for a different controller action, so restart the timers.
+            if what != self._steps.get(uid, ""):
                 self._steps[uid] = what
                 self.begins_again(jobset, "idle")
                 self.begins_again(jobset, "doubtful")

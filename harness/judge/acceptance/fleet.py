@@ -95,10 +95,10 @@ def fleet(
 def _node(
     name: str, records: PodRecords | None, restarts: int, shared: Sequence[Cell], together: bool, owing: bool
 ) -> NodeResult:
-    """Return the results of a node, from its own tests and those of several nodes, before any comparison.
+    """Return a node's results, from its own tests and from tests with several nodes, before any comparison.
 
     `together` means that all ranks form one world. `owing` means that at least one node tested itself, so
-    that this node should have done so, too.
+    that this node should have tested itself, too.
     """
     cells, report, gpus = list(shared), None, list[GpuResult]()
     if records is not None:

@@ -29,7 +29,10 @@ _WAITS_AGAIN = "CrashLoopBackOff"
 
 @dataclass(frozen=True)
 class Other:
-    """A container other than the rank's. `state` is the last recorded state of its pod that contains it."""
+    """A container in a rank's pod other than the rank's own container.
+
+    `state` is the last recorded state of the pod that contains this container.
+    """
 
     index: int
     pod: Pod

@@ -161,7 +161,7 @@ def named(case: Case, changes: list[Change]) -> Iterator[Disturbance]:
 def _of_the_job(cause: str) -> bool:
     """Return whether the deletion of the namespace can lead to this cause.
 
-    Causes that lie in the cluster, the controllers, the harness or a user's judge do not follow from it.
+    Causes in the cluster, the controllers, the harness or a user's judge do not follow from it.
     """
     family = cause.partition(".")[0]
     return family not in {"docker", "cluster", "controllers", "user"} and cause not in {
@@ -334,4 +334,4 @@ _AWAY: dict[str, Callable[[Case, Change], Iterator[Disturbance]]] = {
     "dns-pod": _without_dns,
     "service-proxy": _without_proxy,
 }
-"""Kind of the object that was not available → its rule. All other outages are of the control plane."""
+"""Kind of the object that was not available → its rule. All other outages concern the control plane."""

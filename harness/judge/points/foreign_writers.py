@@ -1,9 +1,9 @@
 """Judge whether the shared run contains data that another job sent, before, during or after this launch.
 
-The embedded tracker stores the launch whose key came with each request. So it finds foreign writers even if
-their names, steps, values and addresses are the same as those of this launch. If no launches are stored, the
-job's name, the sender's name and its address decide. Hosted Pluto reports none of these, so foreign writers
-are not found there.
+For each request, the embedded tracker stores the launch to which the API key belongs. So foreign writers are
+found even if their names, steps, values and addresses are the same as those of this launch. If the tracker
+stores no launches, the job's name, the sender's name and its address decide. Hosted Pluto reports none of
+these, so foreign writers are not found there.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Trace:
 
 @dataclass
 class Stranger:
-    """Another job, as far as the tracker distinguishes jobs."""
+    """Another job that wrote to the run, as far as the tracker can distinguish jobs."""
 
     launch: str | None
     job: str | None

@@ -72,7 +72,7 @@ class Attempt:
     """Number of points that the rank wrote into one frame while it recorded fast."""
     gaps: int = 0
     fault: str = ""
-    """Why the recorder around the client failed, or ""."""
+    """Why the recorder that wraps the client failed, or ""."""
     _root: hashlib._Hash = field(default_factory=hashlib.sha256)
     _counts: dict[str, int] = field(default_factory=dict)
     _digests: dict[str, hashlib._Hash] = field(default_factory=dict)
@@ -230,7 +230,7 @@ class Truth:
     """Whether the world continued without this rank, because its pod was removed by scaling."""
     incomplete: str = ""
     suffix: str = ""
-    """".outside" for the second record, from around the client, of a worker that records its own points."""
+    """".outside" for the wrapping recorder's record, if the worker also records its own points."""
     rewrites: list[TruthRewrite] = field(default_factory=list)
     logs_nothing: bool = False
     """Whether the termination message says that the rank logged no points."""

@@ -107,7 +107,7 @@ def read(truth: Truth, attempt: Attempt) -> Ran:
 
 
 def _of_files(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
-    """Yield each difference between an attempt's files and those sent, and if it appeared at run time."""
+    """Yield each difference between an attempt's files and those sent, and whether it arose at run time."""
     for path, digest in sent.files.items():
         before, now = ran.files.get(path, set()), ran.ran.get(path, set())
         if other := before - {digest}:

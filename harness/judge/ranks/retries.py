@@ -1,7 +1,7 @@
 """Find commands that a run script or a supervisor repeated after a failure until they succeeded.
 
-The script does not hide such a failure, because it reacts to the failure. A loop over seeds or folds runs the
-same command several times, but it is not a retry: it continues after a failure just as after a success.
+Such a script does not hide the failure, because it reacts to it. A loop over seeds or folds runs the same
+command several times, but it is not a retry: it continues after a failure just as after a success.
 """
 
 from __future__ import annotations
