@@ -25,7 +25,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class Cell:
-    """The result of one check on one node or GPU. `median` is that of all nodes of its kind, or None."""
+    """The result of one check on one node or GPU. `median` is the median of all nodes of its kind."""
 
     id: str
     verdict: Verdict

@@ -171,7 +171,7 @@ def eviction(case: Case) -> Finding:
 
 
 def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
-    """Return the advice, preceded by the ranks that had been silent for long when the job's time was over.
+    """Return the advice, after a sentence about ranks that stopped logging long before the job's end.
 
     The rank that stopped logging first is named first. If all ranks had logged all their points, more time
     would not have helped. In that case, another sentence replaces the advice.

@@ -256,7 +256,7 @@ class Truth:
 
     @property
     def outside(self) -> bool:
-        """Return whether the points were recorded around the client and so were passed to the client."""
+        """Return whether the recorder around the client recorded the points, so that the client got them."""
         return any(attempt.start is not None and attempt.start.outside for attempt in self.attempts)
 
     @property
