@@ -1,6 +1,6 @@
-"""The credentials that each route accepts, and the check of a request's API key.
+"""The credentials that each route accepts, and API key authentication.
 
-Every route of the application is in ACCESS: `admitted` fails for a route that is not. The key of a project
+ACCESS must contain every route of the application: `admitted` fails for any other route. The key of a project
 gives access to that project, and the key of a launch to the launch's runs (shared/permissions.py). Requests
 that name a run in their body are checked when the run is looked up, in the transaction that writes it.
 """

@@ -1,4 +1,4 @@
-"""Show a running run without a sign of life as FAILED, after the timeouts of hosted Pluto.
+"""Show a running run as FAILED if it gives no sign of life within the timeouts of hosted Pluto.
 
 This status is computed when a run is read, and never stored. If the run continues, it is RUNNING again. A
 status that the run reports takes precedence. Verdicts are not affected, because the audit view contains the
