@@ -27,7 +27,7 @@ from .outside_account import Account, Leaf, Queue, Queued
 
 
 class Stream(Recorder):
-    """Writes the frames of the recorder around the client. The rows of one `log` call share a frame."""
+    """Writes the frames of the recorder that wraps the client. The rows of one `log` call share a frame."""
 
     mark: ClassVar[dict[str, str]] = {"s": "outside"}
     _in_call = False
