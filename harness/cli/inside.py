@@ -139,7 +139,7 @@ def run_netcheck(bundle: Bundle, context: RunContext, deadline: float = DEADLINE
 
 
 def runs(pod: Object) -> bool:
-    """Return whether the pod's first container, which is the container of the rank, is running."""
+    """Return whether the pod's first container is running. It is the rank's container."""
     statuses = pod["status"].get("containerStatuses") or []
     name = container(pod)
     return any(each["name"] == name and "running" in (each.get("state") or {}) for each in statuses)
