@@ -25,7 +25,7 @@ def client(**options: Any) -> httpx.Client:
 
 
 def client_of(proxy: Proxy | None, verify: ssl.SSLContext, **options: Any) -> httpx.Client:
-    """Return an httpx.Client for one server, with a proxy that is chosen already."""
+    """Return an httpx.Client for one server, whose proxy has already been chosen."""
     return httpx.Client(transport=_transport(proxy, verify), **options)
 
 

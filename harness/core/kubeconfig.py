@@ -1,4 +1,4 @@
-"""Read a kubeconfig and choose its context, with more helpful errors than those of the Kubernetes client."""
+"""Read a kubeconfig and choose its context, with better error messages than the Kubernetes client."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def document_of(kubeconfig: Path) -> dict[str, Any]:
 
 
 def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
-    """Return the entry called `name` in `contexts`, `clusters` or `users`, or {} if there is none."""
+    """Return the item called `name` in `contexts`, `clusters` or `users`, or {} if there is none."""
     entries = document.get(f"{kind}s")
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and entry.get("name") == name:
@@ -107,7 +107,7 @@ def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
 
 
 def cluster_entry(document: dict[str, Any], context: str) -> dict[str, Any]:
-    """Return the entry in `clusters` of a context, or {} if there is none."""
+    """Return the item of `clusters` to which a context refers, or {} if there is none."""
     return entry_of(document, "cluster", str(entry_of(document, "context", context).get("cluster")))
 
 

@@ -332,7 +332,7 @@ def body_of(answer: HTTPResponse) -> Object:
 
 
 def listed(resource: Any, **query: Any) -> Object:
-    """Return the list object of a dynamic resource. Its `items` is always a list, which can be empty."""
+    """Return the list object of a dynamic resource. Its `items` is always a list, possibly an empty one."""
     found = body_of(resource.get(serialize=False, **query))
     return {**found, "items": found.get("items") or []}
 

@@ -49,7 +49,7 @@ _BARE_NAMES = "token|secrets?|credentials?"
 """Ends of names whose value is a secret if the name has another part, or if the value looks random."""
 _ANYWHERE = "password|passwd|passphrase|secret|credential|api[-_.]?key|connection[-_]?string"
 _ALONE, _WITH_OTHERS = "token|authorization|cookie|dsn|jwt|pwd|pass", "key|auth"
-"""Last words of names. In a document, those of the second group denote a secret only after another word."""
+"""Last words of names. In a document, words of the second group denote a secret only after another word."""
 _LAST = f"{_ALONE}|{_WITH_OTHERS}"
 SETTING = (
     rf"(?:[-.\w]*[-._])?(?:{_ALONE})|[-.\w]*[-._](?:{_WITH_OTHERS})|[-.\w]*(?:{_ANYWHERE})[-.\w]*"
@@ -127,7 +127,7 @@ def hidden(name: str, text: str) -> bool:
 _BLANK = r"[ \t\r\n]{0,8}"
 _SEPARATOR = rf"(?:\\*[\"']\]?)?{_BLANK}(?:=>|:=|[=:]){_BLANK}"
 _NAMED = re.compile(rf"(?a)(?<![\w.-])([\w.-]++){_SEPARATOR}")
-"""Any name with a value. _END checks the name, which is several times faster than one pattern for both."""
+"""Any name with a value. _END then checks the name. One pattern for both would be several times slower."""
 _END = re.compile(rf"(?ai).*?(?:({_STRONG})|({_BARE_NAMES}|{_WEAK}))$")
 _TAILS = (
     *(
