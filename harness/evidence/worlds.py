@@ -264,7 +264,7 @@ def _add(process: ProcessRecord, event: ProcessLine) -> None:
 
 
 def _same(one: AgentWorkers, other: AgentWorkers) -> bool:
-    """Return whether two events share a local rank, which means that they belong to different starts."""
+    """Return whether two events share a local rank. If they do, they belong to different starts."""
     return bool({local for _, local, *_ in one.workers} & {local for _, local, *_ in other.workers})
 
 
@@ -307,7 +307,7 @@ def fits(world: World | None, expected: Expected) -> bool:
 
 
 def is_each(size: int, ranks: Collection[int]) -> bool:
-    """Return whether `ranks` contains each rank of a world of `size` ranks exactly once."""
+    """Return whether `ranks` contains each of the ranks 0 to `size` - 1 exactly once."""
     return len(ranks) == size and set(ranks) == set(range(size))
 
 

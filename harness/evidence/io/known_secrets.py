@@ -67,7 +67,7 @@ _ESCAPE = re.compile(
 _ONE_LEVEL = re.compile(_ESCAPE.pattern.replace(r"\\+", r"\\"))
 """The same, except that `\\\\` is a backslash, not another level of escapes."""
 _JSON_SPECIAL = '"\\ \r\n'
-"""Characters after a backslash that are common in logs. `_quoted` has the forms of secrets with them."""
+"""Characters after a backslash that are common in logs. `_quoted` yields the secrets' forms with them."""
 _ESCAPED_END = re.compile(r"%[0-9A-Fa-f]{2}|&#?\w+;|\\[ux][0-9A-Fa-f]{2}")
 _ESCAPED = r"%[0-9A-Fa-f]{2}|&#?[0-9A-Za-z]{2,8};|\\[ux][0-9A-Fa-f]{2}"
 
@@ -386,8 +386,8 @@ def _nested(parts: list[str], reverse: bool = False) -> str:
 def _blocks(form: str, encoded: bool) -> Iterator[tuple[int, int]]:
     """Yield the position and the length of each block of a long form.
 
-    Every part that is twice as long as a block contains one. In the forms of long secrets, such as private
-    keys, every whole line of 64 characters contains one.
+    Any part of the form that is twice as long as a block contains a whole block. In the forms of long
+    secrets, such as private keys, every whole line of 64 characters contains one.
     """
     long = _LONG_BLOCK if encoded else _LONG_PLAIN_BLOCK
     size = _BLOCK if len(form) <= 2 * _LONG else long

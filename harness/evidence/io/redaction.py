@@ -174,7 +174,7 @@ class RedactedStream:
 
 
 def _inner(secret: str) -> Iterator[str]:
-    """Yield the secrets in a secret that is a document: values with a name, and the lines of a key."""
+    """Yield the secrets inside a secret that is itself a document: named values, and the lines of a key."""
     yield secret.strip()
     for low, high in secret_rules.spans(secret):
         if high - low >= MIN_ENCODED:
@@ -261,7 +261,7 @@ def _joined(windows: Iterable[Span]) -> Iterator[Span]:
 
 
 def _line_before(data: bytes, at: int) -> int:
-    """Return the start of the line that is _LINES lines before the line at a position."""
+    """Return where the line begins that is _LINES lines above a position."""
     for _ in range(_LINES + 1):
         at = data.rfind(b"\n", 0, at)
         if at < 0:
@@ -270,7 +270,7 @@ def _line_before(data: bytes, at: int) -> int:
 
 
 def _line_after(data: bytes, at: int) -> int:
-    """Return the end of the line that is _LINES lines after the line at a position."""
+    """Return where the line ends that is _LINES lines below a position."""
     for _ in range(_LINES + 1):
         at = data.find(b"\n", at) + 1
         if at == 0:

@@ -22,7 +22,7 @@ class WatchedKind:
     labels: str = ""
     """The label selector of the watch."""
     own: bool = False
-    """Watch only the object whose name is that of the launch's namespace."""
+    """Watch only the object with the same name as the launch's namespace."""
     metadata_only: bool = False
     """Request only the metadata, which shows who wrote the object and when, and not the content."""
     optional: bool = False

@@ -1,7 +1,7 @@
 """Map messages of Kueue and the kubelet to a cause, and to whether waiting can help.
 
 The observer uses these tables to decide when to stop waiting, and the judges use them to determine causes.
-The messages are those of Kueue 0.19, and of the kubelet and containerd of Kubernetes 1.36.
+The messages come from Kueue 0.19, and from the kubelet and containerd of Kubernetes 1.36.
 """
 
 from __future__ import annotations

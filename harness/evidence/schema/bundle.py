@@ -263,7 +263,7 @@ class DryRun(Record):
     kind: str
     name: str
     user: str | None = None
-    """The controller's user, which the request impersonated. None means the user of the harness."""
+    """The controller's user that the request impersonated. None means that the harness used its own user."""
     awaited: bool = True
     """Whether the launch waited for an object of this kind. If not, the request creates a copy of the
     launched object under another name."""

@@ -1,4 +1,4 @@
-"""The records of truth/<rank>.jsonl, which the rank itself wrote (harness/workers/truth_frames.py)."""
+"""The records of truth/<rank>.jsonl. The rank itself wrote them (harness/workers/truth_frames.py)."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class TruthColumns(ColumnsRecord):
 
 
 class TruthBlock(Record):
-    """A digest of rows beyond the row limit, which are not recorded (harness/workers/truth_frames.py)."""
+    """A digest of unrecorded rows: those beyond the row limit (harness/workers/truth_frames.py)."""
 
     kind: Literal["block"] = "block"
     metric: str

@@ -9,7 +9,7 @@ from harness.evidence.schema.record import Record, Value
 
 
 class TrackerRun(Record):
-    """A run on the tracker with the launch's run id, or a run to which a process of the launch attached."""
+    """A run on the tracker that has the launch's run id, or to which a process of the launch attached."""
 
     run_id: int
     external_id: str | None = None
@@ -35,8 +35,9 @@ class Attachment(Record):
     job_name: str | None = None
     peer: str | None = None
     launch: str | None = None
-    """Nonce of the launch whose API key the request used. None for any other key, or if the tracker does not
-    report the launch."""
+    """The nonce of the launch that owns the request's API key. None for any other key, or if the tracker does
+    not report the launch.
+    """
     process: str | None = None
     """Id of the process that sent the request, set by the recorder. None without a recorder, or if the
     tracker does not report the process."""
