@@ -1,4 +1,4 @@
-"""Distinguish a node's own faults from those of the image, the request, or a shared component.
+"""Distinguish a node's own faults from faults of the image, the request, or a shared component.
 
 A node is tainted only if the tests prove that the node itself is at fault. A cause on most nodes does not
 prove this: an image without CUDA fails everywhere.

@@ -113,7 +113,7 @@ class Disturbance:
     text: str = ""
     """The end of the sentence that describes the change."""
     late: float = SAME_MOMENT
-    """Maximum number of seconds by which the change can be recorded after its consequences."""
+    """How many seconds after its consequences the change can be recorded, at most."""
 
 
 def _one_of(*causes: str) -> Explains:
@@ -270,7 +270,7 @@ def _without_proxy(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _released(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield the removal of labels or owner references by which controllers identify a pod of the job."""
+    """Yield each removal of a label or owner reference that controllers use to identify a pod of the job."""
     for attempts in case.pod_attempts.values():
         for pod in attempts:
             if pod.name == change.name:

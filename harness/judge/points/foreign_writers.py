@@ -44,7 +44,7 @@ _TOLD_ELSEWHERE = {"attach", "metrics", "status"}
 
 @dataclass(frozen=True)
 class Trace:
-    """Evidence of one or several requests by which another job wrote to the run."""
+    """Evidence of one or more requests with which another job wrote to the run."""
 
     ref: str
     kind: str
@@ -103,7 +103,7 @@ def _many(kind: str, count: int) -> str:
 
 
 class Own:
-    """The key, names and addresses by which requests of this launch to the shared run are recognised."""
+    """The key, names and addresses that identify this launch's requests to the shared run."""
 
     def __init__(self, case: Case, attachments: Iterable[Attachment]) -> None:
         attachments = list(attachments)

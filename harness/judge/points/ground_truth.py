@@ -330,7 +330,7 @@ def _read(case: Case, rank: int, suffix: str) -> Truth:
 
 
 def _live(truth: Truth, life: Life) -> int:
-    """Add a run object to `truth.lives` if it is new. Return its index, which is the mark of its points."""
+    """Add a run object to `truth.lives` if it is new. Return its index there, the mark of its points."""
     if life not in truth.lives:
         truth.lives.append(life)
     return truth.lives.index(life)
@@ -339,7 +339,7 @@ def _live(truth: Truth, life: Life) -> int:
 def _in_message(case: Case, truth: Truth) -> dict[str, object]:
     """Return the rank's digest from the termination message of its last attempt's pod, or {}.
 
-    The pod is that of the attempt, because torchrun can move a rank to another node when it restarts.
+    The attempt's own pod is used, because torchrun can move a rank to another node when it restarts.
     """
     start = truth.attempts[-1].start if truth.attempts else None
     pods: list[Pod] = [pod for pods in case.pod_attempts.values() for pod in pods]
@@ -391,7 +391,7 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
     if not last and not attempt.is_child:
         return _cut(truth, number, attempt)
     if last and truth.scaled_down and not (attempt.dense or attempt.blocks):
-        return ""  # The world continued without this rank. Its steps are compared with those of rank 0.
+        return ""  # The world continued without this rank. Its steps are compared with rank 0's.
     if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
         return ""  # A process pool killed the child after it had finished its runs.
     return f"its end is missing after {attempt.count} rows"
@@ -441,7 +441,7 @@ def _which(truth: Truth, number: int) -> str:
 _TOLD = re.compile(rb"\[harness\] the recorder around Pluto's client (.*)")
 
 _WAITING = re.compile(r"\[c10d\].*(cannot be retrieved|failed to connect|has timed out)")
-"""Log lines in which torch reports a failed attempt to reach the rendezvous."""
+"""Log lines that report a failed attempt of torch to reach the rendezvous."""
 
 
 def why_unrecorded(case: Case, rank: int) -> str:

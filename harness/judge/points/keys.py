@@ -20,9 +20,9 @@ from harness.judge.points.ground_truth import Truth
 CHECK: Final[CheckId] = "keys"
 NONE = "NoneType"
 NOOP = "the mode of the run is noop"
-"""Start of the reason that is recorded for a run in mode noop, which sends nothing."""
+"""Start of the reason recorded for a run in mode noop. Such a run sends nothing."""
 OFF = "sync_process_enabled is False"
-"""Start of the reason that is recorded for a run without the client's upload process, which sends nothing."""
+"""Start of the reason recorded for a run without an upload process. Such a run sends nothing."""
 _UPLOADS_OFF = "remove sync_process_enabled from the settings: without that process, nothing is uploaded"
 SHOWN_KEYS = 3
 Records = dict[int, Truth | None]

@@ -34,7 +34,7 @@ class Attached:
 
     @cached_property
     def shared(self) -> list[tuple[int, TrackerRun]]:
-        """Return the runs with the expected id and project, which should be exactly one."""
+        """Return the runs with the expected id and project. There should be exactly one."""
         expected = self.case.expected
         return [
             (line, run)

@@ -155,7 +155,7 @@ def _of_pods(case: Case, sent: SentCode) -> Iterator[tuple[str, list[int], list[
                         ranks, refs = ids.setdefault(id_, (set(), []))
                         ranks.update(case.ranks_of(index))
                         refs.append(state.ref)
-    # The id of a pulled image is a registry digest, which cannot be compared with the id of a loaded image.
+    # A pulled image's id is a registry digest, so it cannot be compared with the id of a loaded image.
     loaded = {id_: reports for id_, reports in ids.items() if "@" not in id_}
     for id_, (ranks, refs) in loaded.items():
         if sent.image_id and id_ != sent.image_id:
