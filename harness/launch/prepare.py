@@ -193,7 +193,7 @@ def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], Aud
 
 
 def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str, undo: ExitStack) -> str:
-    """Claim the run id for this launch. Return the launch's API key, which is limited to the launch's runs.
+    """Claim the run id for this launch. Return an API key that is limited to the launch's runs.
 
     A callback in `undo` releases an unused claim. Raises HarnessError, cause launch.run_id_taken, or
     tracker.not_ready if the tracker is too old. If the tracker does not respond, the launch continues, and a

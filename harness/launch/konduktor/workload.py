@@ -110,7 +110,7 @@ class KonduktorWorkload:
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Return the labels of the job file, which has no annotations."""
+        """Return the labels in the job file. A job file has no annotations."""
         return dict(self.job.document["resources"].get("labels") or {})
 
     @property

@@ -42,7 +42,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Claimed:
-    """A claim of the user, and the volume to which it is bound."""
+    """A user's claim, and the volume that is bound to it."""
 
     mount: Mount
     volume: Object

@@ -62,7 +62,7 @@ class PrintedTraining(Training):
 
     @property
     def _lacking(self) -> tuple[claims.Mount, ...]:
-        """Return the mounts whose claims are not in the file."""
+        """Return the mounts of claims that the file does not contain."""
         beside: Sequence[Object] = self.beside  # type: ignore[attr-defined] # of PlainWorkload
         there = {each["metadata"]["name"] for each in beside if each["kind"] == _CLAIM}
         return tuple(one for one in self.mounts if one.claim not in there)

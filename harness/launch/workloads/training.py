@@ -137,7 +137,7 @@ class Training:
         return list(claims.of_folder(shared_folder(surroundings), folder, namespace, nonce)), Shared(used)
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Add the volumes to the pods. Remove the Secret with the S3 keys, which only transfers use."""
+        """Add the volumes to the pods. Remove the Secret with the S3 keys, because only transfers use it."""
         super().prepare(document, surroundings)  # type: ignore[misc] # of PlainWorkload
         _, shared = self.volumes(surroundings)
         template = document["spec"]["template"]
@@ -439,7 +439,7 @@ def use(pod: Object, shared: Shared, labels: Object) -> None:
 
 
 def on_one_node(pod: Object, labels: Object) -> None:
-    """Add an affinity by which the scheduler puts all pods of a training on one node."""
+    """Add an affinity that makes the scheduler place all pods of a training on one node."""
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": dict(labels)}}
     beside = pod.setdefault("affinity", {}).setdefault("podAffinity", {})
     beside.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)

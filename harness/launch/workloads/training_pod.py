@@ -1,4 +1,4 @@
-"""A helper pod of a training, which mounts the ranks' volumes, runs a command and prints its result.
+"""A helper pod of a training. It mounts the ranks' volumes, runs a command and prints the result.
 
 The pod does not have the label of the launch, so it does not count as a rank. It has the ranks' tolerations,
 node selector, node affinity and security context.
