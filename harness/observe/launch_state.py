@@ -94,7 +94,7 @@ def ended_as(item: Object) -> str | None:
 
 
 def gated(pod: Object) -> bool:
-    """Return whether a pod has scheduling gates, which means that Kueue has not admitted it yet."""
+    """Return whether a pod has scheduling gates. If so, Kueue has not admitted it yet."""
     return bool((pod.get("spec") or {}).get("schedulingGates"))
 
 
