@@ -24,7 +24,7 @@ from harness.provision.placement import Placed, require_node
 from harness.settings import Settings
 
 LOCAL_IMAGE = "pluto-multinode-test:local"
-"""A placeholder for the worker image in a dry run, which pulls no images."""
+"""A placeholder for the worker image in a dry run. A dry run pulls no images."""
 FORBIDDEN: Final = "cluster.forbidden"
 _RIGHTS = (
     *(("", "namespaces", verb) for verb in ("create", "list", "delete")),

@@ -1,6 +1,6 @@
 """Check once whether JobSet and Kueue can serve: APIs, Deployments, and endpoints of webhooks.
 
-Only `is_transient` waits, because a missing part does not come back by itself.
+Only `is_transient` waits, because a missing component does not reappear by itself.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def config_map(namespace: str, scripts: Mapping[str, bytes]) -> Object:
 
 
 def mounts(scripts: Mapping[str, bytes]) -> list[Object]:
-    """Return a mount for each script, which replaces or adds a file of the image.
+    """Return a mount for each script. It replaces a file of the image, or adds a file to it.
 
     Each has its own volume, because konduktor merges mounts with the same name.
     """

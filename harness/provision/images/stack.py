@@ -55,7 +55,7 @@ class Stack:
     containerd_patches: tuple[str, ...] = ()
     """kind's containerdConfigPatches."""
     mirrors: dict[str, str] = field(default_factory=dict)
-    """The mirrors for `mirror.teach`, which is called once the nodes run and before they pull images."""
+    """The mirrors to pass to `mirror.teach` when the nodes run, before they pull images."""
 
     @property
     def controllers(self) -> tuple[Path, Path]:

@@ -157,7 +157,8 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     context.progress(f"{image.tag}: unpacking, once for all clusters")
     name = node_name(image.tag)
     pipe(image, ["docker", "exec", "-i", container, *import_command(), "--discard-unpacked-layers", "-"])
-    # If another image gets this name, containerd would delete this image's layers, which pods can be using.
+    # If another image got this name, containerd would delete this image's layers, although pods might use
+    # them.
     _inside(container, *CTR, "images", "tag", "--force", name, f"kept.invalid/{image.file.lower()}")
     rows = [row.split() for row in _inside(container, *CTR, "images", "ls").splitlines()]
     digest = next(row[2] for row in rows if row[0] == name)

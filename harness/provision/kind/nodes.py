@@ -281,7 +281,7 @@ class KindNodes:
         return in_use(self.users)
 
     def abandoned(self) -> bool:
-        """Return whether no process uses the cluster any more, although it exists and should not be kept.
+        """Return whether the cluster exists and should not be kept, but no process uses it any more.
 
         The caller must hold `lock`.
         """

@@ -176,7 +176,7 @@ def _failures(context: RunContext) -> dict[str, int]:
 def make(
     image: str, kind: KindNodes, stack: Stack, own: Sequence[LocalImage], context: RunContext
 ) -> Template:
-    """Create a template from a newly installed cluster, which continues to run. Raises HarnessError."""
+    """Create a template from a newly installed cluster. The cluster keeps running. Raises HarnessError."""
     with locked(context.settings.cache_dir / "template.lock"):
         there = find(image)
         if there is not None and there.fresh:
@@ -201,8 +201,8 @@ def make(
 def keys(entries: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[str, str]]:
     """Return the etcd keys for a template, each with `key` and `value` in base64, as in etcd's response.
 
-    `late` has the names of objects that are applied once their controllers serve. Raises HarnessError for an
-    unknown kind, because a copy without its objects might differ from the cluster.
+    `late` contains the names of objects that are applied once their controllers serve. Raises HarnessError
+    for an unknown kind, because a copy without its objects might differ from the cluster.
     """
     copied = []
     for each in entries:

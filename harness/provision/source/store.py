@@ -83,7 +83,7 @@ class Store:
         return self.root / "go-build"
 
     def logs(self) -> Path:
-        """Return the folder of logs, which is created if necessary."""
+        """Return the folder of logs. The folder is created if necessary."""
         logs = self.root / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         return logs
