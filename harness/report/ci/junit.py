@@ -1,7 +1,7 @@
 """Write a suite as JUnit XML, with the elements that every JUnit viewer supports.
 
-Elements and attributes are those of Jenkins' schema (junit-10.xsd of its xunit plugin), where a suite has
-properties and a test has none. junitparser is not used, because it writes characters that are not legal in
+Elements and attributes come from Jenkins' schema (junit-10.xsd of its xunit plugin), in which suites have
+properties and tests have none. junitparser is not used, because it writes characters that are not legal in
 XML, so that its files sometimes cannot be parsed. pytest's writer works only for pytest sessions.
 """
 

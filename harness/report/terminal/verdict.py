@@ -64,7 +64,7 @@ def render(
 def _after(verdict: Verdict, bundle: Path) -> Iterator[tuple[str, str]]:
     """Yield the evidence, next steps and hints as (label, text).
 
-    Texts contain the path of the bundle in the form in which the user gave it.
+    In these texts, the path of the bundle is spelled as the user gave it.
     """
     for line in verdict.evidence:
         yield "evidence", str(bundle / line)
