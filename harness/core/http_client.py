@@ -19,7 +19,7 @@ from harness.core.proxies import Proxy
 def client(**options: Any) -> httpx.Client:
     """Return an httpx.Client with these options.
 
-    If a request needs a proxy that the harness does not support, it raises httpx.ProxyError.
+    A request that needs an unsupported proxy raises httpx.ProxyError.
     """
     return httpx.Client(transport=_Routed(), **options)
 

@@ -42,7 +42,7 @@ _EVERY_HOST, _NO_HOST = "*", "none.invalid"
 FIELD_MANAGER = "pluto-e2e-harness"
 Object = dict[str, Any]
 NOT_SERVED = dynamic.exceptions.ResourceNotFoundError
-"""The error for a kind that the cluster does not serve."""
+"""The error that the dynamic client raises for a kind that the cluster does not serve."""
 
 
 class Kube:

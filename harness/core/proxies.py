@@ -29,7 +29,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "127.0.0.0/8", "::1")
 """The loopback addresses as entries of NO_PROXY. Not all programs support an address range."""
 _CLUSTER_NAMES: Final = (".svc", ".cluster.local")
 _CLUSTER_HOST: Final = "KUBERNETES_SERVICE_HOST"
-"""The variable of every pod with the address of the API server."""
+"""The environment variable that contains the API server's address in every pod."""
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -47,8 +47,8 @@ class Proxy:
     def parse(cls, text: str, source: str) -> Proxy:
         """Return the proxy with this URL. `source` names where the URL was found, for messages.
 
-        A URL without a scheme is an http:// URL, as in curl and Go. Raises UsageError, whose message does not
-        contain the URL's credentials, if the harness does not support the proxy.
+        A URL without a scheme is an http:// URL, as in curl and Go. If the harness does not support the
+        proxy, raises UsageError, with a message that omits the URL's credentials.
         """
         url = text.strip() if "://" in text else f"http://{text.strip()}"
         try:
@@ -81,7 +81,7 @@ class Proxy:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the header Proxy-Authorization, in the lower case of urllib3, or {}."""
+        """Return the header Proxy-Authorization, in lower case as in urllib3, or {}."""
         if self.credentials is None:
             return {}
         encoded = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()

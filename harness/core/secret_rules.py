@@ -31,7 +31,9 @@ _FRAME = re.compile(
     r"@[a-z]+1 (?:[0-9a-f]{16} \d{1,6}/\d{1,6} )?[A-Za-z0-9+/]+={0,2} [0-9a-f]{32}(?!\w)|@exit1 \w+ -?\d+"
 )
 """A line that a rank writes for the harness (harness/workers/truth_frames.py, netcheck/frames.py). Its base64
-text can end like the name of a secret, for example with "token=". The frame's signature is not its value."""
+text can end like the name of a secret, for example with "token=". The frame's signature does not count as the
+value of such a secret.
+"""
 
 # -- names -------------------------------------------------------------------------------------------------
 _KEYS = (
@@ -39,14 +41,14 @@ _KEYS = (
     "|deploy|webhook|hmac|consumer"
 )
 _STRONG = rf"pass_?word|passwd|pass_?phrase|(?:{_KEYS})[-_. ]?key|[-_]key[-_]data|x-api-key"
-"""Ends of names whose value is a secret even if it is a number."""
+"""Ends of names whose values are secrets even if they are numbers."""
 _WEAK = (
     r"authorization|cookie|dsn|jwt|connection[-_]?string|[-_]pwd|[-_\"']auth"
     r"|(?:db|database|user|admin|root|smtp|mysql|pg|redis|mongo|ftp|mail|proxy|login)[-_]?pass"
     r"|dockerconfigjson|x-amz-(?:signature|credential)|[?&]sig|(?-i:[A-Z0-9]_(?:KEY|PASS))"
 )
 _BARE_NAMES = "token|secrets?|credentials?"
-"""Ends of names whose value is a secret if the name has another part, or if the value looks random."""
+"""Ends of names. Their value is a secret if the name has another part, or if the value looks random."""
 _ANYWHERE = "password|passwd|passphrase|secret|credential|api[-_.]?key|connection[-_]?string"
 _ALONE, _WITH_OTHERS = "token|authorization|cookie|dsn|jwt|pwd|pass", "key|auth"
 """Last words of names. In a document, words of the second group denote a secret only after another word."""
@@ -90,7 +92,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def denotes_value(name: str) -> bool:
-    """Return whether a key of a document denotes the value of a secret, and not its place: not secretName."""
+    """Return whether a document's key denotes a secret's value, and not a reference such as secretName."""
     return bool(_SETTING.fullmatch(name)) and not _REFERENCE.fullmatch(name)
 
 
@@ -194,7 +196,7 @@ _MIXED = re.compile(r"(?=.*\d)(?=.*[A-Za-z])")
 _KEY_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_MAX = 20_000
-"""The maximum length of a private key with its prefixes. One of 16,384 bits has 13,000 characters."""
+"""The maximum length of a private key with its prefixes. A key of 16,384 bits has 13,000 characters."""
 _KEY_LINE = re.compile(
     rf"{LINE_END}{PREFIX}[ \t]*([A-Za-z0-9+/=]{{16,100}}|[A-Za-z0-9+/]{{2,15}}={{1,2}})"
     r"(?=[ \t]*(?:[\r\n\"'\\,]|$))"
