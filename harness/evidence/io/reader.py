@@ -248,7 +248,7 @@ class Bundle:
         return {index * per_node + local: pod for index, pod in pods.items() for local in range(per_node)}
 
     def lives(self, pods: Mapping[int, Pod]) -> dict[int, list[worlds.RankLife]]:
-        """Map each node index to the last life of each rank in its pod. Return {} if none is recorded."""
+        """Map each node index to the last recorded lifetime of each rank in its pod, or return {}."""
         launch = self.manifest.launch if self.manifest else None
         if launch is None or not launch.processes:
             return {}

@@ -26,7 +26,7 @@ class WatchedKind:
     metadata_only: bool = False
     """Request only the metadata, which shows who wrote the object and when, and not the content."""
     optional: bool = False
-    """No verdict depends on this kind. It is not watched if reading is forbidden or the API is not served."""
+    """Whether to skip the kind if it cannot be read or is not served, because no verdict depends on it."""
 
 
 def _surrounding(

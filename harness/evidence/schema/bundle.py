@@ -257,7 +257,7 @@ class ContainerExit(Record):
 
 
 class DryRun(Record):
-    """A request that a controller did not make, sent by the harness as a server-side dry run."""
+    """A server-side dry run, sent by the harness, of a request that a controller should have made."""
 
     at: str
     kind: str

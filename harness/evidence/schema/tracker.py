@@ -79,8 +79,9 @@ class RunWriter(Record):
     run_id: int
     kind: str
     """The kind of request: attach, metrics, logs, data, files, status, heartbeat, names, tags, config, alert,
-    graph or claim. With a claim, a launch announces before it starts that it will write to this run
-    (harness/tracker/storage/claims.py)."""
+    graph or claim. A claim is a launch's announcement, made before it starts, that it will write to this run
+    (harness/tracker/storage/claims.py).
+    """
     launch: str | None = None
     """As in Attachment."""
     sender: str | None = None
