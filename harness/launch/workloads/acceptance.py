@@ -92,7 +92,7 @@ class AcceptanceSpec:
     full: bool = False
     image: str = LOCAL_IMAGE
     limits: Path | None = None
-    """The user's file of limits. They override the limits in the package."""
+    """The user's limits file. Its limits override those in the package."""
     gpus: int | None = None
     """The number of GPUs per pod. None means all GPUs of a node."""
     selector: tuple[tuple[str, str], ...] = ()

@@ -172,7 +172,7 @@ def _words(container: Object) -> list[str]:
 
 
 def _secrets(pod: Object, namespace: str | None) -> list[Wanted]:
-    """Return the Secrets that the pods need for their environment variables in order to start."""
+    """Return the Secrets without which the pods cannot start, because environment variables refer to them."""
     container = items(pod, "containers")[0]
     names = [mapping(each, "secretRef") for each in items(container, "envFrom")]
     names += [mapping(each, "valueFrom", "secretKeyRef") for each in items(container, "env")]
