@@ -181,7 +181,7 @@ def _managers(item: Object) -> list[Object]:
 
 
 def _whole(kind: WatchedKind, item: Object) -> Object:
-    """Return the fields of an object that are recorded, with apiVersion and kind.
+    """Return the fields of an object that the bundle records, with apiVersion and kind.
 
     Unlike objects from a watch, items of a list lack apiVersion and kind.
     """
