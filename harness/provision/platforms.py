@@ -81,9 +81,9 @@ def _target(default: str, *_server: str) -> Platform:
 
 
 def require_native(target: Platform) -> None:
-    """Raise HarnessError unless this machine runs programs of the platform.
+    """Raise HarnessError unless this machine can run programs for the platform.
 
-    The build of a node image runs kubeadm and kubectl, which were compiled for the platform of the node.
+    Building a node image runs kubeadm and kubectl, which are compiled for the node's platform.
     """
     if not target.native:
         raise HarnessError(

@@ -74,11 +74,11 @@ def _mount_certificates(spec: Object) -> None:
 
 
 def alone(configuration: Object) -> Object:
-    """Return the configuration of a controller with a single replica and given certificates.
+    """Return the configuration of a controller with a single replica and certificates that already exist.
 
-    Without a leader election, the controller continues immediately after a pause. Otherwise it waits 15 s
-    until the old lease has expired. If Kueue manages certificates, it starts twice: first for the
-    certificates, and 2 s later to serve. The given certificates are valid for longer than any cluster lives
+    Without leader election, the controller continues immediately after a pause. Otherwise it waits 15 s until
+    the old lease has expired. If Kueue manages certificates, it starts twice: first for the certificates, and
+    2 s later to serve. The given certificates are valid for longer than any cluster lives
     (certificates.SERVER_DAYS).
     """
     if _FILE not in configuration.get("data", {}):

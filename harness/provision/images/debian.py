@@ -28,7 +28,7 @@ _INPUTS = {
 
 @dataclass(frozen=True)
 class Bases:
-    """The references of the base images of the worker image and the tracker image."""
+    """References to the base images for the worker image and the tracker image."""
 
     torch_base: str
     python_base: str

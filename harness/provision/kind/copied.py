@@ -77,7 +77,7 @@ def refused(kind: KindNodes, stack: Stack) -> str | None:
 
 
 def _unlike(info: str) -> str | None:
-    """Return how Docker differs from what templates need: a daemon of this machine, with overlayfs."""
+    """Return how Docker differs from what templates need: a daemon on this machine that uses overlayfs."""
     driver, options, system = [*info.splitlines(), "", "", ""][:3]
     if driver not in ("overlay2", "overlayfs") or "rootless" in options or "userns" in options:
         return f"Docker's storage is {driver}, its security options are {options}"

@@ -292,7 +292,7 @@ def start(kind: KindNodes, progress: Progress) -> bool:
 
 
 def _until_served(kind: KindNodes, started: datetime) -> None:
-    """Wait until controllers and tracker serve after the start of their nodes."""
+    """Wait until the controllers and the tracker serve, after their nodes were started."""
     kube = kind.kube()
     for attempt in Retrying(
         stop=stop_after_delay(AGAIN_SECONDS),

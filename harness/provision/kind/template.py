@@ -37,7 +37,7 @@ KEPT: Final = 4
 OLDEST = timedelta(days=7)
 SECONDS = 60
 FAILURES, GIVE_UP = "templates-failed.json", 2
-"""A cache file with the number of consecutive failed starts from each template, and the limit for it."""
+"""A cache file that counts each template's consecutive failed starts, and the count at which to give up."""
 NAMESPACES = (
     *("kube-node-lease", "kube-public", "kube-system"),
     *("harness-system", "jobset-system", "kueue-system"),

@@ -89,7 +89,7 @@ class Store:
         return logs
 
     def path(self, name: str, version: str, step_key: str) -> Path:
-        """Return the folder for a step's files.
+        """Return the folder for the files of a build step.
 
         It exists only if the step succeeded, so it is always complete.
         """
