@@ -38,8 +38,9 @@ class NetcheckResults:
     errors: Mapping[int, str]
     """Maps a rank to the reason why netcheck returned no diagnosis in its running pod."""
     service: services.ServiceProblem | str | None = None
-    """The problem of the Service that provides the DNS names of the pods, or a text if the Service is
-    healthy. None means that its state is not known."""
+    """The problem with the Service that provides the pods' DNS names, or a text if the Service is healthy.
+    None means that its state is not known.
+    """
 
     def diagnosis(self, rank: int) -> Diagnosis:
         """Return a rank's diagnosis, with the findings from the API server.
