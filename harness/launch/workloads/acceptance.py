@@ -96,7 +96,7 @@ class AcceptanceSpec:
     gpus: int | None = None
     """The number of GPUs per pod. None means all GPUs of a node."""
     selector: tuple[tuple[str, str], ...] = ()
-    """Labels of the nodes to test."""
+    """Labels that select the nodes to test."""
     busbw_limit: float | None = None
     """The minimum bus bandwidth of each group of nodes in a search, in GB/s. With None, groups of the same
     size are compared."""

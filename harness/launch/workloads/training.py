@@ -373,7 +373,7 @@ def manifests(
     env[:] = [*(source if one["name"] == source["name"] else one for one in env), waits]
     pod_security.harden(
         template["spec"],
-        root=(bool(used) or not printed.uses_worker_image) and not rejects_root,  # The claims are the user's.
+        root=(bool(used) or not printed.uses_worker_image) and not rejects_root,  # the user owns the claims
         read_only=printed.fits_read_only,
         fs_group=spec.storage_class is not None,
     )
