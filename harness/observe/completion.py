@@ -267,7 +267,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def _refused(self) -> str | None:
-        """Return a sentence if the API server permanently refuses pods of the launch."""
+        """Return a sentence if the API server permanently refuses pods of the launch, otherwise None."""
         for item in self.all(self.launched):
             refusal = self.refusal()
             if self._lasts(item, "refused", refusal is not None) and refusal is not None:
@@ -317,7 +317,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def _init(self) -> str | None:
-        """Return a sentence if an init container has failed in every attempt."""
+        """Return a sentence if an init container has failed in every attempt, otherwise None."""
         for pod in self.all("pod"):
             for status in pod["status"].get("initContainerStatuses") or []:
                 ended = (status.get("lastState") or {}).get("terminated") or {}
@@ -344,7 +344,7 @@ class CompletionDetector(LaunchState):
         return f"every rank has ended, and {where} still runs"
 
     def _masked(self) -> str | None:
-        """Return a sentence if a pod ended with exit code 0 although its ranks failed.
+        """Return a sentence if a pod ended with exit code 0 although its ranks failed, otherwise None.
 
         No controller restarts such a pod, so the other pods could wait forever for its ranks.
         """

@@ -223,7 +223,7 @@ class LaunchObserver:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Convert an error in the block to cluster.unreachable if the API server does not respond."""
+        """Re-raise an error in the block as cluster.unreachable if the API server does not respond."""
         try:
             with reached():
                 yield
@@ -326,7 +326,7 @@ class LaunchObserver:
                     self._writer.process(event)
 
     def _framed(self, pod: str, line: str, mark: str, record: Callable[[str, str, Any], None]) -> None:
-        """Collect a line of a document in frames. Record the document when it is complete and valid."""
+        """Collect one frame of a document. Record the document once it is complete and valid."""
         new = frames.Collector(self._writer.current.nonce, mark)
         document = self._collectors.setdefault((pod, mark), new).feed(line)
         if document is not None:

@@ -1,4 +1,4 @@
-"""Record all states of the objects of a launch with watches, from before its start until after its end.
+"""Use watches to record all states of a launch's objects, from before its start until after its end.
 
 One thread per kind lists the objects and then watches them. If a watch ends, the thread resumes it. If the
 resource version is too old, the thread lists the objects again. Errors are passed to `on_gap`. Each watch
