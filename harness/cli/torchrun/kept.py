@@ -37,7 +37,7 @@ class Packed:
 
     tree: Tree
     parts: tuple[bytes, ...] | None
-    """None if the code is too large for Secrets."""
+    """The code, divided into parts for Secrets. None if it is too large for Secrets."""
 
 
 def take(walker: Walker, generation: int) -> Packed:
