@@ -346,7 +346,7 @@ class KnownSecrets:
         return hold
 
     def _can_end(self, word: str, whole: bool) -> bool:
-        """Return whether a word can end with the beginning of a form. `whole`: the word is a whole line."""
+        """Return whether a word, or a `whole` line, can end with the beginning of a form."""
         last = word[-MIN_LENGTH:]
         if last in self._beginnings or _ESCAPED_END.search(word, max(0, len(word) - 64)):
             return True

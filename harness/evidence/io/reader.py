@@ -322,7 +322,7 @@ class Bundle:
         return list(self._records("tracker/runs.jsonl", _RUN))
 
     def attachments(self) -> list[tuple[int, Attachment]]:
-        """Return the calls by which processes attached to runs, with line numbers, in order."""
+        """Return the calls with which processes attached to runs, with line numbers, in order."""
         return list(self._records("tracker/attachments.jsonl", _ATTACHMENT))
 
     def points(self) -> Iterator[tuple[int, Point]]:

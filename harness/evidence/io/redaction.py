@@ -236,7 +236,7 @@ class _Search:
             yield first, character
 
     def _hits(self, data: bytes, at: int) -> Iterator[Span]:
-        """Yield the lines around each line that the pattern matches, in bytes."""
+        """Yield the byte range of the lines around each line that the pattern matches."""
         while at >= 0 and (hit := self._hint.search(data, at)) is not None:
             low, high = hit.span()
             last = high
