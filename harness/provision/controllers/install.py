@@ -79,7 +79,7 @@ def deploy(kube: Kube, manifests: Sequence[Path], change: Change = _as_published
 def complete(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds: float = 240) -> None:
     """Apply the objects that need running controllers, and wait until the controllers serve.
 
-    Raises as `install`.
+    Raises the same errors as `install`.
     """
     for name, namespace in CONTROLLERS.items():
         _wait_created(kube, namespace, seconds, NOT_READY[name])

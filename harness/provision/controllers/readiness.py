@@ -53,7 +53,7 @@ def checks(kube: Kube) -> list[Callable[[], None]]:
 
 
 def require_ready(kube: Kube, name: Controller) -> None:
-    """Check one controller. Raises as `standing`."""
+    """Check one controller. Raises the same errors as `standing`."""
     _apis(kube, name)
     _controller(kube, name)
 

@@ -80,7 +80,7 @@ def docker_info() -> tuple[dict[str, Any], str]:
 
 
 def lacking_capabilities(status: str, last: int) -> list[int]:
-    """Return the numbers of the capabilities, up to `last`, that CapBnd in a /proc/<pid>/status lacks."""
+    """Return the capability numbers, up to `last`, that are missing from CapBnd in a /proc/<pid>/status."""
     for line in status.splitlines():
         if line.startswith("CapBnd:"):
             bound = int(line.split()[1], 16)

@@ -108,7 +108,7 @@ def created_at(context: RunContext) -> str:
 
 
 def script(image: LocalImage) -> str:
-    """Return the path in a node of the script that links an image."""
+    """Return the path, in a node, of the script that links an image to its layers."""
     return f"{MOUNT}/images/{image.file}.sh"
 
 
@@ -188,7 +188,7 @@ def chain_ids(diff_ids: Sequence[str]) -> list[str]:
 
 
 def linking(links: Sequence[tuple[str, str]], image: LocalImage) -> str:
-    """Return the script that links an image in a node.
+    """Return the script that links an image into a node's containerd.
 
     `links` is (ChainID, folder) per layer, lowest first.
     """

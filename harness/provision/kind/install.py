@@ -144,7 +144,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
 
 
 def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Template | None:
-    """Return the template for the cluster, or None. An unusual reason is reported as progress."""
+    """Return the template for the cluster, or None. Unusual reasons for None are reported as progress."""
     why = copied.refused(kind, images.stack)
     if why is not None:
         if why:

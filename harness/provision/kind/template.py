@@ -97,7 +97,7 @@ _REGISTRY = "/registry/"
 
 @dataclass(frozen=True)
 class Template:
-    """A template that exists as an image in the local Docker."""
+    """A cluster template that exists as an image in the local Docker."""
 
     image: str
     made: str

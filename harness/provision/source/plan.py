@@ -18,7 +18,7 @@ CONTROLLERS = ("jobset", "kueue")
 class Plan:
     """The paths of the results of all build steps.
 
-    A step's key includes the keys of the steps whose results it uses.
+    A step's cache key includes the keys of all steps whose results it uses.
     """
 
     store: Store

@@ -27,7 +27,7 @@ FIELDS = {
 }
 SELECT = "/select/logsql/"
 NO_MESSAGE = "missing _msg field"
-"""How VictoriaLogs' placeholder for a missing message begins."""
+"""The beginning of VictoriaLogs' placeholder for a missing message."""
 CONNECT_SECONDS = 10
 _OWN = ("_", "kubernetes.")
 """Prefixes of fields that do not come from the log line itself."""
@@ -42,7 +42,7 @@ def with_stored_names(query: str) -> str:
 
 
 def with_message(line: bytes) -> bytes:
-    """Return one line of a result with a message. Other lines are returned unchanged."""
+    """Return one line of a result. If it lacks a message, the fields of its log line become the message."""
     if NO_MESSAGE.encode() not in line:
         return line
     try:
@@ -56,7 +56,7 @@ def with_message(line: bytes) -> bytes:
 
 
 class Proxy(BaseHTTPRequestHandler):
-    """Handles one request. Closing the connection ends the response: the length of a `tail` is unknown."""
+    """Handles one request. Its response ends with the connection, because a `tail` has no known length."""
 
     upstream: str
 
