@@ -23,7 +23,7 @@ class RankAttempt:
     """The number of the attempt, starting at 1."""
     of: int
     pod: str
-    """The pod's name without the prefix of the launched object."""
+    """The pod's name, without the launched object's name in front of it."""
     start: float
     last: float | None
     """Time of the last row that the attempt recorded, or None if it recorded no row."""
