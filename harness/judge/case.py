@@ -31,7 +31,7 @@ class Restart:
     by_script: bool = False
     """Whether the run script, and not torchrun or Kubernetes, started the ranks again."""
     resized: bool = False
-    """Whether torchrun formed a world of another size, which does not count as one of the job's restarts."""
+    """Whether torchrun formed a world of another size. This does not count as one of the job's restarts."""
 
 
 def terminal(

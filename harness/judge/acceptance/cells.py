@@ -88,7 +88,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Figure:
-    """The median of one check's measured values over the nodes of one kind.
+    """One check's median value over all nodes of one kind.
 
     Nodes without a value count as faster, so that a missing node never makes a slow node look better.
     `median` is None if too few nodes have a value.
@@ -115,7 +115,7 @@ class GpuResult:
 
 @dataclass(frozen=True)
 class NodeResult:
-    """The verdict on one node: the worst of its results in `cells`, which are sorted worst first."""
+    """The verdict on one node: the worst result in `cells`, which is sorted worst first."""
 
     node: str
     pod: str

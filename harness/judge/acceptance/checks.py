@@ -120,7 +120,8 @@ def accepted(case: Case) -> Finding:
     if image := _without_cuda(there):
         _, ref, check = image[0]
         where = f"{counted(len(image), 'pod')} reported this, so no node is judged"
-        # Give the finding the phase of `image`, which precedes the resulting exit codes.
+        # Give the finding the phase of the check `image`, because that phase precedes the resulting exit
+        # codes.
         start = REGISTRY["image"].at
         return not_passed("acceptance", NO_CUDA, check.text, why=[where], evidence=[ref], phase=start)
     if bad := [each for each in all_ if each[2].verdict == "FAIL"]:

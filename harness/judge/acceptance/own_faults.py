@@ -19,7 +19,7 @@ OWN = frozenset(
         *("training.not_reproducible", "straggler.rank", "clock.wrong", "node.bad"),
     }
 )
-"""Causes in a node's hardware, which the node measured itself or a search among many nodes found."""
+"""Hardware causes that a node measured itself, or that a search among many nodes found."""
 COMPARED = frozenset({"gpu.absent", "gpu.fewer", "gpu.driver", "memlock.low", "shm.full"})
 """Causes in a node, an image or a request. They are the node's own only if other nodes do not have them."""
 

@@ -123,7 +123,7 @@ def _no_workload(case: Case) -> Finding:
 def _suspended_by_kueue(case: Case) -> bool:
     """Return whether Kueue ever suspended the job (a JobSet or Job) or gated its pods (other kinds).
 
-    In that case, Kueue also created a Workload, which is missing in the evidence.
+    In that case, Kueue also created a Workload, but the evidence lacks it.
     """
     pods = [state for pods in case.pod_attempts.values() for pod in pods for state in pod.history]
     suspended = any(mapping(state.object, "spec").get("suspend") is True for state in case.jobsets)

@@ -71,7 +71,7 @@ class Other:
 
     @property
     def endless(self) -> bool:
-        """Return whether the pod can end while this container runs, which is true for native sidecars."""
+        """Return whether the pod can end while this container runs. This is true for native sidecars."""
         return self.role == "native sidecar"
 
 

@@ -52,7 +52,7 @@ def _signal_name(number: int) -> str:
 
 
 def _logged(case: Case, ranks: Iterable[int]) -> bool:
-    """Return whether any of the given ranks logged a point, which is possible only after the rendezvous."""
+    """Return whether any of the given ranks logged a point. That is possible only after the rendezvous."""
     return any(
         isinstance(line, TruthRow | Columns) for rank in ranks for _, line in case.bundle.truth_parts(rank)
     )

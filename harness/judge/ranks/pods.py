@@ -31,7 +31,7 @@ STOPPED_LINES = 5000
 Ranks continue to log until the harness stops them, and a recorder writes a line for each point.
 """
 MOMENT = 2.0
-"""Maximum number of seconds between a last log line and the container's end, which Kubernetes rounds."""
+"""Maximum number of seconds between a last log line and the container's end. Kubernetes rounds the end."""
 OF_THE_TRACKER = ("rank.tracker_unreachable", "tracker.key_rejected")
 """Causes that can affect several ranks at once. The finding names all these ranks, not only the first one."""
 

@@ -79,7 +79,7 @@ def _again(before: ProcessRecord, after: ProcessRecord) -> bool:
 
 
 def _without_meeting(argv: list[str]) -> list[str]:
-    """Return a command line without rendezvous id and port, which differ in each attempt."""
+    """Return a command line without the rendezvous id and port, because these differ in each attempt."""
     rest: list[str] = []
     words = iter(argv)
     for word in words:
