@@ -49,7 +49,7 @@ RENEW = timedelta(seconds=60)
 """The minimum interval between updates of the free GPUs in the message of a waiting job."""
 
 ETCD_AGAIN = timedelta(seconds=10)
-"""The interval between checks for the Service of etcd, which is not watched."""
+"""The interval between checks for the Service of etcd, because it is not watched."""
 
 STARTS = "the job starts when the API server accepts it"
 
