@@ -1,4 +1,4 @@
-"""Download a workspace from S3: all objects under a prefix, or one archive, which it unpacks."""
+"""Download a workspace from S3: all objects under a prefix, or one archive, which is unpacked."""
 
 from __future__ import annotations
 

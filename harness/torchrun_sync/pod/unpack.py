@@ -132,7 +132,7 @@ class Workspace:
 
 
 def unpack(archive: str, workspace: Workspace) -> None:
-    """Unpack an archive, whose format is that of its name. Raises Failed.
+    """Unpack an archive. Its name determines its format. Raises Failed.
 
     Hard links become copies. Devices, pipes and sockets are refused.
     """
