@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 HEARTBEAT_SECONDS = 150
 """The timeout after the last sign of life, for a run that has sent heartbeats."""
 NEVER_BEAT = 12
-"""The factor by which the timeout is longer for a run that never sent a heartbeat: 30 minutes by default."""
+"""For a run that never sent a heartbeat, the timeout is this many times longer: 30 minutes by default."""
 REASON = {"reason": "heartbeat-timeout"}
 VIEW = """
 CREATE TEMP VIEW seen AS SELECT
