@@ -94,7 +94,7 @@ def meet(
 
 
 def pair_up(tested: Tested, nodes: Sequence[int], hopeless: int | None = None) -> Search[list[Group]]:
-    """Find partners for nodes, and return good pairs, which share no node.
+    """Find partners for nodes, and return good pairs. No two pairs share a node.
 
     If all nodes pass together, return them as one group. Otherwise test the pairs round by round, until every
     node has a partner, or no pair was good in `hopeless` rounds.
