@@ -357,7 +357,7 @@ class Case:
         return (self.by_signal or failed or self.manifest.ended_at is None) and self.terminal is None
 
     def record_ended(self, rank: int) -> bool:
-        """Return whether the ground truth of a rank contains its end record, which follows its last point."""
+        """Return whether a rank's ground truth contains its end record, written after its last point."""
         of_child = False
         for _, line in self.bundle.truth_parts(rank):
             of_child = line.parent is not None if isinstance(line, TruthStart) else of_child

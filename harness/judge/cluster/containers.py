@@ -50,7 +50,7 @@ class Other:
 
     @property
     def ended(self) -> dict[str, Any]:
-        """Return the state `terminated`, or {}. During CrashLoopBackOff, it is that of the last try."""
+        """Return the state `terminated`, or {}. During CrashLoopBackOff, it describes the last attempt."""
         waits = mapping(self.status, "state", "waiting").get("reason") == _WAITS_AGAIN
         return mapping(self.status, "lastState" if waits else "state", "terminated")
 
@@ -96,7 +96,7 @@ def _of(case: Case, index: int, pod: Pod) -> Iterator[Other]:
 
 
 def _last(pod: Pod, statuses: str, name: str) -> tuple[ObjectState, dict[str, Any]]:
-    """Return a container's last status before its pod's deletion, which ends all containers."""
+    """Return a container's last status before its pod's deletion, because a deletion ends all containers."""
     for state in reversed([state for state in pod.history if not deletion.leaving(state)] or pod.history):
         for status in items(state.object, "status", statuses):
             if status.get("name") == name:

@@ -72,7 +72,7 @@ def check(case: Case) -> Finding:
 
 
 def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
-    """Return the steps of a diagnosis. `pods` and `service` come from API objects, which pods cannot read."""
+    """Return the steps of a diagnosis, with `pods` and `service` from API objects that pods cannot read."""
     corrected = {"pods": _pods(case), "service": _service(case)}
     return [
         corrected.get(step.step) or step if step.status == "unknown" else step for step in diagnosis.findings

@@ -72,7 +72,7 @@ def _broken(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
 
 
 def best(facts: Facts) -> Finding:
-    """Check `training-best`: checkpoint `best` has the lowest logged validation loss, and it is correct."""
+    """Check `training-best`: `best` has the lowest logged validation loss, and that loss is correct."""
     audit = _audit(facts)
     if isinstance(audit, str):
         return unknown("training-best", audit)
