@@ -153,7 +153,7 @@ def _no_gpu(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _untested(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
-    """Return a result for each GPU of the node to which no check applies."""
+    """Return a result for each of the node's GPUs that no check covers."""
     tested = {cell.gpu for cell in cells}
     return [
         Cell(GPUS, "UNKNOWN", f"no check concerns {gpu.uuid}", gpu=gpu.index)

@@ -73,7 +73,7 @@ def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Find
             one.refs.update(dict.fromkeys(ran.refs))
     for text, ranks, refs in _of_pods(case, sent):
         differences[text] = _Difference(False, set(ranks), dict.fromkeys(refs))
-    if not differences:  # Otherwise, differences between ranks follow from these differences.
+    if not differences:  # Otherwise, ranks differ only because of these.
         differences = {
             text: _Difference(False, set(ranks), dict.fromkeys(refs))
             for text, ranks, refs in _between(reports)

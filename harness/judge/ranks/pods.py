@@ -102,7 +102,7 @@ def _ready(pod: dict[str, Any]) -> bool:
 
 
 def refused(case: Case) -> Finding | None:
-    """Return a finding for pods that a rule of the cluster rejects each time they are created, or None."""
+    """Return a finding if a rule of the cluster rejects pods each time they are created, otherwise None."""
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     refusal, refs = _refusal(case)
     if not missing or case.terminal == "Completed" or refusal is None or not refusal.final:

@@ -37,7 +37,7 @@ class Order:
         return order.steps(self.sequences, self.batch)
 
     def expected(self, step: int, rank: int, world: int) -> Sums:
-        """Return the sequences that a rank must use in a step, in the form of `Taken`."""
+        """Return the `Sums` of the sequences that a rank must use in a step."""
         epoch, place = divmod(step, self.per_epoch)
         chosen = order.batch_of(self.seed, epoch, self.sequences, place * self.batch, self.batch)
         return sums(list(order.share(chosen, rank, world)))
