@@ -187,7 +187,7 @@ class TruthRewrite(Record):
     step: str
     was: str
     kept: bool
-    """True if the value reaches the run in a changed form, false if it is dropped."""
+    """Whether the value reaches the run in a changed form. If false, it is dropped."""
     why: str
 
 

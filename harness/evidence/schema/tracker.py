@@ -56,7 +56,7 @@ class Point(Record):
     """The header X-Run-Name of the request that contained the row."""
     peer: str | None = None
     launch: str | None = None
-    """As in Attachment."""
+    """The nonce of the launch, as in `Attachment.launch`."""
 
 
 class PointColumns(ColumnsRecord):
@@ -83,12 +83,12 @@ class RunWriter(Record):
     (harness/tracker/storage/claims.py).
     """
     launch: str | None = None
-    """As in Attachment."""
+    """The nonce of the launch, as in `Attachment.launch`."""
     sender: str | None = None
     """The header X-Run-Name of the requests."""
     peer: str | None = None
     process: str | None = None
-    """As in Attachment."""
+    """The id of the process, as in `Attachment.process`."""
     requests: int
     rows: int
     """The number of rows, names or files in these requests. A request that contains none counts as 1."""
@@ -112,7 +112,7 @@ class TrackerRefusal(TrackerFailure):
     """The header X-Run-Name of the requests."""
     run_id: int | None = None
     launch: str | None = None
-    """As in Attachment."""
+    """The nonce of the launch, as in `Attachment.launch`."""
 
 
 class TrackerSummary(Record):
@@ -122,10 +122,10 @@ class TrackerSummary(Record):
     fetched_at: str
     runs: int
     attachments: int | None
-    """None if the tracker does not record attachments (hosted Pluto)."""
+    """The number of attachments. None if the tracker does not record them (hosted Pluto)."""
     points: int
     writers: int | None = None
-    """None if the tracker does not report the writers of a run."""
+    """The number of writers. None if the tracker does not report the writers of a run."""
     processes: bool = False
     """Whether the tracker stores the process that a request names."""
     truncated: bool = False
