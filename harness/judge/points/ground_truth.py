@@ -45,7 +45,7 @@ class Attempt:
     """The record of one attempt of a rank, from its start to its end or until it was cut off."""
 
     start: TruthStart | None = None
-    """None if the recorder did not mark attempts."""
+    """The start frame of the attempt. None if the recorder did not mark attempts."""
     end: TruthEnd | None = None
     client: TruthClient | None = None
     account: TruthAccount | None = None

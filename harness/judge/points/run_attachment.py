@@ -30,7 +30,7 @@ class Attached:
     case: Case
     runs: list[tuple[int, TrackerRun]]
     attachments: list[tuple[int, Attachment]] | None
-    """None if this tracker does not store attachments."""
+    """Each attachment with its line number. None if this tracker does not store attachments."""
 
     @cached_property
     def shared(self) -> list[tuple[int, TrackerRun]]:

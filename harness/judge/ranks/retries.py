@@ -31,7 +31,7 @@ class _Run:
 
 
 def retried(case: Case, index: int) -> list[tuple[ProcessRecord, ProcessRecord]]:
-    """Return pairs of a failed process of a node's pod and the process that repeated its command."""
+    """Return pairs of a failed process in a node's pod and the process that repeated its command."""
     of_pod = case.processes.get(index)
     if of_pod is None:
         return []
