@@ -75,7 +75,7 @@ def meet(
 ) -> Search[dict[int, dict[int, str]]]:
     """Test each node with up to `most` witnesses, one at a time, until the node passes.
 
-    Return node → witness → outcome.
+    Map each node to the outcome with each of its witnesses.
     """
     met: dict[int, dict[int, str]] = {node: {} for node in nodes}
     most = min(most, len(witnesses))
