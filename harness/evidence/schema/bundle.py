@@ -223,7 +223,7 @@ class Manifest(Record):
     expected: Expected | None = None
     launch: Launch | None = None
     code: SentCode | None = None
-    """None means that an older harness did not record the code. The check `code` does not exist then."""
+    """The code that was sent, or None in bundles of an older harness. The check `code` is then left out."""
     watched: list[str] = []
     """The kinds of objects that were listed once before the launch and watched from then on, by the names of
     their files in objects/. Empty in bundles of an older harness."""

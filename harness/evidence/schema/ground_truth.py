@@ -51,9 +51,9 @@ class TruthRow(Record):
 
 
 class TruthColumns(ColumnsRecord):
-    """Many rows of one attempt, stored in a column file. Written once instead of one TruthRow for each row.
+    """Many rows of one attempt, stored in a column file.
 
-    The fields are those of ColumnsRecord.
+    This one record is written instead of one TruthRow per row. The fields are those of ColumnsRecord.
     """
 
     kind: Literal["columns"] = "columns"

@@ -60,9 +60,9 @@ class Point(Record):
 
 
 class PointColumns(ColumnsRecord):
-    """Many points of one sender, stored in a column file. This one record is written instead of their Points.
+    """Many points of one sender, stored in a column file.
 
-    It has the fields of ColumnsRecord too.
+    This one record is written instead of one Point per row. It has the fields of ColumnsRecord too.
     """
 
     run_id: int
