@@ -213,7 +213,7 @@ class Case:
 
     @cached_property
     def lives(self) -> dict[int, list[worlds.RankLife]]:
-        """Map each node index to the last recorded life of each rank of its last pod."""
+        """Map each node index to the last recorded lifetime of each rank in its last pod."""
         return self.bundle.lives(self.pods)
 
     @cached_property

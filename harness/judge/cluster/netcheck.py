@@ -134,8 +134,8 @@ def _failed(case: Case, first: PodDiagnosis, accused: list[int]) -> Finding:
         why=[*why, *[f"also: {s.text}" for s in failed[1:3]]],
         ranks=case.ranks_of(*nodes),
         evidence=refs,
-        # If a rank is absent, the cause is the reason why its pod ended or did not start, which has its own
-        # time. Any other problem existed before a rank could end because of it.
+        # If a rank is absent, the cause is the reason why its pod ended or did not start, with the time of
+        # that reason. Any other problem existed before a rank could end because of it.
         phase=RUNNING if cause == ABSENT else None,
         at=None if cause == ABSENT else seconds(first.record.at),
     )

@@ -26,7 +26,7 @@ from harness.workers.truth_frames import EXIT_MARK
 LAST_LINES = 400
 """Number of last log lines to search for the exit code, because other processes can write lines after it."""
 STOPPED_LINES = 5000
-"""Number of last log lines to search for the last one before the end of the wait.
+"""Number of last log lines in which the last line before the end of the wait is searched for.
 
 Ranks continue to log until the harness stops them, and a recorder writes a line for each point.
 """

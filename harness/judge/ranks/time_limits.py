@@ -41,7 +41,7 @@ def of_pod(case: Case, index: int, at: float, exit_code: int | None) -> str:
 
 
 def before_any(script: str, ran: float) -> str:
-    """Return the `timeout N` in a script if its container ran (for `ran` seconds) up to the limit, or ""."""
+    """Return the `timeout N` in a script if the container ran up to that limit (for `ran` seconds), or ""."""
     limit = _IN_SCRIPT.search(script)
     return f"`{limit[0]}`" if limit and ran >= _seconds(limit[0]) - SLACK else ""
 

@@ -51,8 +51,8 @@ def sums(numbers: list[int]) -> Sums:
 def data(facts: Facts) -> Finding:
     """Check `training-data`: over all ranks and attempts, each sequence of an epoch was used exactly once.
 
-    The count and the sums of each epoch must be those of the indexes of all its sequences. Each rank must
-    have used the sequences that follow from the seed and the step.
+    The count and the sums of each epoch must match the indexes of all its sequences. Each rank must have used
+    the sequences that follow from the seed and the step.
     """
     audit = facts.bundle.training_audit
     if audit is None or not {"seed", "batch", "sequences"} <= audit.order.keys():
