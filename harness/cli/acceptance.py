@@ -127,7 +127,7 @@ def fleet_of(bundle: "Bundle") -> "Fleet":
 def write_limits(fleet: "Fleet", bundle: "Bundle", file: Path, share: float | None = None) -> None:
     """Write limits computed from the measurements of a fleet.
 
-    Raises HarnessError, and writes nothing, if the verdict of the fleet is FAIL or UNKNOWN.
+    If the fleet's verdict is FAIL or UNKNOWN, raises HarnessError and writes nothing.
     """
     from harness.evidence.io.files import replace_file
     from harness.judge.acceptance.calibrate import SHARE, baselines, toml

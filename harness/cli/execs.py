@@ -42,7 +42,8 @@ full."""
 def free_port(first: int, used: Sequence[int]) -> int:
     """Return the first port, starting at `first`, that no pod uses.
 
-    Firewall rules probably treat this port like the job's own port, which is `first` - 1.
+    The search starts next to the job's own port, `first` - 1, because firewall rules probably treat both
+    alike.
     """
     occupied = set(used)
     ports: Iterable[int] = (*range(first, 65536), *range(1024, first))

@@ -29,7 +29,7 @@ NOWHERE = "192.0.2.1"
 
 @dataclass(frozen=True)
 class NetcheckResults:
-    """The result of a check: `pods` has the state of each rank's pod, and `results` the diagnoses."""
+    """The results of netcheck: `pods` contains the state of each rank's pod, and `results` the diagnoses."""
 
     nodes: int
     pods: Mapping[int, str]
@@ -38,8 +38,9 @@ class NetcheckResults:
     errors: Mapping[int, str]
     """Maps a rank to the reason why netcheck returned no diagnosis in its running pod."""
     service: services.ServiceProblem | str | None = None
-    """The problem of the Service that provides the DNS names of the pods, or a text if the Service is
-    healthy. None means that its state is not known."""
+    """The problem with the Service that provides the pods' DNS names, or a text if the Service is healthy.
+    None means that its state is not known.
+    """
 
     def diagnosis(self, rank: int) -> Diagnosis:
         """Return a rank's diagnosis, with the findings from the API server.
@@ -65,7 +66,7 @@ class NetcheckResults:
         if wrong and cause in (
             None,
             *services.NAMES,
-        ):  # the cause that a verdict has when a name does not exist
+        ):  # the cause that a verdict reports for a name that does not exist
             cause, ranks = wrong.cause, tuple(wrong.nodes)
         absent = tuple(sorted(set(range(self.nodes)) - self.running))
         missing = absent or own.missing
@@ -139,7 +140,7 @@ def run_netcheck(bundle: Bundle, context: RunContext, deadline: float = DEADLINE
 
 
 def runs(pod: Object) -> bool:
-    """Return whether the pod's first container, which is the container of the rank, is running."""
+    """Return whether the pod's first container is running. It is the rank's container."""
     statuses = pod["status"].get("containerStatuses") or []
     name = container(pod)
     return any(each["name"] == name and "running" in (each.get("state") or {}) for each in statuses)

@@ -63,7 +63,7 @@ _LAUNCH = inspect.signature(Launch).parameters
 
 
 def launching(command: Callable[..., int]) -> Callable[..., int]:
-    """Return the command with the options of Launch instead of its last parameter, `launch`."""
+    """Return the command, with its last parameter `launch` replaced by the options of Launch."""
 
     @wraps(command)
     def wrapper(**arguments: Any) -> int:

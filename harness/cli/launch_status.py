@@ -13,9 +13,9 @@ class PodStatus(BaseModel, frozen=True):
 
     name: str
     ranks: list[int]
-    """Empty if the node index of the pod is not known yet, or if another pod has replaced this pod."""
+    """The pod's ranks. Empty if its node index is not known yet, or if another pod has replaced this pod."""
     state: str
-    """Phase, node and, if the pod waits, the reason."""
+    """The pod's phase, its node and, if it waits, the reason."""
 
 
 class LaunchStatus(BaseModel, frozen=True):

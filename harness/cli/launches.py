@@ -110,7 +110,7 @@ def _pods(item: Object, pods: list[Object], per_pod: int) -> list[PodStatus]:
 
 
 def _pod(pod: Object) -> str:
-    """Return the phase and node of a pod, the reason why it waits, and the number of container restarts."""
+    """Return a pod's phase and node, the reason if it waits, and its number of container restarts."""
     status, node = pod["status"], pod["spec"].get("nodeName", "no node")
     containers = status.get("containerStatuses") or []
     waiting = [

@@ -67,7 +67,7 @@ KeepRuns = Annotated[str | None, typer.Option(help=KEEP_RUNS)]
 def expect(ranks: str | None) -> dict[str, Any] | None:
     """Return the setting `expect` for --expect-ranks.
 
-    An item that is not a number remains a string, which the validation of the settings rejects.
+    An item that is not a number remains a string, so that the validation of the settings rejects it.
     """
     if ranks is None:
         return None

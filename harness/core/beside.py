@@ -49,7 +49,7 @@ def beside(what: Callable[[], T]) -> Iterator[Future[T]]:
 def together(things: Iterable[Callable[[], T]]) -> list[T]:
     """Run short functions concurrently, and return their results in the given order once all have returned.
 
-    If several functions raise an error, the error of the first of them in this order is raised.
+    If several functions raise, the error of the first one in this order is raised.
     """
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return [running.result() for running in [pool.submit(each) for each in things]]

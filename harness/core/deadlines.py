@@ -32,7 +32,7 @@ class Budget:
 
     @property
     def job(self) -> float:
-        """Return the wait minus 45 s, or minus a quarter of it if that is less.
+        """Return the wait, reduced by 45 s or by a quarter of the wait, whichever is less.
 
         Pods have a grace period of 30 s, and the harness must still observe that they have ended.
         """
@@ -53,7 +53,7 @@ class Budget:
 
     @property
     def stall(self) -> float:
-        """Return the maximum seconds without progress of a rank: two thirds of its peers' timeout."""
+        """Return the maximum seconds that a rank can make no progress: two thirds of its peers' timeout."""
         return min(60.0, self.rank * 0.4)
 
     @property

@@ -19,13 +19,13 @@ from harness.core.proxies import Proxy
 def client(**options: Any) -> httpx.Client:
     """Return an httpx.Client with these options.
 
-    If a request needs a proxy that the harness does not support, it raises httpx.ProxyError.
+    A request that needs an unsupported proxy raises httpx.ProxyError.
     """
     return httpx.Client(transport=_Routed(), **options)
 
 
 def client_of(proxy: Proxy | None, verify: ssl.SSLContext, **options: Any) -> httpx.Client:
-    """Return an httpx.Client for one server, with a proxy that is chosen already."""
+    """Return an httpx.Client for one server, whose proxy has already been chosen."""
     return httpx.Client(transport=_transport(proxy, verify), **options)
 
 

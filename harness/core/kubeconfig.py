@@ -1,4 +1,4 @@
-"""Read a kubeconfig and choose its context, with more helpful errors than those of the Kubernetes client."""
+"""Read a kubeconfig and choose its context, with better error messages than the Kubernetes client."""
 
 from __future__ import annotations
 
@@ -22,9 +22,8 @@ _ANOTHER_FILE = "use another --kubeconfig FILE; `kubectl config get-contexts` li
 def context_of(kubeconfig: Path, wanted: str | None = None) -> str:
     """Return the context `wanted`, or the file's current context if `wanted` is None.
 
-    The token, certificate and key files of the context are read once to check their size, which the client
-    does not do. Raises UsageError (cause cluster.kubeconfig), which lists the file's contexts, if the file
-    lacks this context.
+    Checks the size of the context's token, certificate and key files, which the Kubernetes client does not
+    do. If the file lacks the context, raises UsageError (cause cluster.kubeconfig) with the file's contexts.
     """
     document = document_of(kubeconfig)
     contexts = document.get("contexts")
@@ -99,7 +98,7 @@ def document_of(kubeconfig: Path) -> dict[str, Any]:
 
 
 def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
-    """Return the entry called `name` in `contexts`, `clusters` or `users`, or {} if there is none."""
+    """Return the item called `name` in `contexts`, `clusters` or `users`, or {} if there is none."""
     entries = document.get(f"{kind}s")
     for entry in entries if isinstance(entries, list) else []:
         if isinstance(entry, dict) and entry.get("name") == name:
@@ -108,7 +107,7 @@ def entry_of(document: dict[str, Any], kind: str, name: str) -> dict[str, Any]:
 
 
 def cluster_entry(document: dict[str, Any], context: str) -> dict[str, Any]:
-    """Return the entry in `clusters` of a context, or {} if there is none."""
+    """Return the item of `clusters` to which a context refers, or {} if there is none."""
     return entry_of(document, "cluster", str(entry_of(document, "context", context).get("cluster")))
 
 

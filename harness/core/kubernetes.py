@@ -42,7 +42,7 @@ _EVERY_HOST, _NO_HOST = "*", "none.invalid"
 FIELD_MANAGER = "pluto-e2e-harness"
 Object = dict[str, Any]
 NOT_SERVED = dynamic.exceptions.ResourceNotFoundError
-"""The error for a kind that the cluster does not serve."""
+"""The error that the dynamic client raises for a kind that the cluster does not serve."""
 
 
 class Kube:
@@ -332,7 +332,7 @@ def body_of(answer: HTTPResponse) -> Object:
 
 
 def listed(resource: Any, **query: Any) -> Object:
-    """Return the list object of a dynamic resource. Its `items` is always a list, which can be empty."""
+    """Return the list object of a dynamic resource. Its `items` is always a list, possibly an empty one."""
     found = body_of(resource.get(serialize=False, **query))
     return {**found, "items": found.get("items") or []}
 

@@ -36,7 +36,7 @@ class Hold:
 
 
 def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lambda: None) -> Hold:
-    """Lock `path`, which is a folder or a file. A missing file is created.
+    """Lock `path`, a folder or a file. A missing file is created.
 
     If another process holds the lock, `waiting` is called before this process waits. If the holder removes
     the file before it releases the lock, a waiting process locks a new file at the same path.
@@ -60,7 +60,7 @@ def take(path: Path, *, shared: bool = False, waiting: Callable[[], None] = lamb
 
 
 def _is(descriptor: int, path: Path) -> bool:
-    """Return whether a path still refers to the file that the descriptor has open."""
+    """Return whether a path still refers to the file that is open as `descriptor`."""
     try:
         return os.path.samestat(os.stat(path), os.fstat(descriptor))
     except FileNotFoundError:

@@ -14,18 +14,18 @@ Object = dict[str, Any]
 Standard = Literal["privileged", "baseline", "restricted"]
 """A Pod Security Standard."""
 ENFORCE: Final = "pod-security.kubernetes.io/enforce"
-"""The label of a namespace whose value is the Pod Security Standard that the API server enforces there."""
+"""The namespace label that selects the Pod Security Standard that the API server enforces there."""
 RESTRICTED: Final = {ENFORCE: "restricted"}
 USER: Final = 65532
 """The user and group ID of the harness's own pods."""
 TMP: Final = "/tmp"  # noqa: S108 - in a container
 _FILES_OF_OTHERS: Final = ["CHOWN", "DAC_OVERRIDE", "FOWNER"]
-"""The capabilities by which root reads and writes files of other users. "baseline" permits them."""
+"""The capabilities that let root read and write other users' files. "baseline" permits them."""
 _SECCOMP: Final = {"type": "RuntimeDefault"}
 
 
 def pod_context(*, fs_group: bool = False) -> Object:
-    """Return the securityContext of a pod whose image is the harness's own."""
+    """Return the securityContext of a pod that runs one of the harness's own images."""
     group = {"fsGroup": USER} if fs_group else {}
     return {"runAsNonRoot": True, "runAsUser": USER, **group, "seccompProfile": dict(_SECCOMP)}
 
@@ -40,10 +40,10 @@ def container_context() -> Object:
 
 
 def harden(spec: Object, *, root: bool = False, read_only: bool = True, fs_group: bool = False) -> None:
-    """Set the security defaults of a pod spec, for its first container. Other containers are the user's.
+    """Set the security defaults of a pod spec and its first container. Other containers belong to the user.
 
-    With `root`, the container runs as the image's user, and keeps the capabilities by which root uses files
-    of other users. With `read_only`, its root filesystem is read-only, except /tmp. With `fs_group`, the
+    With `root`, the container runs as the image's user, and keeps the capabilities that let root use other
+    users' files. With `read_only`, its root filesystem is read-only, except /tmp. With `fs_group`, the
     volumes belong to the pod's group. Set it only for volumes of the launch, because Kubernetes changes the
     group of all files on them.
     """
@@ -66,7 +66,7 @@ def harden(spec: Object, *, root: bool = False, read_only: bool = True, fs_group
         own.setdefault("readOnlyRootFilesystem", True)
     container["securityContext"] = own
     _make_writable(spec, container)
-    if not spec.get("serviceAccountName"):  # A service account that the user names is there to be used.
+    if not spec.get("serviceAccountName"):  # If the user names a service account, the pod needs its token.
         spec.setdefault("automountServiceAccountToken", False)
 
 
@@ -85,7 +85,7 @@ def _confine(own: Object, given: Object) -> None:
 def _make_writable(spec: Object, container: Object) -> None:
     """Add a writable /tmp and home folder, and a user name.
 
-    The image has no entry of the user in /etc/passwd, and torch needs the user's name for its cache folder.
+    The image's /etc/passwd does not list the user, and torch needs the user's name for its cache folder.
     """
     context = {**(spec.get("securityContext") or {}), **container["securityContext"]}
     mounts = container.get("volumeMounts") or []

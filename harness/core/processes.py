@@ -189,7 +189,7 @@ def _signals_wait() -> Iterator[None]:
 
 
 def interruptions() -> int:
-    """Return how many times this process has been interrupted."""
+    """Return how many interrupting signals this process has received."""
     return len(_interruptions)
 
 

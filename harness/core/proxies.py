@@ -29,7 +29,7 @@ LOOPBACK: Final = ("localhost", "127.0.0.1", "127.0.0.0/8", "::1")
 """The loopback addresses as entries of NO_PROXY. Not all programs support an address range."""
 _CLUSTER_NAMES: Final = (".svc", ".cluster.local")
 _CLUSTER_HOST: Final = "KUBERNETES_SERVICE_HOST"
-"""The variable of every pod with the address of the API server."""
+"""The environment variable that contains the API server's address in every pod."""
 _PORTS = {"http": 80, "https": 443}
 
 
@@ -47,8 +47,8 @@ class Proxy:
     def parse(cls, text: str, source: str) -> Proxy:
         """Return the proxy with this URL. `source` names where the URL was found, for messages.
 
-        A URL without a scheme is an http:// URL, as in curl and Go. Raises UsageError, whose message does not
-        contain the URL's credentials, if the harness does not support the proxy.
+        A URL without a scheme is an http:// URL, as in curl and Go. If the harness does not support the
+        proxy, raises UsageError, with a message that omits the URL's credentials.
         """
         url = text.strip() if "://" in text else f"http://{text.strip()}"
         try:
@@ -81,7 +81,7 @@ class Proxy:
 
     @property
     def headers(self) -> dict[str, str]:
-        """Return the header Proxy-Authorization, in the lower case of urllib3, or {}."""
+        """Return the header Proxy-Authorization, in lower case as in urllib3, or {}."""
         if self.credentials is None:
             return {}
         encoded = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
@@ -118,7 +118,7 @@ def proxy_of_cluster(
 
 
 def bypassed(host: str, port: int, environment: Mapping[str, str] = os.environ) -> bool:
-    """Return whether requests to a host use no proxy, whatever the variables of proxies are."""
+    """Return whether requests to a host use no proxy, whatever the proxy variables are."""
     name = host.lower().rstrip(".")
     if is_loopback(name) or name.endswith(_CLUSTER_NAMES) or name == environment.get(_CLUSTER_HOST):
         return True
@@ -147,7 +147,8 @@ def with_exceptions(environment: Mapping[str, str]) -> dict[str, str]:
 def for_containers(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a program that passes its proxy variables to containers.
 
-    A proxy on a loopback address is removed, because a container with its own network cannot reach it.
+    A variable with a proxy on a loopback address is removed, because a container with its own network cannot
+    reach such a proxy.
     """
     removed = unreachable_from_containers(environment)
     return {name: value for name, value in with_exceptions(environment).items() if name not in removed}
@@ -161,20 +162,20 @@ def unreachable_from_containers(environment: Mapping[str, str]) -> list[str]:
 
 
 def names(environment: Mapping[str, str]) -> list[str]:
-    """Return the names of the variables for proxies that have a value, in both cases."""
+    """Return the names of the proxy variables that have a value, in upper and lower case."""
     every = (*VARIABLES, EXCEPTIONS)
     return [each for name in every for each in (name, name.lower()) if environment.get(each)]
 
 
 def secrets(environment: Mapping[str, str] = os.environ) -> Iterator[str]:
-    """Yield the passwords in the variables of proxies, as written and decoded."""
+    """Yield the passwords in the proxy variables, both as written and decoded."""
     for name in VARIABLES:
         for text in filter(None, (environment.get(name), environment.get(name.lower()))):
             yield from passwords(text)
 
 
 def passwords(url: str) -> Iterator[str]:
-    """Yield the password in a URL, as written and decoded."""
+    """Yield the password in a URL, both as written and decoded."""
     if found := re.search(r"^(?:\w+://)?[^/@:]*:(.+)@", url.strip()):
         yield from dict.fromkeys((found[1], unquote(found[1])))
 
@@ -185,7 +186,7 @@ def shown(url: str) -> str:
 
 
 def _value(name: str, environment: Mapping[str, str]) -> str:
-    """Return a variable of a proxy. As in Python and curl, the lower-case name takes precedence."""
+    """Return the value of a proxy variable. As in Python and curl, the lower-case name takes precedence."""
     lower = name.lower()
     return (environment[lower] if lower in environment else environment.get(name, "")).strip()
 
@@ -198,9 +199,10 @@ def _exceptions(environment: Mapping[str, str]) -> Iterable[str]:
 
 
 def _matches(entry: str, host: str, port: int) -> bool:
-    """Return whether an entry of NO_PROXY is for a host: *, a name, an address or a range, maybe with a port.
+    """Return whether an entry of NO_PROXY matches a host.
 
-    A name is also for its subdomains, with or without a dot or `*.` in front of it.
+    An entry is *, a name, an address or a range, optionally with a port. A name also matches its subdomains,
+    with or without a dot or `*.` in front of it.
     """
     if entry == "*":
         return True

@@ -23,7 +23,7 @@ PREFIX = (
     rf"(?:(?:{STAMP}|\[[\w.:/ -]{{1,40}}\]:?"
     r"|(?:DEBUG|INFO|WARNING|WARN|ERROR|CRITICAL)\b:?|std(?:out|err) [FP])[ \t]?)*"
 )
-"""What the kubelet or a program writes before a line: times, ranks, levels. For Python and RE2."""
+"""What the kubelet or a program writes before a line: times, ranks, levels. Valid in Python and RE2."""
 LINE_END = r"(?:\r\n?|\n|\\+r\\+n|\\+n)"
 """The end of a line, also as an escape sequence in a string literal."""
 _JOINT = re.compile(rf"(?:[ \t]*(?:\r\n?|\n){PREFIX})+[ \t]*")
@@ -31,7 +31,9 @@ _FRAME = re.compile(
     r"@[a-z]+1 (?:[0-9a-f]{16} \d{1,6}/\d{1,6} )?[A-Za-z0-9+/]+={0,2} [0-9a-f]{32}(?!\w)|@exit1 \w+ -?\d+"
 )
 """A line that a rank writes for the harness (harness/workers/truth_frames.py, netcheck/frames.py). Its base64
-text can end like the name of a secret, for example with "token=". The frame's signature is not its value."""
+text can end like the name of a secret, for example with "token=". The frame's signature does not count as the
+value of such a secret.
+"""
 
 # -- names -------------------------------------------------------------------------------------------------
 _KEYS = (
@@ -39,17 +41,17 @@ _KEYS = (
     "|deploy|webhook|hmac|consumer"
 )
 _STRONG = rf"pass_?word|passwd|pass_?phrase|(?:{_KEYS})[-_. ]?key|[-_]key[-_]data|x-api-key"
-"""Ends of names whose value is a secret even if it is a number."""
+"""Ends of names whose values are secrets even if they are numbers."""
 _WEAK = (
     r"authorization|cookie|dsn|jwt|connection[-_]?string|[-_]pwd|[-_\"']auth"
     r"|(?:db|database|user|admin|root|smtp|mysql|pg|redis|mongo|ftp|mail|proxy|login)[-_]?pass"
     r"|dockerconfigjson|x-amz-(?:signature|credential)|[?&]sig|(?-i:[A-Z0-9]_(?:KEY|PASS))"
 )
 _BARE_NAMES = "token|secrets?|credentials?"
-"""Ends of names whose value is a secret if the name has another part, or if the value looks random."""
+"""Ends of names. Their value is a secret if the name has another part, or if the value looks random."""
 _ANYWHERE = "password|passwd|passphrase|secret|credential|api[-_.]?key|connection[-_]?string"
 _ALONE, _WITH_OTHERS = "token|authorization|cookie|dsn|jwt|pwd|pass", "key|auth"
-"""Last words of names. In a document, those of the second group denote a secret only after another word."""
+"""Last words of names. In a document, words of the second group denote a secret only after another word."""
 _LAST = f"{_ALONE}|{_WITH_OTHERS}"
 SETTING = (
     rf"(?:[-.\w]*[-._])?(?:{_ALONE})|[-.\w]*[-._](?:{_WITH_OTHERS})|[-.\w]*(?:{_ANYWHERE})[-.\w]*"
@@ -90,7 +92,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def denotes_value(name: str) -> bool:
-    """Return whether a key of a document denotes the value of a secret, and not its place: not secretName."""
+    """Return whether a document's key denotes a secret's value, and not a reference such as secretName."""
     return bool(_SETTING.fullmatch(name)) and not _REFERENCE.fullmatch(name)
 
 
@@ -127,7 +129,7 @@ def hidden(name: str, text: str) -> bool:
 _BLANK = r"[ \t\r\n]{0,8}"
 _SEPARATOR = rf"(?:\\*[\"']\]?)?{_BLANK}(?:=>|:=|[=:]){_BLANK}"
 _NAMED = re.compile(rf"(?a)(?<![\w.-])([\w.-]++){_SEPARATOR}")
-"""Any name with a value. _END checks the name, which is several times faster than one pattern for both."""
+"""Any name with a value. _END then checks the name. One pattern for both would be several times slower."""
 _END = re.compile(rf"(?ai).*?(?:({_STRONG})|({_BARE_NAMES}|{_WEAK}))$")
 _TAILS = (
     *(
@@ -194,7 +196,7 @@ _MIXED = re.compile(r"(?=.*\d)(?=.*[A-Za-z])")
 _KEY_BEGIN = re.compile(r"-----BEGIN [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_END = re.compile(r"-----END [A-Z0-9 ]{0,40}PRIVATE KEY(?: BLOCK)?-----")
 _KEY_MAX = 20_000
-"""The maximum length of a private key with its prefixes. One of 16,384 bits has 13,000 characters."""
+"""The maximum length of a private key with its prefixes. A key of 16,384 bits has 13,000 characters."""
 _KEY_LINE = re.compile(
     rf"{LINE_END}{PREFIX}[ \t]*([A-Za-z0-9+/=]{{16,100}}|[A-Za-z0-9+/]{{2,15}}={{1,2}})"
     r"(?=[ \t]*(?:[\r\n\"'\\,]|$))"
@@ -216,13 +218,16 @@ HINTS = (
 
 
 def spans(text: str) -> list[Span]:
-    """Return the places of the secrets that the rules find in a text. Frames for the harness have none."""
+    """Return the places of the secrets that the rules find in a text.
+
+    Lines that ranks write for the harness contain none.
+    """
     found = [*_named(text), *_shaped(text), *_private_keys(text)]
     return without(found, frames(text)) if found else []
 
 
 def frames(text: str) -> list[Span]:
-    """Return the places of the frames for the harness in a text."""
+    """Return the places of the frames that ranks write for the harness."""
     return [match.span() for match in _FRAME.finditer(text)] if "@" in text else []
 
 
@@ -310,7 +315,7 @@ def _value(text: str, at: int) -> Span | None:
 def _header(text: str, at: int, name: str) -> Span | None:
     """Return the place of the credentials in a header, or None if there is no such header at the position.
 
-    They reach to the end of the line or of the string, except for a scheme that has only one word.
+    They extend to the end of the line or string. For some schemes, they are only the next word.
     """
     if name not in ("authorization", "cookie"):
         return None

@@ -34,7 +34,7 @@ _DOTTED = re.compile(r"""(?<![\w"'-])(?:["']?+[\w-]*+["']?+[ \t]*+\.[ \t]*+){64}
 
 
 class NotRegularError(OSError):
-    """A regular file is expected, but the path is a folder, a pipe, a socket or a device."""
+    """Raised if a path is a folder, a pipe, a socket or a device instead of a regular file."""
 
 
 class _Wrong(Exception):

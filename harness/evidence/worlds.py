@@ -34,7 +34,7 @@ class ProcessRecord:
     starts: list[ProcessStart] = field(default_factory=list)
     group: ProcessGroup | None = None
     rounds: list[AgentWorkers] = field(default_factory=list)
-    """Every time this process started ranks, if it is an agent. Partial events of one start are merged."""
+    """The starts of ranks by this process, if it is an agent. Partial events of one start are merged."""
     failures: list[AgentFailure] = field(default_factory=list)
     result: AgentResult | None = None
     ends: list[ProcessEnd] = field(default_factory=list)
@@ -83,7 +83,7 @@ class ProcessRecord:
 
 @dataclass(frozen=True)
 class RankLife:
-    """One life of a rank, as a process that torchrun started or that trains without torchrun."""
+    """One lifetime of a rank, as a process that torchrun started or that trains without torchrun."""
 
     pod: str
     rank: int
@@ -132,7 +132,7 @@ class PodProcesses:
 
     @property
     def lives(self) -> list[RankLife]:
-        """Return the last life of each rank in the pod.
+        """Return the last lifetime of each rank in the pod.
 
         These are the ranks that each torchrun agent started last, and the ranks without torchrun.
         """
@@ -264,7 +264,7 @@ def _add(process: ProcessRecord, event: ProcessLine) -> None:
 
 
 def _same(one: AgentWorkers, other: AgentWorkers) -> bool:
-    """Return whether two events share a local rank, which means that they belong to different starts."""
+    """Return whether two events share a local rank. If they do, they belong to different starts."""
     return bool({local for _, local, *_ in one.workers} & {local for _, local, *_ in other.workers})
 
 
@@ -288,7 +288,7 @@ class World:
 def lives_from_ground_truth(
     starts: Mapping[int, list[TruthStart]], nodes: Mapping[str, int]
 ) -> dict[int, list[RankLife]]:
-    """Map each node index to the last life of each rank, for workers that write their own ground truth.
+    """Map each node index to each rank's last lifetime, for workers that write their own ground truth.
 
     `starts` maps each rank to the starts of its attempts. `nodes` maps each pod's name to its node index.
     """
@@ -307,16 +307,16 @@ def fits(world: World | None, expected: Expected) -> bool:
 
 
 def is_each(size: int, ranks: Collection[int]) -> bool:
-    """Return whether `ranks` contains each rank of a world of `size` ranks exactly once."""
+    """Return whether `ranks` contains each of the ranks 0 to `size` - 1 exactly once."""
     return len(ranks) == size and set(ranks) == set(range(size))
 
 
 def whole(lives: dict[int, list[RankLife]], num_nodes: int) -> World | None:
     """Return the world that spans all nodes, or None if the ranks do not form one.
 
-    `lives` maps each node index to the lives of its ranks. All sizes must agree, each rank must be on exactly
-    one node, and each node must have at least one rank. Ranks in other worlds, such as those of a second
-    command on a node, are ignored.
+    `lives` maps each node index to the lifetimes of its ranks. All sizes must agree, each rank must be on
+    exactly one node, and each node must have at least one rank. Ranks in other worlds, such as those of a
+    second command on a node, are ignored.
     """
     sizes = {life.world for of_node in lives.values() for life in of_node}
     for size in sorted(sizes, reverse=True):

@@ -1,4 +1,4 @@
-"""A launch as the judges see it: its bundle, its pods and ranks, and the end of the harness's wait."""
+"""A launch from the judges' point of view: its bundle, pods and ranks, and the end of the harness's wait."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Restart:
     by_script: bool = False
     """Whether the run script, and not torchrun or Kubernetes, started the ranks again."""
     resized: bool = False
-    """Whether torchrun formed a world of another size, which does not count as one of the job's restarts."""
+    """Whether torchrun formed a world of another size. This does not count as one of the job's restarts."""
 
 
 def terminal(
@@ -213,7 +213,7 @@ class Case:
 
     @cached_property
     def lives(self) -> dict[int, list[worlds.RankLife]]:
-        """Map each node index to the last recorded life of each rank of its last pod."""
+        """Map each node index to the last recorded lifetime of each rank in its last pod."""
         return self.bundle.lives(self.pods)
 
     @cached_property
@@ -282,7 +282,7 @@ class Case:
     def broken(self, *paths: str) -> bool:
         """Return whether at least one of the given files is missing or damaged.
 
-        The absence of an entry in such a file proves nothing.
+        Nothing can be concluded from a record that is absent from such a file.
         """
         damaged = self.bundle.damaged
         return any(not self.bundle.has(p) or any(d.startswith(p) for d in damaged) for p in paths)
@@ -357,7 +357,7 @@ class Case:
         return (self.by_signal or failed or self.manifest.ended_at is None) and self.terminal is None
 
     def record_ended(self, rank: int) -> bool:
-        """Return whether the ground truth of a rank contains its end record, which follows its last point."""
+        """Return whether a rank's ground truth contains its end record, written after its last point."""
         of_child = False
         for _, line in self.bundle.truth_parts(rank):
             of_child = line.parent is not None if isinstance(line, TruthStart) else of_child

@@ -61,7 +61,7 @@ PROVISION, START, RUNNING, END, TRACKER, UNIFICATION = map(float, range(len(PHAS
 
 @dataclass(frozen=True)
 class Requirement:
-    """A need of checks. `missing` explains an unmet need; without it, the check is not listed."""
+    """A need of checks. `missing` explains an unmet need. If it is empty, the verdict omits the check."""
 
     id: Need
     means: str

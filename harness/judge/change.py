@@ -20,12 +20,12 @@ SYSTEM_PODS = ("tracker", "dns-pod", "control-plane", "jobset-pod", "kueue-pod")
 
 @dataclass(frozen=True)
 class Change:
-    """One change. `at` is its time, and `until` the end of a lasting one, in seconds since the epoch."""
+    """One change. `at` is its time, and `until` the end of a lasting change, in seconds since the epoch."""
 
     at: float
     verb: Verb
     kind: str
-    """The kind of the object, which is also the name of its evidence file."""
+    """The kind of the object. Its evidence file has the same name."""
     name: str
     text: str
     ref: str

@@ -54,7 +54,7 @@ class Facts:
 
     @cached_property
     def truths(self) -> list[truth.Truth]:
-        """Return what each rank logged, according to its own recorder and the one around Pluto's client."""
+        """Return what each rank logged, according to its own recorder and the one wrapping Pluto's client."""
         return self.agreement.truths
 
     @cached_property
@@ -81,7 +81,7 @@ class Facts:
 
     @cached_property
     def compared(self) -> compare.Comparison:
-        """Return how run and ground truth differ, apart from the client's own changes (see `rewritten`)."""
+        """Return how the run and the ground truth differ, ignoring the client's own changes (`rewritten`)."""
         return self._comparison[0]
 
     @cached_property

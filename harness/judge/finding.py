@@ -39,7 +39,7 @@ class Finding:
     advice: str = ""
     """What the user should do, if that differs from the action in the catalogue of causes."""
     verbatim: Check | None = None
-    """The check of a user's judge, which is shown unchanged."""
+    """A check from a user's judge. It is shown unchanged."""
 
     @cached_property
     def check(self) -> Check:

@@ -2,7 +2,7 @@
 
 The hub responds to a request for a file of a gated model with 401 or 403. The header X-Error-Code contains
 the reason (huggingface_hub, utils/_http.py). If this machine cannot reach the hub, the launch continues,
-because the ranks can possibly reach it.
+because the ranks might be able to reach it.
 """
 
 from __future__ import annotations

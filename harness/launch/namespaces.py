@@ -85,7 +85,7 @@ class NamespaceLeases:
 
 
 def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
-    """Delete the jobs of killed harnesses and wait until their pods have ended. The jobs would use quota.
+    """Delete jobs that killed harnesses left, and wait until their pods have ended. They would use quota.
 
     If this fails, the error is reported and the launch continues.
     """

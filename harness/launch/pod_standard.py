@@ -57,7 +57,7 @@ def rejects_root(kube: Kube, workload: Workload, namespace: Object, image: str, 
 def _refused(kube: Kube, namespace: str, spec: Object) -> str | None:
     """Return the message with which a rule of the cluster rejects a pod, or None.
 
-    The access control is no such rule, because the pods are created by controllers.
+    Access control (RBAC) does not count as such a rule, because controllers create the pods.
     """
     message = pod_rules.refused(kube, namespace, spec)
     return message if message and refusals.rule_of(message) else None

@@ -61,7 +61,7 @@ def prepare(
     image = preflight.image(workload, ready.worker.tag)
     dry_run = not ready.cluster.owns_namespaces
     rejects_root = pod_standard.rejects_root(kube, workload, created, image, dry_run=dry_run)
-    # Workers read the key from either name.
+    # Workers read the key from either variable.
     secret_values = {**workload.secret_envs, "PLUTO_API_KEY": key, "PLUTO_API_TOKEN": key}
     ours = ready.worker if workload.uses_worker_image else None
     files = {**(ours.changed if ours else {}), **scripts.users(settings)}
@@ -148,7 +148,7 @@ def _secret(namespace: str, values: dict[str, str]) -> Object:
 
 
 def _queue(kube: Kube, workload: Workload, settings: Settings, namespace: str) -> None:
-    """Create the LocalQueue if the workload can be admitted by Kueue."""
+    """Create the LocalQueue, if Kueue can admit the workload."""
     if set(QUEUED) <= set(workload.watched):
         queues.manages(kube, workload.kind)
         queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
@@ -193,7 +193,7 @@ def _tracker(kube: Kube, settings: Settings) -> tuple[str, str, Callable[[], Aud
 
 
 def _claimed(kube: Kube, context: RecordedContext, expected: Expected, key: str, undo: ExitStack) -> str:
-    """Claim the run id for this launch. Return the launch's API key, which is limited to the launch's runs.
+    """Claim the run id for this launch. Return an API key that is limited to the launch's runs.
 
     A callback in `undo` releases an unused claim. Raises HarnessError, cause launch.run_id_taken, or
     tracker.not_ready if the tracker is too old. If the tracker does not respond, the launch continues, and a

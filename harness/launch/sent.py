@@ -15,8 +15,8 @@ from harness.provision.images.build import ImageRef
 def code(image: str, ours: ImageRef | None, mounted: Mapping[str, bytes]) -> SentCode:
     """Return the code of the ranks: the image, and the digests of its files and of the mounted files.
 
-    `mounted` has the files that are mounted over the image, by their path in /workspace. `ours` is the worker
-    image if the ranks use it, otherwise None. The files in any other image are unknown.
+    `mounted` maps paths in /workspace to the content of the files that are mounted there. `ours` is the
+    worker image if the ranks use it, otherwise None. The files in any other image are unknown.
     """
     built = ours is not None and bool(ours.scripts)
     files = {**(ours.scripts if ours else {}), **scripts.digests(mounted)}

@@ -12,7 +12,7 @@ from harness.launch.workloads.base import Workload
 
 
 def load(path: Path, konduktor: Konduktor | None = None) -> Workload:
-    """Return the workload in a file. The argument `konduktor` is konduktor's process, if already started.
+    """Return the workload in a file. `konduktor` is the konduktor process, if it has already been started.
 
     Raises UsageError if the file is missing, is not YAML, or has no workload.
     """

@@ -1,4 +1,4 @@
-"""Detect when a launch is over, to stop waiting for it. The judges determine the cause.
+"""Detect when a launch is over, so that the harness stops waiting. The judges determine the cause.
 
 A launch is over when its object (for example a JobSet or a Job) and all its pods have ended. If the
 controller restarts pods that end (a StatefulSet or a DaemonSet), the launch is over when the command of every
@@ -54,7 +54,7 @@ GRACE = {
     "helper": 20.0,
     "masked": 30.0,
 }
-"""Seconds for which a condition must last before the launch counts as over. Transient conditions end earlier.
+"""Seconds for which a condition must last before the launch counts as over. Transient conditions pass sooner.
 
 - image: An image cannot be pulled. The limit is shorter than the 10 s until the kubelet's second attempt.
 - image, surely: An image cannot be pulled, and no retry will help.
@@ -65,7 +65,8 @@ GRACE = {
 - idle: The launch makes no progress for any other reason.
 - doubtful: The launch makes no progress. After this time, the observer sends a dry run.
 - helper: Other containers of the pods still run after the ranks have ended.
-- masked: A pod ended with exit code 0 although its ranks had failed, and other pods still run."""
+- masked: A pod ended with exit code 0 although its ranks had failed, and other pods still run.
+"""
 INIT_RESTARTS = 3
 """The number of restarts after which a failing init container counts as permanently failed."""
 NAMED_PODS, NAMED_EXCEPTIONS = 8, 3
@@ -91,13 +92,13 @@ class CompletionDetector(LaunchState):
     admission_seconds: float = 300.0
     """Time limit for Kueue to admit the job, in seconds. Later, the job would not have enough time to run."""
     hopeless: set[str] = field(default_factory=set)
-    """Steps of controllers that the API server refuses because of a rule of the cluster."""
+    """Controller actions that the API server refuses because of a rule of the cluster."""
     failed: dict[str, str] = field(default_factory=dict)
     """uid of a pod → the failure that its processes recorded. The entry is removed if ranks start again."""
     _ranks: set[str] = field(default_factory=set)
     """The process ids of ranks, as in ProcessEvent.id."""
     _steps: dict[str, str] = field(default_factory=dict)
-    """uid of a launched object → the step of a controller that it waits for."""
+    """uid of a launched object → the controller action that it waits for."""
 
     def reason(self) -> str | None:
         """Return one sentence on why the launch is over, or None if it is not over."""
@@ -207,7 +208,7 @@ class CompletionDetector(LaunchState):
         return bool(silent) and not self._lasts(item, "told", True)
 
     def _every_command_ended(self) -> str | None:
-        """Return a sentence if every rank's command has ended, or if a command failed some time ago."""
+        """Return a sentence if every rank's command has ended, or if a command failed long enough ago."""
         staying = [pod for pod in self.all("pod") if not self._scaled_away(pod)]
         if 0 < self.members <= sum(pod["metadata"]["uid"] in self.exits for pod in staying):
             return "the command of every rank has ended"
@@ -218,7 +219,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def _scaled_away(self, pod: Object) -> bool:
-        """Return whether the StatefulSet was scaled down so that its controller will delete the pod."""
+        """Return whether the StatefulSet's controller will delete the pod because of a scale-down."""
         index = pod_index(pod)
         return self.scalable and index is not None and index >= self.members
 
@@ -266,7 +267,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def _refused(self) -> str | None:
-        """Return a sentence if the API server permanently refuses pods of the launch."""
+        """Return a sentence if the API server permanently refuses pods of the launch, otherwise None."""
         for item in self.all(self.launched):
             refusal = self.refusal()
             if self._lasts(item, "refused", refusal is not None) and refusal is not None:
@@ -274,7 +275,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def refusal(self) -> refusals.Refusal | None:
-        """Return the final refusal because of which pods are missing, or None."""
+        """Return the permanent refusal that explains why pods are missing, or None."""
         pods = self.all("pod")
         fewest = [(job.get("spec") or {}).get("minNodes") for job in self.all("torchrunjob")]
         if len(pods) >= min([self.members, *filter(None, fewest)]):
@@ -316,7 +317,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def _init(self) -> str | None:
-        """Return a sentence if an init container has failed in every attempt."""
+        """Return a sentence if an init container has failed in every attempt, otherwise None."""
         for pod in self.all("pod"):
             for status in pod["status"].get("initContainerStatuses") or []:
                 ended = (status.get("lastState") or {}).get("terminated") or {}
@@ -343,7 +344,7 @@ class CompletionDetector(LaunchState):
         return f"every rank has ended, and {where} still runs"
 
     def _masked(self) -> str | None:
-        """Return a sentence if a pod ended with exit code 0 although its ranks failed.
+        """Return a sentence if a pod ended with exit code 0 although its ranks failed, otherwise None.
 
         No controller restarts such a pod, so the other pods could wait forever for its ranks.
         """
@@ -377,12 +378,13 @@ class CompletionDetector(LaunchState):
         ]
 
     def _idle(self) -> str | None:
-        """Return a sentence if a controller has not taken a step that it should have taken at once."""
+        """Return a sentence if a controller has not taken an action that it should have taken at once."""
         down = [name for name in CONTROLLERS for d in self.all(name) if is_down(d)]
         for jobset in self.all(self.launched):
             awaited = self._awaited(jobset)
             what, uid = awaited.text if awaited else "", jobset["metadata"]["uid"]
-            if what != self._steps.get(uid, ""):  # The object waits for another step, so restart the timers.
+            # The object now waits for a different controller action, so restart the timers.
+            if what != self._steps.get(uid, ""):
                 self._steps[uid] = what
                 self.begins_again(jobset, "idle")
                 self.begins_again(jobset, "doubtful")
@@ -393,9 +395,9 @@ class CompletionDetector(LaunchState):
         return None
 
     def awaited(self, at_once: bool = False) -> tuple[Awaited, Object] | None:
-        """Return an overdue step of a controller and the launched object, or None if no step is overdue.
+        """Return an overdue controller action and the launched object, or None if no action is overdue.
 
-        With `at_once`, every step that the object waits for counts as overdue.
+        With `at_once`, every action that the object waits for counts as overdue.
         """
         for item in self.all(self.launched):
             awaited = self._awaited(item)
@@ -405,7 +407,7 @@ class CompletionDetector(LaunchState):
         return None
 
     def _awaited(self, item: Object) -> Awaited | None:
-        """Return the step of a controller for which the object waits, or None."""
+        """Return the controller action that the object waits for, or None."""
         pods = self.all("pod")
         if ended_as(item):
             return None
@@ -448,8 +450,8 @@ class CompletionDetector(LaunchState):
 def pods_in_line(doing: Mapping[str, str]) -> str:
     """Return the state of each pod in one line.
 
-    If there are more than NAMED_PODS pods, return the number of pods in each state. If at most
-    NAMED_EXCEPTIONS pods are in a state, their names follow the number.
+    If there are more than NAMED_PODS pods, return the number of pods in each state, followed by their names
+    if the state has at most NAMED_EXCEPTIONS pods.
     """
     if len(doing) <= NAMED_PODS:
         return ", ".join(sorted(f"{name} {what}" for name, what in doing.items())) or "none"

@@ -1,4 +1,4 @@
-"""Record the pods outside a launch that hold devices for which pods of the launch wait.
+"""Record the pods outside a launch that hold devices that pods of the launch are waiting for.
 
 The scheduler's message is only "Insufficient nvidia.com/gpu". The pods that hold the devices must be listed
 while the launch waits, because they might be gone afterwards.
@@ -19,12 +19,12 @@ from harness.evidence.kubernetes.unschedulable import accepts, quantity, request
 from harness.evidence.schema.bundle import DeviceHolder
 
 MAX_HOLDERS = 1000
-"""The maximum number of pods that are recorded in one bundle. Pods with most devices come first."""
+"""The maximum number of pods recorded in one bundle. The pods with the most devices come first."""
 _INSUFFICIENT = re.compile(r"Insufficient ([\w.-]+/[\w.-]*\w)")
 
 
 def record(kube: Kube, pods: Iterable[Object], namespace: str, writer: BundleWriter) -> None:
-    """Record the pods outside `namespace` that hold devices for which one of the launch's `pods` waits.
+    """Record the pods outside `namespace` that hold devices that one of the launch's `pods` is waiting for.
 
     Nothing is recorded if the credentials do not permit listing the pods of other namespaces.
     """

@@ -30,16 +30,16 @@ VERSIONS = {"Workload": "kueue.x-k8s.io/v1beta2", "Job": "batch/v1", "Pod": "v1"
 
 @dataclass(frozen=True)
 class Awaited:
-    """The next step that a controller must take."""
+    """The next action that a controller must take."""
 
     text: str
-    """A phrase that describes the state without the step, for example "the StatefulSet has no pods"."""
+    """A phrase for the state before the action, for example "the StatefulSet has no pods"."""
     of: Object
-    """The object for which the controller must take the step."""
+    """The object for which the controller must take the action."""
     creates: Literal["Workload", "Job", "Pod"] | None = None
-    """The kind of object that the step creates. None means that the step updates the object in `of`."""
+    """The kind of object that the action creates. None means that the action updates the object in `of`."""
     user: str | None = None
-    """The user name of the controller at the API server."""
+    """The user name with which the controller authenticates to the API server."""
 
 
 def dry_runs(kube: Kube, awaited: Awaited, launched: Object) -> Iterator[DryRun]:
@@ -90,7 +90,7 @@ def _created(awaited: Awaited) -> Object | None:
 
 
 def _document(version: str, kind: str, item: Object, metadata: object, spec: Object) -> Object:
-    """Return an object in the namespace of `item`, whose name is that of `item` with SUFFIX."""
+    """Return an object in `item`'s namespace. Its name is the name of `item` followed by SUFFIX."""
     copied = {key: dict(mapping(metadata, key)) for key in ("labels", "annotations")}
     name, namespace = f"{item['metadata']['name']}{SUFFIX}", item["metadata"]["namespace"]
     return {
@@ -127,7 +127,7 @@ def _labels(item: Object) -> Object:
 
 
 def _marked(item: Object) -> Object:
-    """Return an update that only sets an annotation. It calls the same webhooks as any other update."""
+    """Return an update that only sets an annotation. It triggers the same webhooks as any other update."""
     metadata = {key: item["metadata"][key] for key in ("name", "namespace")}
     annotation = {"pluto-e2e-harness/dry-run": "true"}
     return {

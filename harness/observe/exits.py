@@ -1,4 +1,4 @@
-"""Parse the last log line of the init in a rank's container, which contains the command's exit code."""
+"""Parse the last log line that the init writes in a rank's container. It contains the command's exit code."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Check periodically whether the API server responds.
 
-Watches cannot show this: if the server is frozen, they are as silent as if nothing changed in the cluster.
+Watches cannot show this: a frozen server sends as few events as a cluster in which nothing changes.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from harness.observe.launch_state import container_statuses
 
 @dataclass
 class IndependentPods(CompletionDetector):
-    """Processes every watch event. The launch is over when no further command can end."""
+    """Processes every watch event. The launch is over when no remaining command can still end."""
 
     def reason(self) -> str | None:
         """Return one sentence on why the launch is over, or None if it is not over."""

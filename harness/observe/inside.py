@@ -1,4 +1,4 @@
-"""Inspect running containers: their processes, TCP connections, and addresses of the rendezvous host."""
+"""Inspect running containers: their processes, TCP connections, and lookups of the rendezvous host."""
 
 from __future__ import annotations
 

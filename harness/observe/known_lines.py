@@ -1,4 +1,4 @@
-"""Recognise log lines that were already read, because a log is always read from its first line."""
+"""Recognise log lines that were read before. A log is always read again from its first line."""
 
 from __future__ import annotations
 

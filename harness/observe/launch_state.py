@@ -19,7 +19,7 @@ class LaunchState:
     """The launched object's file in objects/, without ".jsonl" (harness/evidence/kubernetes/kinds.py)."""
     clock: Clock = CLOCK
     exits: dict[str, int] = field(default_factory=dict)
-    """uid of a pod → exit code of the command in its rank's container."""
+    """uid of a pod → exit code of the command in the rank's container."""
     deleted: bool = False
     """Whether a launched object was deleted."""
     _objects: dict[str, dict[str, Object]] = field(default_factory=dict)
@@ -94,7 +94,7 @@ def ended_as(item: Object) -> str | None:
 
 
 def gated(pod: Object) -> bool:
-    """Return whether a pod has scheduling gates, which means that Kueue has not admitted it yet."""
+    """Return whether a pod has scheduling gates. If so, Kueue has not admitted it yet."""
     return bool((pod.get("spec") or {}).get("schedulingGates"))
 
 

@@ -27,13 +27,18 @@ from harness.evidence.schema.bundle import Observation
 from harness.observe.known_lines import KnownLines
 
 RETRY_SECONDS, LONGEST_RETRY = 0.3, 2.0
-"""The first and the longest delay between retries, in seconds. Each delay is 1.5 times the previous one, to
-limit the load on the API server. 256 pods without logs and three retries a second caused 22 000 requests."""
+"""The first and the longest delay between retries, in seconds.
+
+Each delay is 1.5 times the previous one, to limit the load on the API server. 256 pods without logs and three
+retries a second caused 22 000 requests.
+"""
 MAX_RETRIES = 20
-"""The maximum number of retries in a row, which take about half a minute. If a kubelet restarts on a busy
-machine, it is unavailable for many seconds."""
+"""The maximum number of retries in a row. They take about half a minute.
+
+A kubelet that restarts on a busy machine is unavailable for many seconds.
+"""
 BEHIND_SECONDS = 3.0
-"""Seconds after the end of a container from which a thread that still reads its log counts as behind."""
+"""If a thread still reads a log this many seconds after the container's end, it counts as behind."""
 READ_BYTES = 1 << 18
 LATE_SECONDS = 8.0
 """Seconds after which `finish` probes the kubelets whose logs are still being read."""
@@ -43,9 +48,10 @@ PROBE_SECONDS = 35.0
 
 @dataclass(frozen=True)
 class Life:
-    """One life of a container.
+    """One lifetime of a container.
 
-    A container has several lives if the kubelet restarts it, or if its pod is re-created with the same name.
+    A container has several lifetimes if the kubelet restarts it, or if its pod is re-created with the same
+    name.
     """
 
     pod: str
@@ -74,10 +80,10 @@ class LogFollower:
         self._ended: dict[Life, float] = {}
         self._leaving: set[Life] = set()
         self._whole: set[Life] = set()
-        """The lives of containers in whose logs the end of the command was read."""
+        """The container lifetimes whose log was read up to the end of the command."""
         self._stop = threading.Event()
         self._whys: dict[Life, str] = {}
-        """Life of a container → the reason why the last attempt to read its log failed."""
+        """Container lifetime → the reason why the last attempt to read its log failed."""
         self._namespace = ""
 
     def observe(self, kind: str, observation: Observation) -> None:
@@ -105,7 +111,7 @@ class LogFollower:
                 thread.start()
 
     def command_ended(self, life: Life) -> None:
-        """Record that the end of a container's command was read. A later error of the log is not a gap.
+        """Record that the log was read up to the end of the command. A later error does not count as a gap.
 
         After its command, a container that is kept alive only waits to be deleted. The kubelet might then
         remove the container and its log before the stream has ended, so that the stream breaks off.

@@ -48,7 +48,7 @@ MANY_SECONDS, PAUSE_SECONDS = 2.0, 0.2
 """For a job with many pods, the seconds between two progress lines (MANY_SECONDS), and between two checks
 whether the launch is over (PAUSE_SECONDS)."""
 SHOWN_BYTES = 64 * 1024
-"""The maximum number of bytes of one chunk of a log that a listener receives. Earlier lines are dropped."""
+"""The maximum number of bytes that a listener receives of one chunk of a log. Earlier lines are dropped."""
 UNREACHABLE: Final = "cluster.unreachable"
 DELETED: Final = "cluster.deleted"
 DELETED_SECONDS = 3.0
@@ -97,7 +97,7 @@ class LaunchObserver:
         self._truth = TruthCollector(writer.current.nonce)
         self._looked = self._looked_late = False
         self._doubted = ""
-        """The step of a controller for which the last dry runs were made."""
+        """The controller action for which the last dry runs were sent."""
         self._late = budget.rank
         self._collectors: dict[tuple[str, str], frames.Collector] = {}
         self._end_deadline: Deadline | None = None
@@ -183,10 +183,10 @@ class LaunchObserver:
         progress(f"scaled {replicas}: {members * each} ranks are expected")
 
     def _ask_why(self, at_end: bool) -> None:
-        """Send and record dry runs of a step that a controller should have taken.
+        """Send and record dry runs of an action that a controller should have taken.
 
-        This method does so once while the launch waits for the step, because a webhook can be unavailable for
-        a short time only, and once at the end.
+        They are sent once while the launch waits for the action, and once at the end, because a webhook can
+        be unavailable for only a short time.
         """
         step = None if self._heartbeat.silent else self.completion.awaited(at_once=at_end)
         if step is None or (step[0].text == self._doubted and not at_end):
@@ -223,7 +223,7 @@ class LaunchObserver:
 
     @contextmanager
     def blamed(self) -> Iterator[None]:
-        """Convert an error in the block to cluster.unreachable if the API server does not respond."""
+        """Re-raise an error in the block as cluster.unreachable if the API server does not respond."""
         try:
             with reached():
                 yield
@@ -237,7 +237,7 @@ class LaunchObserver:
     def refuse_deleted(self, error: HarnessError | None = None) -> None:
         """Raise HarnessError with the cause cluster.deleted if somebody deleted the cluster.
 
-        `error` is the error because of which the caller checks this, if any.
+        `error` is the error that prompted the check, if any.
         """
         if (error is None or error.cause != DELETED) and (how := self._deleted()) is not None:
             text = f"the cluster was deleted while the launch used it, and not by this harness: {how}"
@@ -249,7 +249,7 @@ class LaunchObserver:
         return self._heartbeat.ask()
 
     def record_device_holders(self) -> None:
-        """Record the pods outside the launch that hold devices for which pods of the launch wait."""
+        """Record the pods outside the launch that hold devices that pods of the launch are waiting for."""
         pods = self.completion.all("pod")
         device_holders.record(self._kube, pods, self._launch.namespace, self._writer)
 
@@ -326,7 +326,7 @@ class LaunchObserver:
                     self._writer.process(event)
 
     def _framed(self, pod: str, line: str, mark: str, record: Callable[[str, str, Any], None]) -> None:
-        """Collect a line of a document in frames. Record the document when it is complete and valid."""
+        """Collect one frame of a document. Record the document once it is complete and valid."""
         new = frames.Collector(self._writer.current.nonce, mark)
         document = self._collectors.setdefault((pod, mark), new).feed(line)
         if document is not None:

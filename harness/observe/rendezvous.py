@@ -2,7 +2,8 @@
 
 torchrun waits for other agents for ten minutes and prints nothing meanwhile. When every pod of the job has
 run for the time limit of the rendezvous, the processes, connections and resolved names in each container are
-recorded. If a torchrun agent is still waiting then, the launch is over. The judges determine the cause.
+recorded. If a torchrun agent is still waiting at that time, the launch is over. The judges determine the
+cause.
 """
 
 from __future__ import annotations

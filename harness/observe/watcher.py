@@ -1,4 +1,4 @@
-"""Record all states of the objects of a launch with watches, from before its start until after its end.
+"""Use watches to record all states of a launch's objects, from before its start until after its end.
 
 One thread per kind lists the objects and then watches them. If a watch ends, the thread resumes it. If the
 resource version is too old, the thread lists the objects again. Errors are passed to `on_gap`. Each watch
@@ -181,9 +181,9 @@ def _managers(item: Object) -> list[Object]:
 
 
 def _whole(kind: WatchedKind, item: Object) -> Object:
-    """Return the fields of an object that are recorded, with apiVersion and kind.
+    """Return the fields of an object that the bundle records, with apiVersion and kind.
 
-    In contrast to objects of a watch, items of a list lack apiVersion and kind.
+    Unlike objects from a watch, items of a list lack apiVersion and kind.
     """
     if not kind.metadata_only:
         return {"apiVersion": kind.api_version, "kind": kind.kind, **item}

@@ -53,17 +53,18 @@ class Cluster(Protocol):
     def provide_image(self, image: str, context: RunContext, *, everywhere: bool = False) -> None:
         """Load a local image into the nodes, if the harness created them.
 
-        If this machine lacks the image, the nodes pull it. `everywhere` includes nodes that accept no pods.
+        If this machine lacks the image, the nodes pull it. With `everywhere`, the image is also loaded into
+        nodes that accept no pods.
         """
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Remove the data of a launch from this machine's disk: its shared folder and large ended pods.
+        """Remove the data of a launch from this machine's disk: its shared folder and large finished pods.
 
         Call it only after their evidence is in the bundle.
         """
 
     def deleted(self) -> str | None:
-        """Return a message if the cluster is known to have been deleted after it was ready, or else None."""
+        """Return a message if the cluster is known to have been deleted since it was ready, else None."""
 
     def kube(self) -> Kube:
         """Return a client for the cluster. Raises HarnessError (cause cluster.kubeconfig)."""

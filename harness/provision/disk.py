@@ -1,4 +1,4 @@
-"""Find what uses most space on a full disk, and the commands that free the space."""
+"""Find what uses the most space on a full disk, and the commands that free it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _UNITS = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 def largest(settings: Settings) -> list[DiskUse]:
-    """Return what uses most disk space, largest first.
+    """Return what uses the most disk space, largest first.
 
-    Queries that fail are omitted, because many fail on a full disk.
+    Failed queries are skipped, because many fail on a full disk.
     """
     uses: list[DiskUse] = []
     sources: list[Callable[[Settings], Iterator[DiskUse]]] = [_pods, _folders, _docker]

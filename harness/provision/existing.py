@@ -98,7 +98,7 @@ class ExistingCluster:
     def ready(self, context: RecordedContext) -> Ready:
         """Check the requirements of a launch, and return the cluster without changing it.
 
-        Raises HarnessError, which lists all missing requirements and has the cause of the first one.
+        If requirements are missing, raises one HarnessError that lists them all, with the cause of the first.
         """
         writer, progress = context.writer, context.progress
         with writer.stage("cluster"), reached():

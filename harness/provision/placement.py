@@ -1,7 +1,7 @@
-"""Find the nodes that a workload's pods can run on, before anything of the launch is created.
+"""Find the nodes that a workload's pods can run on, before the launch creates anything.
 
-The checks are those of the scheduler's filters: labels, node affinity, taints, tolerations and cordons. Free
-resources are not checked, because other pods can end and free theirs.
+The checks are the same as in the scheduler's filters: labels, node affinity, taints, tolerations, cordons.
+Free resources are not checked, because other pods can end and free theirs.
 """
 
 from __future__ import annotations

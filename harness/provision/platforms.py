@@ -1,4 +1,4 @@
-"""The platform that images are built for: that of the Docker server, in the names that each tool uses."""
+"""The target platform of images, which is the Docker server's, under the names that each tool uses for it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def here() -> Platform:
 
 
 def target() -> Platform:
-    """Return the platform of the images: DOCKER_DEFAULT_PLATFORM, or else that of the Docker server.
+    """Return the images' platform: DOCKER_DEFAULT_PLATFORM, or else the Docker server's platform.
 
     Raises UsageError for a platform without images, and ToolError if Docker does not respond.
     """
@@ -81,9 +81,9 @@ def _target(default: str, *_server: str) -> Platform:
 
 
 def require_native(target: Platform) -> None:
-    """Raise HarnessError unless this machine runs programs of the platform.
+    """Raise HarnessError unless this machine can run programs for the platform.
 
-    The build of a node image runs kubeadm and kubectl, which were compiled for the platform of the node.
+    Building a node image runs kubeadm and kubectl, which are compiled for the node's platform.
     """
     if not target.native:
         raise HarnessError(

@@ -26,7 +26,7 @@ SECONDS = 10.0
 
 
 def admitted(kube: Kube, spec: Object, standard: Standard | None = None) -> str:
-    """Return a message which confirms that the cluster would admit a pod with this spec.
+    """Return a message that confirms that the cluster would admit a pod with this spec.
 
     The dry run needs a temporary namespace, which enforces `standard` and is deleted afterwards. If the pod
     is rejected, raises HarnessError (cause launch.pods_refused) with the API server's message.

@@ -24,7 +24,7 @@ from harness.provision.placement import Placed, require_node
 from harness.settings import Settings
 
 LOCAL_IMAGE = "pluto-multinode-test:local"
-"""A placeholder for the worker image in a dry run, which pulls no images."""
+"""A placeholder for the worker image in a dry run. A dry run pulls no images."""
 FORBIDDEN: Final = "cluster.forbidden"
 _RIGHTS = (
     *(("", "namespaces", verb) for verb in ("create", "list", "delete")),
@@ -87,8 +87,8 @@ def requirements(
     """Check all requirements of a launch, and return them in the order in which a launch needs them.
 
     `job` determines the resources and the image. If `pods` is true, a dry run of a pod in a temporary
-    namespace checks the cluster's admission rules. A check without permission is reported as a problem and
-    raises no error.
+    namespace checks the cluster's admission rules. If the user lacks the permission for a check, this is
+    reported as a problem and raises no error.
     """
     tests: list[tuple[str, Callable[[], str]]] = [
         ("nodes", lambda: _nodes(kube, settings, job)),

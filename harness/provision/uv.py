@@ -1,4 +1,4 @@
-"""Find uv, which installs packages several times faster than pip."""
+"""Find uv, an installer that is several times faster than pip."""
 
 from __future__ import annotations
 

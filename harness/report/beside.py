@@ -20,8 +20,10 @@ FILES: dict[str, Callable[[Bundle, Verdict], str]] = {
     cases.CTRF: cases.as_ctrf,
     cases.JUNIT: cases.as_junit,
 }
-"""The report files, in the order in which they are written: ctrf.json and junit.xml record whether
-report.html exists."""
+"""The report files, in the order in which they are written.
+
+ctrf.json and junit.xml record whether report.html exists, so they come after it.
+"""
 
 
 def write(bundle: Bundle, verdict: Verdict) -> dict[str, Exception]:

@@ -24,7 +24,7 @@ class Outcome:
     verdict: Verdict
     bundle: Path
     report: Path | None
-    """None if the report could not be written."""
+    """The path of the report, or None if it could not be written."""
 
 
 def prepare_to_finish() -> None:

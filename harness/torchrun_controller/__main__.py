@@ -77,7 +77,7 @@ def options(arguments: list[str]) -> argparse.Namespace:
 
 
 def lease_namespace(asked: str | None) -> str:
-    """Return the namespace of the Lease: `asked`, else the pod's namespace, else that of the manifests."""
+    """Return the namespace of the Lease: `asked`, else the pod's namespace, else the manifests' namespace."""
     own = ACCOUNT / "namespace"
     return asked or (own.read_text().strip() if own.exists() else "torchrun-system")
 

@@ -1,6 +1,6 @@
 """Sync a local folder into all pods of a job.
 
-Only changed files are sent. All pods switch to the new code in one step, and digests verify it.
+Only changed files are sent. All pods switch to the new code together, and digests verify it.
 
 pod/            modules that run in the pods: standard library only, Python 3.9 or later
 bundle          packs the modules of pod/ into the command or the stdin of a container

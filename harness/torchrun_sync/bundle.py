@@ -60,7 +60,7 @@ def _source(*path: str) -> str:
 
 
 def receiver(session: str, root: str, control: str) -> tuple[list[str], bytes]:
-    """Return a receiver's command and its packed modules, which must be sent first on the command's stdin.
+    """Return a receiver's command, and the packed modules to send first on the command's stdin.
 
     The command contains the length and the digest of the packed modules. So it need not wait until stdin is
     closed, and never runs incomplete code.

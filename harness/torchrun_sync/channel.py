@@ -14,11 +14,11 @@ class Cut(HarnessError):
 
 
 class PodRefused(HarnessError):
-    """The pod refused a request. A retry would fail the same way."""
+    """Raised if the pod refused a request. A retry would fail the same way."""
 
 
 class ContainerGone(HarnessError):
-    """The container is not running yet, or is no longer running. The pod's status may not show this yet."""
+    """Raised if the container does not run yet, or no longer runs. The pod's status may not show this yet."""
 
 
 class Channel(Protocol):

@@ -1,4 +1,4 @@
-"""Pack a folder's code into one byte string, which the cluster stores for pods that start later."""
+"""Pack a folder's code into one byte string, to be stored in the cluster for pods that start later."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ class State:
 
 
 class Changed(Exception):
-    """A file was written to while it was read, so the scanned tree is outdated."""
+    """Raised if a file was written to while it was read, so that the scanned tree is outdated."""
 
     def __init__(self, path: str) -> None:
         super().__init__(path)

@@ -29,7 +29,7 @@ class Tree:
     top: Path
     entries: tuple[Entry, ...]
     skipped: tuple[str, ...] = ()
-    """Paths of sockets, pipes and devices, which have no content to send."""
+    """Paths of sockets, pipes and devices. They have no content to send."""
 
     @cached_property
     def digest(self) -> str:

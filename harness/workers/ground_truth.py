@@ -2,7 +2,7 @@
 
     truth = Recorder.from_env(rank)
     truth.record("loss/node0", step, value)      # beside every run.log()
-    truth.end()                                  # at the end; the pod's termination message gets the digest
+    truth.end()                                  # at the end; writes the digest to the termination message
 
 Import this module before the client is initialised. Frames go to the stdout that the process has at import.
 A client that captures the console replaces stdout with a pipe to itself, and the content of that pipe is
@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
-if __package__:  # The recorder imports a package (outside.py), a worker imports plain modules.
+if __package__:  # The recorder imports a package (outside.py). A worker imports plain modules.
     from . import client_rules, code_digest
     from . import truth_frames as frames
     from .kept_rows import KeptRows

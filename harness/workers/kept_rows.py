@@ -51,7 +51,7 @@ class KeptRows:
             yield self._row(group)
 
     def _row(self, group: list[int]) -> tuple[int, float, bool, bool]:
-        """Return the row that Pluto keeps for one step. `group` has the step's rows, sorted by time."""
+        """Return the row that Pluto keeps for one step. `group` contains the step's rows, sorted by time."""
         last, value = max(group), self._values[group[-1]]
         again = len({repr(self._values[place]) for place in group}) > 1
         return self._steps[last], value, again, repr(self._values[last]) != repr(value)

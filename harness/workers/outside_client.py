@@ -27,7 +27,7 @@ from .outside_account import Account, Leaf, Queue, Queued
 
 
 class Stream(Recorder):
-    """Writes the frames of the recorder around the client. The rows of one `log` call share a frame."""
+    """Writes the frames of the recorder that wraps the client. The rows of one `log` call share a frame."""
 
     mark: ClassVar[dict[str, str]] = {"s": "outside"}
     _in_call = False
@@ -41,7 +41,7 @@ class Stream(Recorder):
 
     @property
     def fd(self) -> int:
-        """The container's own stdout, which is reopened if the program has closed it."""
+        """The container's own stdout. It is reopened if the program has closed it."""
         return outside.log_of_the_container()
 
     @fd.setter
@@ -124,7 +124,7 @@ class Call:
     def __init__(self, data: Any, step: Any, otherwise: str) -> None:
         self.data, self.step, self.otherwise = data, step, otherwise
         self.came: list[Leaf] | None = None
-        """None for a dictionary of plain numbers, whose values need no individual check."""
+        """None for a dictionary of plain numbers, because its values need no individual check."""
         self.queued: Queued | None = None
 
 

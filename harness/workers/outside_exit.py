@@ -81,7 +81,7 @@ def _left(left: CodeType, _: int, error: BaseException) -> None:
 
 # -- Python 3.9 to 3.11 --------------------------------------------------------------------------------------
 class _Leaving(SystemExit):
-    """A SystemExit that detects when the interpreter reads its code, which happens at shutdown."""
+    """A SystemExit that detects when the interpreter reads its code. The interpreter does so at shutdown."""
 
     @property
     def code(self) -> Any:  # type: ignore[override]

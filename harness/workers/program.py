@@ -34,7 +34,7 @@ CODES = {"os._exit 3": 3, "sys.exit 3": 3, "SystemExit 3": 3, "sys.exit text": 1
 CODES |= {"SIGKILL": 137, "SIGTERM": 143, "SIGABRT": 134, "interrupt": 130, "SIGINT": 130}
 """Way to end the process → exit code, for the ways that are failures."""
 KEPT_VARIABLES = ("PLUTO_", "PATH", "HOME", "NO_PROXY")
-"""Prefixes of the variables in a clean environment, which the client needs to reach the tracker."""
+"""Prefixes of the variables that a clean environment keeps, because the client needs them for the tracker."""
 
 
 class OnlyItems:

@@ -27,11 +27,11 @@ from harness.torchrun_sync.tree import Stamp, Walker
 
 LOOK_SECONDS = 0.5
 PATIENCE_SECONDS = 60.0
-"""Seconds that a failed command waits for new code after the last renewal by `--watch`."""
+"""Seconds that the supervisor of a failed command waits for new code after the last renewal by `--watch`."""
 RENEW_SECONDS = 15.0
 RETRY_SECONDS = 2.0
 CUT_SECONDS = 600.0
-"""Seconds for which a failed sync is retried. The controller lets pods wait equally long for their code."""
+"""Seconds for which a failed sync is retried. The controller lets pods wait for their code equally long."""
 STATUS_SECONDS = 5.0
 """Seconds after which a job without a status is assumed to have no controller."""
 LOG_SECONDS = 10.0
@@ -102,7 +102,7 @@ class Attached:
         return None
 
     def bring(self, seconds: float) -> None:
-        """Send the code once to the pods, which run already or wait for it. Raises WaitError after `seconds`.
+        """Send the code once to the pods, whether they run or wait for it. Raises WaitError after `seconds`.
 
         For a job without pods, storing the code in the cluster is enough.
         """
@@ -152,7 +152,8 @@ class Attached:
             return
         before, self._stamps = self._stamps, self.walker.stamps() if self.watch else None
         new = frozenset(each.uid for each in targets) - self._synced
-        # A pod is synced once: its trainer already has the code that its init container received.
+        # A pod is synced only once, because its trainer already has the code that the init container
+        # received.
         if new:
             self._tried(job, targets)
         elif self.watch and before != self._stamps:
@@ -173,7 +174,7 @@ class Attached:
             self._stamps = None  # the next poll tries again
 
     def _renew(self) -> None:
-        """Ask the supervisors in the pods to wait longer for new code. An ended pod is not an error."""
+        """Ask the supervisors in the pods to wait longer for new code. Pods that have ended are ignored."""
         assert self._fleet is not None
         self._renewed = time.monotonic()
         try:

@@ -34,7 +34,7 @@ PROGRAM = "kubectl torchrun" if Path(sys.argv[0]).stem == names.PLUGIN else "har
 LATER = (429, 503, 504)
 _Answer = TypeVar("_Answer")
 FAILED = 1
-"""The exit code of a failed job whose pods no longer exist, so that no trainer's exit code is known."""
+"""The exit code for a failed job if its pods, and so the trainers' exit codes, no longer exist."""
 
 
 def cluster(kubeconfig: Path | None, context: str | None) -> Kube:
@@ -88,7 +88,7 @@ class Jobs:
         """Return a TorchrunJob. If `digest` is not None, its pods wait for the code with this digest."""
         metadata: Object = {"name": name, **({"namespace": namespace} if namespace else {})}
         if digest:
-            # Empty means that the code is not stored yet. The controller creates the pods after that.
+            # Empty means that the code is not stored yet. The controller creates the pods once it is stored.
             metadata["annotations"] = {names.WORKSPACE_ANNOTATION: digest, names.PARTS_ANNOTATION: ""}
         return {"apiVersion": names.API, "kind": names.JOB_KIND, "metadata": metadata, "spec": spec}
 

@@ -24,9 +24,9 @@ from harness.torchrun_sync.tree import Tree, Walker
 SHOWN = 3
 LOOK_SECONDS = 0.5
 HOLDER_MADE_SECONDS = 20.0
-"""Maximum seconds until the controller creates the pod that stores the code, if the job has one."""
+"""Maximum seconds until the controller creates the pod that stores the code, if the job has such a pod."""
 HOLDER_SECONDS = 300.0
-"""Maximum seconds until that pod runs. Before that, its image is pulled and its volume claim is bound."""
+"""Maximum seconds until that pod runs. Its image must be pulled and its volume claim bound before."""
 PART_BYTES = 1_000_000
 """Bytes of the code that are stored in one Secret. Kubernetes limits the size of a Secret to 1 MiB."""
 
@@ -37,7 +37,7 @@ class Packed:
 
     tree: Tree
     parts: tuple[bytes, ...] | None
-    """None if the code is too large for Secrets."""
+    """The code, divided into parts for Secrets. None if it is too large for Secrets."""
 
 
 def take(walker: Walker, generation: int) -> Packed:
@@ -175,7 +175,7 @@ class Keeper:
     def _is_ours(self, job: Object, index: int) -> bool:
         try:
             return _whose(self._find(job, index)) == str(job["metadata"]["uid"])
-        except HarnessError:  # a client that cannot read the Secret did not create it either
+        except HarnessError:  # a client that may not read the Secret did not create it either
             return False
 
     def _delete(self, job: Object, index: int) -> None:

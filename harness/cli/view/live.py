@@ -137,7 +137,7 @@ class Live:
                     rank.step = max(rank.step, int(step))
                     if LOSS in metric:
                         rank.loss = truth_frames.decode_value(value)
-        except (ValueError, KeyError, TypeError):  # the judges report a broken frame
+        except (ValueError, KeyError, TypeError):  # the judges report malformed frames
             return
 
     # -- rendering -------------------------------------------------------------------------------------
@@ -171,9 +171,9 @@ class Live:
         return Group(done, self._spinner)
 
     def _numbers(self, index: int) -> list[int]:
-        """Return the ranks of a node, from the records of its processes or else from the order of the nodes.
+        """Return the ranks of a node: from its process records, or otherwise by node order.
 
-        -1 means an unknown rank: the rank that the order of the nodes suggests runs on another node.
+        -1 stands for an unknown rank: the rank expected by node order is recorded on another node.
         """
         if self._recorded is None:
             pods = worlds.pods(enumerate(self._events, 1))

@@ -1,6 +1,6 @@
 """Write many rows to column files.
 
-A rank's ground truth is written when the rank has ended, the tracker's points are written as they arrive.
+A rank's ground truth is written once the rank has ended. The tracker's points are written as they arrive.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _fields(columns: Columns, path: str, put: Put) -> dict[str, Any]:
 def in_columns(
     lines: Iterable[TruthLine], path: str, put: Put, least: int = TRUTH_LINES
 ) -> Iterator[TruthLine | TruthColumns]:
-    """Yield a rank's lines, with each sequence of `least` or more rows replaced by records of columns."""
+    """Yield a rank's lines, with each sequence of `least` or more rows replaced by column records."""
     rows: list[TruthRow] = []
     for line in lines:
         if isinstance(line, TruthRow):
@@ -100,8 +100,9 @@ Whose = tuple[int, str | None, str | None, str | None]
 class PointWriter:
     """Writes the tracker's first points as JSON lines, and the rest to a column file, grouped by sender.
 
-    Points of one metric keep their arrival order, because the later of two points with the same step counts.
-    Therefore, if a second sender sends points of a metric, the first sender's points are written before them.
+    Points of one metric keep their arrival order, because the later of two points with the same step takes
+    precedence. Therefore, if a second sender sends points of a metric, the first sender's points are written
+    before them.
     """
 
     line: Callable[[Record], None]

@@ -190,7 +190,7 @@ class Keep(BaseModel):
     """How many bundles with the verdict PASS to keep. The newest ones are kept."""
 
     last: int | None
-    """None keeps all bundles."""
+    """The number of bundles to keep. None keeps all bundles."""
 
     @classmethod
     def parse(cls, text: str) -> Keep:

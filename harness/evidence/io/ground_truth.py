@@ -164,7 +164,7 @@ class TruthCollector:
     def result(self) -> dict[int, list[TruthLine]]:
         """Map each rank to its lines, sorted by the attempt's start time and the sequence number.
 
-        A TruthGap marks missing frames, and two different frames with the same number. If a worker writes its
+        A TruthGap marks missing frames, and conflicting frames with the same number. If a worker writes its
         own ground truth, the recorder's attempts are left out.
         """
         return {

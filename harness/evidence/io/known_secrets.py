@@ -26,32 +26,38 @@ from harness.core.secret_rules import LINE_END, PREFIX, STAMP, Span, frames, mer
 MIN_LENGTH = 4
 """The minimum length of a secret. A shorter one would match ordinary text."""
 MIN_ENCODED = 8
-"""The minimum length of a secret whose every form is searched for. For a shorter one, only plain text, base64
-and the usual escapes are, because its other forms and its parts would match ordinary text."""
+"""The minimum length of a secret that is searched for in every form.
+
+Shorter secrets are searched for only in plain text, base64 and the usual escapes, because their other forms
+and parts of them would match ordinary text.
+"""
 _SHORT, _LONG = 16, 32
-"""A form shorter than _SHORT triggers the exact search as a whole, or as a half at the end of a line. Up to
-_LONG, each half does so anywhere. A longer form does so by its blocks."""
+"""Lengths that determine which part of a form triggers the exact search.
+
+A form shorter than _SHORT triggers it as a whole, or with one half at the end of a line. A form of up to
+_LONG characters also triggers it with either half anywhere, and a longer form with any of its blocks.
+"""
 _BLOCK, _LONG_BLOCK, _LONG_PLAIN_BLOCK = 6, 8, 10
-"""The lengths of the blocks of a form: up to twice _LONG, and longer, encoded and plain."""
+"""Block lengths: for forms up to twice _LONG, for longer encoded forms, and for longer plain forms."""
 _PART = 2 * _LONG_BLOCK - 1
 """The minimum length of a part of an encoded form that is replaced too. Each such part contains a block."""
 _DEPTH = 4
 """How many nested levels of escapes are decoded."""
 _MAX_QUOTED = 256
-"""The maximum length of a secret that is searched for in base64 and hex of its quoted forms too."""
+"""The maximum length of a secret whose quoted forms are also searched for in base64 and hex."""
 _MAX_SPLIT = 512
 """The maximum number of encoded forms that are searched for in three or more short lines."""
 _MAX_UNFINISHED = 16_384
-"""The maximum length of the end of a stream that waits for the rest of a secret."""
+"""How many characters at the end of a stream can wait for the rest of a secret."""
 _SEAM_CHARACTERS = " \t\"'\\,;+()|>#"
 _SEAMS = rf"[{re.escape(_SEAM_CHARACTERS)}]*"
-"""What surrounds the parts of a string literal that is split over lines."""
+"""The characters around the parts of a string literal that is split over lines."""
 _JOINTS = (
     re.compile(rf"(?:{LINE_END}(?:{STAMP} ?)?)+"),
     re.compile(rf"(?:{LINE_END}{PREFIX})+"),
     re.compile(rf"{_SEAMS}(?:{LINE_END}{PREFIX}{_SEAMS})+"),
 )
-"""The ends of lines to remove. Each pattern removes more around them, which can belong to the secret."""
+"""Patterns for line ends. Each also removes more of the surrounding text, which can be part of the secret."""
 _TAIL = re.compile(rf"{_SEAMS}(?:{LINE_END}{PREFIX}{_SEAMS})+$")
 _ESCAPE = re.compile(
     r"%[0-7][0-9A-Fa-f]|(?:%[89A-Fa-f][0-9A-Fa-f]){2,4}|&#[0-9]{1,7};|&#[xX][0-9A-Fa-f]{1,6};|&[A-Za-z]{2,8};"
@@ -61,7 +67,7 @@ _ESCAPE = re.compile(
 _ONE_LEVEL = re.compile(_ESCAPE.pattern.replace(r"\\+", r"\\"))
 """The same, except that `\\\\` is a backslash, not another level of escapes."""
 _JSON_SPECIAL = '"\\ \r\n'
-"""Characters after a backslash that are common in logs. `_quoted` has the forms of secrets with them."""
+"""Characters after a backslash that are common in logs. `_quoted` yields the secrets' forms with them."""
 _ESCAPED_END = re.compile(r"%[0-9A-Fa-f]{2}|&#?\w+;|\\[ux][0-9A-Fa-f]{2}")
 _ESCAPED = r"%[0-9A-Fa-f]{2}|&#?[0-9A-Za-z]{2,8};|\\[ux][0-9A-Fa-f]{2}"
 
@@ -85,7 +91,7 @@ def _decoded(match: re.Match[str]) -> str:
 
 @dataclass(frozen=True)
 class _View:
-    """A changed copy of a text, and the places of its characters in that text."""
+    """A changed copy of a text that maps its positions back to the original text."""
 
     text: str
     source: _View | None = None
@@ -111,7 +117,7 @@ class _View:
         return _View("".join([*parts, self.text[low:]]), self, at, origin) if parts else self
 
     def place(self, start: int, end: int) -> Span:
-        """Return the place of a part of this view in the first text."""
+        """Return the position of a part of this view in the original text."""
         view = self
         while view.source is not None:
             before = bisect_right(view.at, start) - 1
@@ -161,7 +167,7 @@ def _quoted(secret: str) -> Iterator[str]:
 
 
 def _one_line(secret: str) -> Iterator[str]:
-    """Yield a secret of several lines as a shell prints it that removes the ends of lines."""
+    """Yield a multi-line secret as it looks after a shell has replaced or removed the line ends."""
     for joint in ("", " "):
         yield re.sub(r"\s*\n\s*", joint, secret)
         yield secret.replace("\n", joint)
@@ -206,7 +212,7 @@ class KnownSecrets:
     # -- the first step --------------------------------------------------------------------------------
     @cached_property
     def pattern(self) -> bytes:
-        """Return a pattern for RE2, in Latin-1, that matches where a form or a part of one can be."""
+        """Return a pattern for RE2, in Latin-1, that matches wherever a form, or a part of one, can be."""
         special = {*"+/=-_&#;%", *(each for form in self._plain for each in form if not each.isalnum())}
         anywhere, ends, starts, middles = [], [], [], []
         if self._plain:
@@ -319,7 +325,8 @@ class KnownSecrets:
     def unfinished(self, text: str, end: int) -> int:
         """Return the position from which a text up to `end` can end with the beginning of a secret, or `end`.
 
-        The beginning can be split over several lines. Each of these lines but the first has nothing else.
+        The beginning can be split over several lines. All of these lines except the first then contain
+        nothing else.
         """
         hold = at = end
         while self._plain and end - at < _MAX_UNFINISHED:
@@ -339,7 +346,7 @@ class KnownSecrets:
         return hold
 
     def _can_end(self, word: str, whole: bool) -> bool:
-        """Return whether a word can end with the beginning of a form. A `whole` line can be short."""
+        """Return whether a word, or a `whole` line, can end with the beginning of a form."""
         last = word[-MIN_LENGTH:]
         if last in self._beginnings or _ESCAPED_END.search(word, max(0, len(word) - 64)):
             return True
@@ -379,8 +386,8 @@ def _nested(parts: list[str], reverse: bool = False) -> str:
 def _blocks(form: str, encoded: bool) -> Iterator[tuple[int, int]]:
     """Yield the position and the length of each block of a long form.
 
-    Every part that is twice as long as a block contains one. In the forms of long secrets, such as private
-    keys, every whole line of 64 characters contains one.
+    Any part of the form that is twice as long as a block contains a whole block. In the forms of long
+    secrets, such as private keys, every whole line of 64 characters contains one.
     """
     long = _LONG_BLOCK if encoded else _LONG_PLAIN_BLOCK
     size = _BLOCK if len(form) <= 2 * _LONG else long

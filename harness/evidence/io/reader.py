@@ -248,7 +248,7 @@ class Bundle:
         return {index * per_node + local: pod for index, pod in pods.items() for local in range(per_node)}
 
     def lives(self, pods: Mapping[int, Pod]) -> dict[int, list[worlds.RankLife]]:
-        """Map each node index to the last life of each rank in its pod. Return {} if none is recorded."""
+        """Map each node index to the last recorded lifetime of each rank in its pod, or return {}."""
         launch = self.manifest.launch if self.manifest else None
         if launch is None or not launch.processes:
             return {}
@@ -282,7 +282,7 @@ class Bundle:
         return list(self._records("dry-runs.jsonl", _DRY_RUN))
 
     def device_holders(self) -> list[tuple[int, DeviceHolder]]:
-        """Return the pods that hold devices for which a pod of the launch waits, with line numbers."""
+        """Return the pods that hold devices that a pod of the launch is waiting for, with line numbers."""
         return list(self._records("device-holders.jsonl", _DEVICE_HOLDER))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
@@ -322,7 +322,7 @@ class Bundle:
         return list(self._records("tracker/runs.jsonl", _RUN))
 
     def attachments(self) -> list[tuple[int, Attachment]]:
-        """Return the calls by which processes attached to runs, with line numbers, in order."""
+        """Return the calls with which processes attached to runs, with line numbers, in order."""
         return list(self._records("tracker/attachments.jsonl", _ATTACHMENT))
 
     def points(self) -> Iterator[tuple[int, Point]]:

@@ -2,7 +2,7 @@
 
 Two things are replaced: known secrets in every encoding (`known_secrets.py`), and values that look like
 secrets because of their name or form (`harness/core/secret_rules.py`). A pattern for RE2 finds the lines that
-can have one. Only these lines and their neighbours are searched in detail.
+can contain one. Only these lines and their neighbours are searched in detail.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _CONTEXT = 24_576
 """How much of the text that a stream has already returned is kept, to find secrets that began there."""
 _LONGEST_LINE = 64 * 1024
 _LINE_REST = 1024
-"""The longest line that a stream keeps until its end arrives. Of a longer one, its last part is kept."""
+"""A stream keeps an unfinished line of up to _LONGEST_LINE. Of a longer line, it keeps at least this much."""
 _KEY_BEGIN, _KEY_END, _KEY_MAX = b"-----BEGIN ", b"-----END ", 20_000
 _NAMED_VALUE = re.compile(rf'(?ai)"name":\s*"(?:{VARIABLE})"')
 _VALUED = re.compile(rf'(?ai)(\{{"name":"(?:{VARIABLE})","value":)"(?:[^"\\]|\\.)*"\}}')
@@ -65,7 +65,10 @@ class Redactor:
             self.add(secret)
 
     def add(self, secret: str) -> None:
-        """Redact this secret from now on, and the secrets in it. One shorter than MIN_LENGTH is ignored."""
+        """Redact a secret from now on, and all secrets inside it.
+
+        Secrets shorter than MIN_LENGTH are ignored.
+        """
         if len(secret) < MIN_LENGTH:
             return
         with self._lock:
@@ -140,7 +143,7 @@ class RedactedStream:
         self._context = self._held = ""
 
     def feed(self, text: str) -> str:
-        """Return the complete lines, redacted. An end that can begin a secret is returned later."""
+        """Return the complete lines, redacted. An end that can be the start of a secret is returned later."""
         start, whole = len(self._context), self._context + self._held + text
         search = self._redactor.search
         unfinished = len(whole) - max(start, whole.rfind("\n") + 1)
@@ -171,7 +174,7 @@ class RedactedStream:
 
 
 def _inner(secret: str) -> Iterator[str]:
-    """Yield the secrets in a secret that is a document: values with a name, and the lines of a key."""
+    """Yield the secrets inside a secret that is itself a document: named values, and the lines of a key."""
     yield secret.strip()
     for low, high in secret_rules.spans(secret):
         if high - low >= MIN_ENCODED:
@@ -205,7 +208,7 @@ class _Search:
         self._document_hint = compiled(b"|".join([*hints, _NAMES.encode()]))
 
     def in_document(self, encoded: str) -> bool:
-        """Return whether a JSON document can contain a secret, or a name of one."""
+        """Return whether a JSON document can contain a secret, or the name of one."""
         return self._document_hint.search(encoded.encode("utf-8", "surrogatepass")) is not None
 
     def spans(self, text: str, start: int = 0) -> list[Span]:
@@ -218,7 +221,7 @@ class _Search:
         return merged(found)
 
     def _windows(self, text: str, start: int) -> Iterator[Span]:
-        """Yield the parts of a text that can contain a secret: the lines of hits, and those around them."""
+        """Yield the parts of a text that can contain a secret: the lines with hits, and their neighbours."""
         data = text.encode("utf-8", "surrogatepass")
         if start and len(data) > len(text):
             start = len(text[:start].encode("utf-8", "surrogatepass"))
@@ -233,7 +236,7 @@ class _Search:
             yield first, character
 
     def _hits(self, data: bytes, at: int) -> Iterator[Span]:
-        """Yield the lines around each line that the pattern matches, in bytes."""
+        """Yield the byte range of the lines around each line that the pattern matches."""
         while at >= 0 and (hit := self._hint.search(data, at)) is not None:
             low, high = hit.span()
             last = high
@@ -245,7 +248,7 @@ class _Search:
 
 
 def _joined(windows: Iterable[Span]) -> Iterator[Span]:
-    """Yield windows, which are in order, with those that overlap or touch joined."""
+    """Yield the windows, after merging those that overlap or touch. `windows` must be in order."""
     low = high = -1
     for first, last in windows:
         if first > high:
@@ -258,7 +261,7 @@ def _joined(windows: Iterable[Span]) -> Iterator[Span]:
 
 
 def _line_before(data: bytes, at: int) -> int:
-    """Return the start of the line that is _LINES lines before the line at a position."""
+    """Return where the line begins that is _LINES lines above a position."""
     for _ in range(_LINES + 1):
         at = data.rfind(b"\n", 0, at)
         if at < 0:
@@ -267,7 +270,7 @@ def _line_before(data: bytes, at: int) -> int:
 
 
 def _line_after(data: bytes, at: int) -> int:
-    """Return the end of the line that is _LINES lines after the line at a position."""
+    """Return where the line ends that is _LINES lines below a position."""
     for _ in range(_LINES + 1):
         at = data.find(b"\n", at) + 1
         if at == 0:

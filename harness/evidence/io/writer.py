@@ -204,7 +204,7 @@ class BundleWriter:
         self._append("dry-runs.jsonl", record)
 
     def device_holder(self, record: DeviceHolder) -> None:
-        """Append a pod that holds devices for which a pod of the launch waits."""
+        """Append a pod that holds devices that a pod of the launch is waiting for."""
         self._append("device-holders.jsonl", record)
 
     def exited(self, exit_: ContainerExit) -> None:

@@ -22,11 +22,11 @@ class WatchedKind:
     labels: str = ""
     """The label selector of the watch."""
     own: bool = False
-    """Watch only the object whose name is that of the launch's namespace."""
+    """Watch only the object with the same name as the launch's namespace."""
     metadata_only: bool = False
     """Request only the metadata, which shows who wrote the object and when, and not the content."""
     optional: bool = False
-    """No verdict depends on this kind. It is not watched if reading is forbidden or the API is not served."""
+    """Whether to skip the kind if it cannot be read or is not served, because no verdict depends on it."""
 
 
 def _surrounding(

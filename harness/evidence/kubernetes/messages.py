@@ -1,7 +1,7 @@
 """Map messages of Kueue and the kubelet to a cause, and to whether waiting can help.
 
 The observer uses these tables to decide when to stop waiting, and the judges use them to determine causes.
-The messages are those of Kueue 0.19, and of the kubelet and containerd of Kubernetes 1.36.
+The messages come from Kueue 0.19, and from the kubelet and containerd of Kubernetes 1.36.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Meaning:
 class _Text:
     """A message that contains all strings in `parts`.
 
-    If `cause` is None, the cause is determined by the reason that accompanies the message.
+    If `cause` is None, the reason that accompanies the message determines the cause.
     """
 
     parts: tuple[str, ...]
@@ -80,7 +80,7 @@ _EVICTIONS: tuple[tuple[str, CauseId], ...] = (
     ("NodeFailures", "cluster.node_lost"),
     ("Deactivated", "admission.deactivated"),
 )
-"""(substring of the reason of the condition Evicted, cause). The first match determines the cause."""
+"""Pairs of (substring of the Evicted condition's reason, cause). The first match determines the cause."""
 _CONTAINER_REASONS = {
     "ErrImagePull": Meaning("image.pull_failed", "retried"),
     "ImagePullBackOff": Meaning("image.pull_failed", "retried"),
@@ -94,7 +94,7 @@ _CONTAINER_REASONS = {
     "StartError": Meaning("image.entrypoint"),
     "ContainerCannotRun": Meaning("image.entrypoint"),
 }
-"""Reason in the status of a container that is waiting or terminated before it started → its meaning."""
+"""The reason why a container waits, or ended before it started → the meaning of this reason."""
 _PULLS = (
     # A registry's message can be "does not exist or may require authorization", so denials are tested first.
     _Text(("pull access denied",), "image.pull_denied", "final"),

@@ -53,8 +53,8 @@ class ObjectState:
 def changed_by(before: ObjectState, after: ObjectState) -> list[str]:
     """Return the field managers that wrote the object between two of its states, except for its status.
 
-    If no manager has a new entry, return the managers that are no longer listed, because a manager disappears
-    when it removes the only field that it has written.
+    If managedFields has no new item, return the managers that it no longer lists, because a manager
+    disappears when it removes the only field that it has written.
     """
 
     def writes(state: ObjectState) -> set[tuple[str, str]]:

@@ -38,9 +38,9 @@ _PASSING = (
 )
 """Texts of transient refusals, after which the next attempt can succeed."""
 _OF_THE_CONTROLLERS = re.compile(r'webhook "[mv](pod|job)\.kb\.io" denied')
-"""The webhooks of JobSet and Kueue deny a pod or Job until they have read the object that owns it."""
+"""Denials by JobSet's and Kueue's webhooks. They deny a pod or Job until they have read its owner."""
 POD_SECURITY = "Pod Security Standard"
-"""The kind of the rules of Pod Security admission."""
+"""The kind that is reported for rules of Pod Security admission."""
 _AGAIN = "(combined from similar events): "
 _RULES = (
     (re.compile(r"(?:exceeded|failed) quota: (?P<name>[^,:\s]+)"), "ResourceQuota", True),

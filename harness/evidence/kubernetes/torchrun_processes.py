@@ -16,7 +16,7 @@ _MODULES = {"torch.distributed.run", "torch.distributed.launch"}
 _FLAGS = {"standalone", "no_python", "run_path", "m", "module", "use_env", "virtual_local_rank"}
 DEFAULT_PORT = "29500"
 IDLE_TICKS = 20
-"""The maximum number of CPU ticks in two seconds (200 ticks) with which an agent counts as idle.
+"""An agent counts as idle if it uses at most this many CPU ticks in two seconds (200 ticks).
 
 A waiting agent polls and used 0 to 3 ticks when measured, and several times as many on a slower core. A
 starting agent uses all available CPU.

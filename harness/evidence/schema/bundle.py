@@ -101,8 +101,10 @@ class Launch(Record):
     """For a training: the maximum number of nodes to which its StatefulSet can be scaled. None means a fixed
     number of nodes."""
     reach: float | None = None
-    """For a training: the highest allowed excess of the lowest validation loss over the known entropy of the
-    texts, as a fraction of the entropy."""
+    """For a training: how far the lowest validation loss may exceed the known entropy of the texts.
+
+    The value is a fraction of the entropy.
+    """
     same_as: str | None = None
     """For a training: the bundle whose final weights the training must reproduce."""
     same_as_weights: str | None = None
@@ -221,7 +223,7 @@ class Manifest(Record):
     expected: Expected | None = None
     launch: Launch | None = None
     code: SentCode | None = None
-    """None means that an older harness did not record the code. The check `code` does not exist then."""
+    """The code that was sent, or None in bundles of an older harness. The check `code` is then left out."""
     watched: list[str] = []
     """The kinds of objects that were listed once before the launch and watched from then on, by the names of
     their files in objects/. Empty in bundles of an older harness."""
@@ -255,13 +257,13 @@ class ContainerExit(Record):
 
 
 class DryRun(Record):
-    """A request that a controller did not make, sent by the harness as a server-side dry run."""
+    """A server-side dry run, sent by the harness, of a request that a controller should have made."""
 
     at: str
     kind: str
     name: str
     user: str | None = None
-    """The controller's user, which the request impersonated. None means the user of the harness."""
+    """The controller's user that the request impersonated. None means that the harness used its own user."""
     awaited: bool = True
     """Whether the launch waited for an object of this kind. If not, the request creates a copy of the
     launched object under another name."""

@@ -1,4 +1,4 @@
-"""The records of truth/<rank>.jsonl, which the rank itself wrote (harness/workers/truth_frames.py)."""
+"""The records of truth/<rank>.jsonl. The rank itself wrote them (harness/workers/truth_frames.py)."""
 
 from __future__ import annotations
 
@@ -51,16 +51,16 @@ class TruthRow(Record):
 
 
 class TruthColumns(ColumnsRecord):
-    """Many rows of one attempt, stored in a column file. This record replaces one TruthRow for each row.
+    """Many rows of one attempt, stored in a column file.
 
-    The fields are those of ColumnsRecord.
+    This one record is written instead of one TruthRow per row. The fields are those of ColumnsRecord.
     """
 
     kind: Literal["columns"] = "columns"
 
 
 class TruthBlock(Record):
-    """A digest of rows beyond the row limit, which are not recorded (harness/workers/truth_frames.py)."""
+    """A digest of unrecorded rows: those beyond the row limit (harness/workers/truth_frames.py)."""
 
     kind: Literal["block"] = "block"
     metric: str
@@ -187,7 +187,7 @@ class TruthRewrite(Record):
     step: str
     was: str
     kept: bool
-    """True if the value reaches the run in a changed form, false if it is dropped."""
+    """Whether the value reaches the run in a changed form. If false, it is dropped."""
     why: str
 
 

@@ -10,7 +10,7 @@ Word = Literal["ok", "failed", "unknown"]
 
 
 class NetcheckCell(Record):
-    """The result of one rank's probe of another rank."""
+    """The result of a probe that one rank made of another rank."""
 
     outcome: str
     """The result: "ok", "pending" or a cause."""
@@ -44,7 +44,7 @@ class NetcheckStep(Record):
 
 
 class NetcheckDiagnosis(Record):
-    """A diagnosis by netcheck. All ranks in it are node ranks, which are the indexes of pods."""
+    """A diagnosis by netcheck. All ranks in it are node ranks, that is, pod indexes."""
 
     verdict: Word
     cause: str | None = None

@@ -9,7 +9,7 @@ from harness.evidence.schema.record import Record, Value
 
 
 class TrackerRun(Record):
-    """A run on the tracker with the launch's run id, or a run to which a process of the launch attached."""
+    """A run on the tracker that has the launch's run id, or to which a process of the launch attached."""
 
     run_id: int
     external_id: str | None = None
@@ -35,8 +35,9 @@ class Attachment(Record):
     job_name: str | None = None
     peer: str | None = None
     launch: str | None = None
-    """Nonce of the launch whose API key the request used. None for any other key, or if the tracker does not
-    report the launch."""
+    """The nonce of the launch that owns the request's API key. None for any other key, or if the tracker does
+    not report the launch.
+    """
     process: str | None = None
     """Id of the process that sent the request, set by the recorder. None without a recorder, or if the
     tracker does not report the process."""
@@ -55,13 +56,13 @@ class Point(Record):
     """The header X-Run-Name of the request that contained the row."""
     peer: str | None = None
     launch: str | None = None
-    """As in Attachment."""
+    """The nonce of the launch, as in `Attachment.launch`."""
 
 
 class PointColumns(ColumnsRecord):
-    """Many points of one sender, stored in a column file. This record replaces one Point for each row.
+    """Many points of one sender, stored in a column file.
 
-    It has the fields of ColumnsRecord too.
+    This one record is written instead of one Point per row. It has the fields of ColumnsRecord too.
     """
 
     run_id: int
@@ -78,15 +79,16 @@ class RunWriter(Record):
     run_id: int
     kind: str
     """The kind of request: attach, metrics, logs, data, files, status, heartbeat, names, tags, config, alert,
-    graph or claim. With a claim, a launch announces before it starts that it will write to this run
-    (harness/tracker/storage/claims.py)."""
+    graph or claim. A claim is a launch's announcement, made before it starts, that it will write to this run
+    (harness/tracker/storage/claims.py).
+    """
     launch: str | None = None
-    """As in Attachment."""
+    """The nonce of the launch, as in `Attachment.launch`."""
     sender: str | None = None
     """The header X-Run-Name of the requests."""
     peer: str | None = None
     process: str | None = None
-    """As in Attachment."""
+    """The id of the process, as in `Attachment.process`."""
     requests: int
     rows: int
     """The number of rows, names or files in these requests. A request that contains none counts as 1."""
@@ -110,7 +112,7 @@ class TrackerRefusal(TrackerFailure):
     """The header X-Run-Name of the requests."""
     run_id: int | None = None
     launch: str | None = None
-    """As in Attachment."""
+    """The nonce of the launch, as in `Attachment.launch`."""
 
 
 class TrackerSummary(Record):
@@ -120,10 +122,10 @@ class TrackerSummary(Record):
     fetched_at: str
     runs: int
     attachments: int | None
-    """None if the tracker does not record attachments (hosted Pluto)."""
+    """The number of attachments. None if the tracker does not record them (hosted Pluto)."""
     points: int
     writers: int | None = None
-    """None if the tracker does not report the writers of a run."""
+    """The number of writers. None if the tracker does not report the writers of a run."""
     processes: bool = False
     """Whether the tracker stores the process that a request names."""
     truncated: bool = False

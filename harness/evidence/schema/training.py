@@ -16,7 +16,7 @@ TRANSFER_SECRET = "training-transfer"  # noqa: S105 - its name
 
 
 class TrainedCheckpoint(Record):
-    """A folder whose name is that of a checkpoint."""
+    """A folder that is named like a checkpoint. The checkpoint in it can be incomplete."""
 
     name: str
     whole: bool
@@ -25,7 +25,7 @@ class TrainedCheckpoint(Record):
     """The reason why the checkpoint is incomplete or cannot be loaded."""
     epoch: int = 0
     step: int = 0
-    """The number of steps so far, over all epochs."""
+    """The number of training steps so far, over all epochs."""
     world: int = 0
     losses: dict[str, float] = {}
     weights: str | None = None
@@ -52,7 +52,7 @@ class KnownEntropy(Record):
 
     entropy: float
     val: float
-    """The loss on val.jsonl of the distribution that generated the texts."""
+    """The loss on val.jsonl, computed with the distribution that generated the texts."""
 
 
 class TrainingAudit(Record):

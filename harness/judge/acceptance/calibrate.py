@@ -108,7 +108,7 @@ def stable(values: Sequence[float], share: float) -> list[float]:
 
 
 def toml(calibration: Calibration, *, bundle: str, date: str, share: float = SHARE) -> str:
-    """Return the limits as a file for --limits. Each source has the bundle, the date and the number of nodes.
+    """Return the limits as a file for --limits. Each source gives the bundle, date and number of nodes.
 
     Raises ValueError if there is no baseline, because with an empty file the shipped limits would apply
     without notice.

@@ -25,7 +25,7 @@ def natural(name: str) -> list[tuple[int, str]]:
 
 @dataclass(frozen=True)
 class Cell:
-    """The result of one check on one node or GPU. `median` is that of all nodes of its kind, or None."""
+    """The result of one check on one node or GPU. `median` is the median of all nodes of its kind."""
 
     id: str
     verdict: Verdict
@@ -88,7 +88,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Figure:
-    """The median of one check's measured values over the nodes of one kind.
+    """One check's median value over all nodes of one kind.
 
     Nodes without a value count as faster, so that a missing node never makes a slow node look better.
     `median` is None if too few nodes have a value.
@@ -115,7 +115,7 @@ class GpuResult:
 
 @dataclass(frozen=True)
 class NodeResult:
-    """The verdict on one node: the worst of its results in `cells`, which are sorted worst first."""
+    """The verdict on one node: the worst result in `cells`, which is sorted worst first."""
 
     node: str
     pod: str

@@ -21,7 +21,7 @@ from harness.workers.acceptance.check import TAGS
 
 NO_CUDA: CauseId = "image.no_cuda"
 _NODE_TAGS = {"ENV", "COMPUTE", "TRAIN", "DDP"}
-"""Tags for which the complete report of a node contains checks."""
+"""The check tags that must occur in the complete report of a node."""
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,8 @@ def accepted(case: Case) -> Finding:
     if image := _without_cuda(there):
         _, ref, check = image[0]
         where = f"{counted(len(image), 'pod')} reported this, so no node is judged"
-        # Give the finding the phase of `image`, which precedes the resulting exit codes.
+        # Give the finding the phase of the check `image`, because that phase precedes the resulting exit
+        # codes.
         start = REGISTRY["image"].at
         return not_passed("acceptance", NO_CUDA, check.text, why=[where], evidence=[ref], phase=start)
     if bad := [each for each in all_ if each[2].verdict == "FAIL"]:
@@ -244,7 +245,7 @@ def _within_limit(check: AcceptanceCheck) -> bool:
 
 
 def _state(case: Case, index: int | None) -> str:
-    """Return a clause on the state of the pod of a node without a report."""
+    """Return a clause about the state of a node's pod, for a node without a report."""
     pod = case.pods.get(index) if index is not None else None
     if pod is None:
         return "no pod started there"

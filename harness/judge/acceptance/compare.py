@@ -52,7 +52,7 @@ def _with(node: NodeResult, cells: Iterable[Cell]) -> NodeResult:
 
 
 def _figures(nodes: Sequence[NodeResult]) -> list[Figure]:
-    """Return the medians of values for which higher is better, for kinds with at least FROM_NODES nodes.
+    """Return the medians of higher-is-better values, for kinds with at least FROM_NODES nodes.
 
     The value of a node is the median of its GPUs. Nodes of an unknown kind count for every kind.
     """
@@ -79,12 +79,12 @@ def _figures(nodes: Sequence[NodeResult]) -> list[Figure]:
 
 
 def _comparable(cell: Cell) -> bool:
-    """Return whether the result is a value of the node itself for which higher is better."""
+    """Return whether the result is a higher-is-better value of the node itself."""
     return cell.measured is not None and cell.relation == ">=" and not cell.ranks
 
 
 def _highest(values: Sequence[float], total: int) -> float | None:
-    """Return the highest possible median of `total` nodes of which only some have `values`, or None."""
+    """Return the highest possible median over `total` nodes, if only some of them have `values`, or None."""
     ordered = [*sorted(values), *[float("inf")] * (total - len(values))]
     middle = median(ordered)
     return None if middle == float("inf") else middle

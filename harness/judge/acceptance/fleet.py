@@ -95,10 +95,10 @@ def fleet(
 def _node(
     name: str, records: PodRecords | None, restarts: int, shared: Sequence[Cell], together: bool, owing: bool
 ) -> NodeResult:
-    """Return the results of a node, from its own tests and those of several nodes, before any comparison.
+    """Return a node's results, from its own tests and from tests with several nodes, before any comparison.
 
     `together` means that all ranks form one world. `owing` means that at least one node tested itself, so
-    that this node should have done so, too.
+    that this node should have tested itself, too.
     """
     cells, report, gpus = list(shared), None, list[GpuResult]()
     if records is not None:
@@ -133,7 +133,7 @@ def _node(
 
 
 def _verdict_of(report: AcceptanceReport) -> list[Cell]:
-    """Return a result if the verdict of a report is worse than that of its checks, or if it has no checks."""
+    """Return a result if a report's verdict is worse than its checks' verdicts, or if it has no checks."""
     expected = worst(check.verdict for check in report.checks)
     if ORDER.index(report.verdict) < ORDER.index(expected):
         return [
@@ -153,7 +153,7 @@ def _no_gpu(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
 
 
 def _untested(report: AcceptanceReport, cells: Sequence[Cell]) -> list[Cell]:
-    """Return a result for each GPU of the node to which no check applies."""
+    """Return a result for each of the node's GPUs that no check covers."""
     tested = {cell.gpu for cell in cells}
     return [
         Cell(GPUS, "UNKNOWN", f"no check concerns {gpu.uuid}", gpu=gpu.index)

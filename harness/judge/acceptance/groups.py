@@ -101,7 +101,7 @@ def cells(all_groups: Iterable[Group], node: str) -> list[Cell]:
 
 
 def own(all_groups: Sequence[Group], world: Mapping[int, str]) -> list[Cell]:
-    """Return the unchanged checks of all groups, which concern all nodes.
+    """Return the checks of all groups, unchanged. They concern all nodes.
 
     The result is UNKNOWN if all nodes should have run tests together and no pod reported such tests.
     """

@@ -1,4 +1,4 @@
-"""Distinguish a node's own faults from those of the image, the request, or a shared component.
+"""Distinguish a node's own faults from faults of the image, the request, or a shared component.
 
 A node is tainted only if the tests prove that the node itself is at fault. A cause on most nodes does not
 prove this: an image without CUDA fails everywhere.
@@ -19,7 +19,7 @@ OWN = frozenset(
         *("training.not_reproducible", "straggler.rank", "clock.wrong", "node.bad"),
     }
 )
-"""Causes in a node's hardware, which the node measured itself or a search among many nodes found."""
+"""Hardware causes that a node measured itself, or that a search among many nodes found."""
 COMPARED = frozenset({"gpu.absent", "gpu.fewer", "gpu.driver", "memlock.low", "shm.full"})
 """Causes in a node, an image or a request. They are the node's own only if other nodes do not have them."""
 

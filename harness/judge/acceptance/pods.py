@@ -17,7 +17,7 @@ Key = tuple[str, int | None, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class Member:
-    """A node that should report, and what the cluster says about its pod.
+    """A node that should report, with the cluster's information about its pod.
 
     `pod` is the last pod of the node, or "" if it is unknown. `ranks` are the node's ranks in the world of
     all nodes, or () if each node tests only itself.
@@ -68,7 +68,7 @@ class PodRecords:
         return max(count.values(), default=0)
 
     def last(self) -> list[tuple[AcceptanceReport, list[AcceptanceCheck]]]:
-        """Return the reports that count, oldest first, with those of their checks that no later report has.
+        """Return the reports that count, oldest first, each with its checks that no later report repeats.
 
         A check in `loose` is later than all reports, so it replaces the reported check.
         """
@@ -118,7 +118,7 @@ def of_group(report: AcceptanceReport) -> bool:
 def placed(
     pods: dict[str, PodRecords], members: Sequence[Member]
 ) -> tuple[dict[str, PodRecords], list[PodRecords]]:
-    """Return node → the records of its last pod, and the records of pods whose node is unknown.
+    """Map each node to the records of its last pod. Also return the records of pods with unknown nodes.
 
     The cluster's information on the node of a pod takes precedence over the pod's own report. A pod that was
     replaced on its node does not count.

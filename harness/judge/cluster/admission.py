@@ -123,7 +123,7 @@ def _no_workload(case: Case) -> Finding:
 def _suspended_by_kueue(case: Case) -> bool:
     """Return whether Kueue ever suspended the job (a JobSet or Job) or gated its pods (other kinds).
 
-    In that case, Kueue also created a Workload, which is missing in the evidence.
+    In that case, Kueue also created a Workload, but the evidence lacks it.
     """
     pods = [state for pods in case.pod_attempts.values() for pod in pods for state in pod.history]
     suspended = any(mapping(state.object, "spec").get("suspend") is True for state in case.jobsets)
@@ -171,7 +171,7 @@ def eviction(case: Case) -> Finding:
 
 
 def _silent(case: Case, over: float, advice: list[str]) -> list[str]:
-    """Return the advice, preceded by the ranks that had been silent for long when the job's time was over.
+    """Return the advice, after a sentence about ranks that stopped logging long before the job's end.
 
     The rank that stopped logging first is named first. If all ranks had logged all their points, more time
     would not have helped. In that case, another sentence replaces the advice.

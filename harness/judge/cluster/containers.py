@@ -29,7 +29,10 @@ _WAITS_AGAIN = "CrashLoopBackOff"
 
 @dataclass(frozen=True)
 class Other:
-    """A container other than the rank's. `state` is the last recorded state of its pod that contains it."""
+    """A container in a rank's pod other than the rank's own container.
+
+    `state` is the last recorded state of the pod that contains this container.
+    """
 
     index: int
     pod: Pod
@@ -47,7 +50,7 @@ class Other:
 
     @property
     def ended(self) -> dict[str, Any]:
-        """Return the state `terminated`, or {}. During CrashLoopBackOff, it is that of the last try."""
+        """Return the state `terminated`, or {}. During CrashLoopBackOff, it describes the last attempt."""
         waits = mapping(self.status, "state", "waiting").get("reason") == _WAITS_AGAIN
         return mapping(self.status, "lastState" if waits else "state", "terminated")
 
@@ -68,7 +71,7 @@ class Other:
 
     @property
     def endless(self) -> bool:
-        """Return whether the pod can end while this container runs, which is true for native sidecars."""
+        """Return whether the pod can end while this container runs. This is true for native sidecars."""
         return self.role == "native sidecar"
 
 
@@ -93,7 +96,7 @@ def _of(case: Case, index: int, pod: Pod) -> Iterator[Other]:
 
 
 def _last(pod: Pod, statuses: str, name: str) -> tuple[ObjectState, dict[str, Any]]:
-    """Return a container's last status before its pod's deletion, which ends all containers."""
+    """Return a container's last status before its pod's deletion, because a deletion ends all containers."""
     for state in reversed([state for state in pod.history if not deletion.leaving(state)] or pod.history):
         for status in items(state.object, "status", statuses):
             if status.get("name") == name:

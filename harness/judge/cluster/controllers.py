@@ -28,7 +28,7 @@ def waited(case: Case) -> bool:
 
 
 def down(case: Case, controller: Controller) -> ObjectState | None:
-    """Return the last state of a controller's Deployment if it has no available pods, or None.
+    """If a controller's Deployment has no available pods, return its last state, else None.
 
     States after the end of the wait do not count.
     """
@@ -128,7 +128,7 @@ def not_followed(
     evidence: list[str],
     phase: float = PROVISION,
 ) -> Finding:
-    """Return the finding for a step that the given controller did not carry out.
+    """Return the finding for an action that the given controller did not take.
 
     The cause is this controller, another controller on which it depends, or a rejected request.
     """

@@ -67,7 +67,7 @@ def requested_at(removed: ObjectState) -> float:
 
 
 def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
-    """Return when the Job exceeded its deadline if that is why its controller deleted the pod, or None.
+    """Return when the Job exceeded its deadline, if its controller deleted the pod for that reason, or None.
 
     The controller deletes the pods before it writes the condition, so resource versions do not show the
     order.
@@ -134,7 +134,7 @@ def _signs_of_an_end(case: Case, pod: Pod) -> Iterator[ObjectState]:
 
 
 def _first_ended(case: Case, pod: Pod) -> ObjectState:
-    """Return the first state in which the pod's container had ended, or the last state if there is none."""
+    """Return the first state with an ended container of the pod, or the last state if there is none."""
     for state in pod.history:
         for status in items(state.object, "status", "containerStatuses"):
             if status.get("name") == case.launch.container and mapping(status, "state", "terminated"):

@@ -83,7 +83,7 @@ def expected(case: Case) -> Finding:
 
 
 def launched(case: Case) -> Finding:
-    """Check `launched`: the launch created an object, which was then read from the cluster."""
+    """Check `launched`: the launch created an object, and the harness then read it from the cluster."""
     launch = case.launch
     if launch.object_name and launch.uid:
         return passed("launched", f"{launch.kind} {launch.object_name} exists", ["manifest.json"])

@@ -72,7 +72,7 @@ def check(case: Case) -> Finding:
 
 
 def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
-    """Return the steps of a diagnosis. `pods` and `service` come from API objects, which pods cannot read."""
+    """Return the steps of a diagnosis, with `pods` and `service` from API objects that pods cannot read."""
     corrected = {"pods": _pods(case), "service": _service(case)}
     return [
         corrected.get(step.step) or step if step.status == "unknown" else step for step in diagnosis.findings
@@ -134,8 +134,8 @@ def _failed(case: Case, first: PodDiagnosis, accused: list[int]) -> Finding:
         why=[*why, *[f"also: {s.text}" for s in failed[1:3]]],
         ranks=case.ranks_of(*nodes),
         evidence=refs,
-        # If a rank is absent, the cause is the reason why its pod ended or did not start, which has its own
-        # time. Any other problem existed before a rank could end because of it.
+        # If a rank is absent, the cause is the reason why its pod ended or did not start, with the time of
+        # that reason. Any other problem existed before a rank could end because of it.
         phase=RUNNING if cause == ABSENT else None,
         at=None if cause == ABSENT else seconds(first.record.at),
     )

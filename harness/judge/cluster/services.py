@@ -29,7 +29,7 @@ class ServiceProblem:
 
 
 def problem(case: Case) -> ServiceProblem | None:
-    """Return the problem of the pods' Service, or None if there is none or the Service was not recorded."""
+    """Return the problem with the pods' Service, or None if there is none or the Service was not recorded."""
     pods = {index: pod for index, pod in case.pods.items() if _subdomain(pod)}
     if not pods or not _watched(case, "service"):
         return None

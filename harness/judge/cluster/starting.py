@@ -113,7 +113,7 @@ def image(case: Case) -> Finding:
 
 
 def _on_nodes(case: Case, why: Blocked, node: str | None) -> tuple[str, str]:
-    """Return which nodes have an image that could not be pulled, and what to do, or "" if this is unknown.
+    """Return which nodes have the image that could not be pulled, and what to do. Each can be "".
 
     `node` is the node of the pod.
     """

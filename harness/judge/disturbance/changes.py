@@ -42,7 +42,7 @@ _CONTROLLERS = {
 _OF_KUEUE = "kueue-"
 """Prefix of Kueue's other field managers, such as kueue-admission and kueue-job-controller-PodsReady."""
 _MAKERS = {"OpenAPI-Generator", "torchrun-controller"}
-"""Field managers of konduktor and the torchrun controller, which create the objects of a launch."""
+"""The field managers of konduktor and the torchrun controller. These two create the objects of a launch."""
 
 
 def changes(case: Case) -> list[Change]:

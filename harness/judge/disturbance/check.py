@@ -82,7 +82,7 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
 
 
 def _before(result: Finding, first: Finding) -> Finding:
-    """Return the finding with a time earlier than that of the finding that it explains."""
+    """Return the finding, with a phase and a time before those of the finding that it explains."""
     return replace(result, phase=min(first.phase, RUNNING), at=0.0)
 
 

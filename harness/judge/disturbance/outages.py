@@ -144,7 +144,7 @@ def _service_proxy(case: Case, node: str) -> list[ObjectState] | None:
 def _away_for_a_time(
     case: Case, kind: str, called: str, states: list[ObjectState] | None
 ) -> Iterator[Change]:
-    """Yield each period in which a service had no ready pod. The first period can begin with the launch."""
+    """Yield each period without a ready pod of a service. The first period can begin with the launch."""
     if states is None:
         return
     ready: dict[str, bool] = {}

@@ -113,7 +113,7 @@ class Disturbance:
     text: str = ""
     """The end of the sentence that describes the change."""
     late: float = SAME_MOMENT
-    """Maximum number of seconds by which the change can be recorded after its consequences."""
+    """How many seconds after its consequences the change can be recorded, at most."""
 
 
 def _one_of(*causes: str) -> Explains:
@@ -161,7 +161,7 @@ def named(case: Case, changes: list[Change]) -> Iterator[Disturbance]:
 def _of_the_job(cause: str) -> bool:
     """Return whether the deletion of the namespace can lead to this cause.
 
-    Causes that lie in the cluster, the controllers, the harness or a user's judge do not follow from it.
+    Causes in the cluster, the controllers, the harness or a user's judge do not follow from it.
     """
     family = cause.partition(".")[0]
     return family not in {"docker", "cluster", "controllers", "user"} and cause not in {
@@ -270,7 +270,7 @@ def _without_proxy(case: Case, change: Change) -> Iterator[Disturbance]:
 
 
 def _released(case: Case, change: Change) -> Iterator[Disturbance]:
-    """Yield the removal of labels or owner references by which controllers identify a pod of the job."""
+    """Yield each removal of a label or owner reference that controllers use to identify a pod of the job."""
     for attempts in case.pod_attempts.values():
         for pod in attempts:
             if pod.name == change.name:
@@ -334,4 +334,4 @@ _AWAY: dict[str, Callable[[Case, Change], Iterator[Disturbance]]] = {
     "dns-pod": _without_dns,
     "service-proxy": _without_proxy,
 }
-"""Kind of the object that was not available → its rule. All other outages are of the control plane."""
+"""Kind of the object that was not available → its rule. All other outages concern the control plane."""

@@ -1,8 +1,8 @@
-"""Judge whether the two recorders of a rank agree: the worker's own, and the one around Pluto's client.
+"""Judge whether the two recorders of a rank agree: the worker's own, and the one that wraps Pluto's client.
 
-If a worker records its own points, that record is compared with the tracker. The recorder around the client
-must have recorded the same points. A point that only the latter recorded was passed to the client, so the run
-must contain it, too.
+If a worker records its own points, that record is compared with the tracker. The recorder that wraps the
+client must have recorded the same points. A point that only the latter recorded was passed to the client, so
+the run must contain it, too.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class Agreement:
 
     truths: list[Truth]
     pairs: list[tuple[Truth, Truth]]
-    """(the rank's own record, the record from around the client)."""
+    """(the rank's own record, the record by the recorder that wraps the client)."""
     apart: dict[int, tuple[Truth, Differences]]
-    """Rank → its record from around the client, and the differences."""
+    """Rank → its record by the recorder that wraps the client, and the differences."""
     cut: list[int]
     """Ranks that were cut off and so can have recorded a point without passing it to the client."""
 
@@ -85,7 +85,7 @@ def _joined(own: Truth, other: Truth) -> Truth:
 
 
 def _other(case: Case, own: Truth) -> Truth | None:
-    """Return the record from around the client of a rank that also recorded its own points, or None."""
+    """Return the wrapping recorder's record of a rank that also recorded its own points, or None."""
     if not own.attempts or not case.bundle.has(f"truth/{own.rank}{SUFFIX}.jsonl"):
         return None
     return ground_truth.read(case, own.rank, SUFFIX)

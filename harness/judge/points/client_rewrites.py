@@ -1,6 +1,6 @@
 """Judge which names, values and steps Pluto's client changed (harness/workers/client_rules.py).
 
-`explain` takes all differences that the client's rules explain out of the comparison. The remaining points
+`explain` removes from the comparison all differences that the client's rules explain. The remaining points
 are lost or foreign for another reason. A renamed metric is not reported as both lost and foreign.
 """
 

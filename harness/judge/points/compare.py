@@ -15,7 +15,7 @@ from harness.judge.points.series import NONE, Rows, Series, extend, put
 from harness.workers.truth_frames import digest
 
 OWN_METRICS = "sys/"
-"""Prefix of system metrics, which the client logs itself. They are not in any rank's ground truth."""
+"""Prefix of system metrics. The client logs them itself, so they are in no rank's ground truth."""
 
 
 @dataclass
@@ -38,7 +38,7 @@ class Recorded:
 
 
 def read(bundle: Bundle, shared_run: int | None, others: Callable[[int], bool]) -> Recorded:
-    """Return the points in tracker/points.jsonl, which is read once.
+    """Return the points in tracker/points.jsonl. The file is read only once.
 
     `others(run_id)` returns whether only other launches attached to a run. Such runs are omitted.
     """

@@ -1,9 +1,9 @@
 """Judge whether the shared run contains data that another job sent, before, during or after this launch.
 
-The embedded tracker stores the launch whose key came with each request. So it finds foreign writers even if
-their names, steps, values and addresses are the same as those of this launch. If no launches are stored, the
-job's name, the sender's name and its address decide. Hosted Pluto reports none of these, so foreign writers
-are not found there.
+For each request, the embedded tracker stores the launch to which the API key belongs. So foreign writers are
+found even if their names, steps, values and addresses are the same as those of this launch. If the tracker
+stores no launches, the job's name, the sender's name and its address decide. Hosted Pluto reports none of
+these, so foreign writers are not found there.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _TOLD_ELSEWHERE = {"attach", "metrics", "status"}
 
 @dataclass(frozen=True)
 class Trace:
-    """Evidence of one or several requests by which another job wrote to the run."""
+    """Evidence of one or more requests with which another job wrote to the run."""
 
     ref: str
     kind: str
@@ -60,7 +60,7 @@ class Trace:
 
 @dataclass
 class Stranger:
-    """Another job, as far as the tracker distinguishes jobs."""
+    """Another job that wrote to the run, as far as the tracker can distinguish jobs."""
 
     launch: str | None
     job: str | None
@@ -103,7 +103,7 @@ def _many(kind: str, count: int) -> str:
 
 
 class Own:
-    """The key, names and addresses by which requests of this launch to the shared run are recognised."""
+    """The key, names and addresses that identify this launch's requests to the shared run."""
 
     def __init__(self, case: Case, attachments: Iterable[Attachment]) -> None:
         attachments = list(attachments)

@@ -45,7 +45,7 @@ class Attempt:
     """The record of one attempt of a rank, from its start to its end or until it was cut off."""
 
     start: TruthStart | None = None
-    """None if the recorder did not mark attempts."""
+    """The start frame of the attempt. None if the recorder did not mark attempts."""
     end: TruthEnd | None = None
     client: TruthClient | None = None
     account: TruthAccount | None = None
@@ -72,7 +72,7 @@ class Attempt:
     """Number of points that the rank wrote into one frame while it recorded fast."""
     gaps: int = 0
     fault: str = ""
-    """Why the recorder around the client failed, or ""."""
+    """Why the recorder that wraps the client failed, or ""."""
     _root: hashlib._Hash = field(default_factory=hashlib.sha256)
     _counts: dict[str, int] = field(default_factory=dict)
     _digests: dict[str, hashlib._Hash] = field(default_factory=dict)
@@ -230,7 +230,7 @@ class Truth:
     """Whether the world continued without this rank, because its pod was removed by scaling."""
     incomplete: str = ""
     suffix: str = ""
-    """".outside" for the second record, from around the client, of a worker that records its own points."""
+    """".outside" for the wrapping recorder's record, if the worker also records its own points."""
     rewrites: list[TruthRewrite] = field(default_factory=list)
     logs_nothing: bool = False
     """Whether the termination message says that the rank logged no points."""
@@ -256,7 +256,7 @@ class Truth:
 
     @property
     def outside(self) -> bool:
-        """Return whether the points were recorded around the client and so were passed to the client."""
+        """Return whether the recorder around the client recorded the points, so that the client got them."""
         return any(attempt.start is not None and attempt.start.outside for attempt in self.attempts)
 
     @property
@@ -330,7 +330,7 @@ def _read(case: Case, rank: int, suffix: str) -> Truth:
 
 
 def _live(truth: Truth, life: Life) -> int:
-    """Add a run object to `truth.lives` if it is new. Return its index, which is the mark of its points."""
+    """Add a run object to `truth.lives` if it is new. Return its index there, the mark of its points."""
     if life not in truth.lives:
         truth.lives.append(life)
     return truth.lives.index(life)
@@ -339,7 +339,7 @@ def _live(truth: Truth, life: Life) -> int:
 def _in_message(case: Case, truth: Truth) -> dict[str, object]:
     """Return the rank's digest from the termination message of its last attempt's pod, or {}.
 
-    The pod is that of the attempt, because torchrun can move a rank to another node when it restarts.
+    The attempt's own pod is used, because torchrun can move a rank to another node when it restarts.
     """
     start = truth.attempts[-1].start if truth.attempts else None
     pods: list[Pod] = [pod for pods in case.pod_attempts.values() for pod in pods]
@@ -391,7 +391,7 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
     if not last and not attempt.is_child:
         return _cut(truth, number, attempt)
     if last and truth.scaled_down and not (attempt.dense or attempt.blocks):
-        return ""  # The world continued without this rank. Its steps are compared with those of rank 0.
+        return ""  # The world continued without this rank. Its steps are compared with rank 0's.
     if attempt is not truth.own[-1] and attempt.accounted == attempt.count:
         return ""  # A process pool killed the child after it had finished its runs.
     return f"its end is missing after {attempt.count} rows"
@@ -441,7 +441,7 @@ def _which(truth: Truth, number: int) -> str:
 _TOLD = re.compile(rb"\[harness\] the recorder around Pluto's client (.*)")
 
 _WAITING = re.compile(r"\[c10d\].*(cannot be retrieved|failed to connect|has timed out)")
-"""Log lines in which torch reports a failed attempt to reach the rendezvous."""
+"""Log lines that report a failed attempt of torch to reach the rendezvous."""
 
 
 def why_unrecorded(case: Case, rank: int) -> str:

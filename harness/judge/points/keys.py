@@ -20,13 +20,13 @@ from harness.judge.points.ground_truth import Truth
 CHECK: Final[CheckId] = "keys"
 NONE = "NoneType"
 NOOP = "the mode of the run is noop"
-"""Start of the reason that is recorded for a run in mode noop, which sends nothing."""
+"""Start of the reason recorded for a run in mode noop. Such a run sends nothing."""
 OFF = "sync_process_enabled is False"
-"""Start of the reason that is recorded for a run without the client's upload process, which sends nothing."""
+"""Start of the reason recorded for a run without an upload process. Such a run sends nothing."""
 _UPLOADS_OFF = "remove sync_process_enabled from the settings: without that process, nothing is uploaded"
 SHOWN_KEYS = 3
 Records = dict[int, Truth | None]
-"""Rank → its record from around the client, or None."""
+"""Rank → its record by the recorder that wraps the client, or None."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Omission:
 
 
 def recorders(agreement: Agreement) -> Records:
-    """Map each rank to its record from around the client, or to None if there is none."""
+    """Map each rank to its record by the recorder that wraps the client, or to None if there is none."""
     seconds = {own.rank: other for own, other in agreement.pairs}
     return {
         truth.rank: seconds.get(truth.rank) or (truth if truth.outside else None)

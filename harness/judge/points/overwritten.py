@@ -41,7 +41,7 @@ class Overwritten:
     """The steps as text."""
     how: How
     who: str = ""
-    """A text that names the two lives, if they differ."""
+    """A text that names the two lives (run objects), if they differ."""
 
     @property
     def text(self) -> str:

@@ -30,11 +30,11 @@ class Attached:
     case: Case
     runs: list[tuple[int, TrackerRun]]
     attachments: list[tuple[int, Attachment]] | None
-    """None if this tracker does not store attachments."""
+    """Each attachment with its line number. None if this tracker does not store attachments."""
 
     @cached_property
     def shared(self) -> list[tuple[int, TrackerRun]]:
-        """Return the runs with the expected id and project, which should be exactly one."""
+        """Return the runs with the expected id and project. There should be exactly one."""
         expected = self.case.expected
         return [
             (line, run)

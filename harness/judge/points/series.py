@@ -49,7 +49,7 @@ class Series(Mapping[int, float]):
     def put(self, step: int, value: float, time_ms: int, mark: int = 0) -> bool:
         """Add one point. Return whether the series already had a point for this step.
 
-        `mark` is any small number. The method `mark()` returns that of the point that counts.
+        `mark` is any small number. The method `mark()` returns the mark of the point that counts.
         """
         if self._places is None and self._steps and step <= self._steps[-1]:
             self._places = {of: place for place, of in enumerate(self._steps)}
@@ -147,7 +147,7 @@ class Series(Mapping[int, float]):
 
 
 class _Items(ItemsView[int, float]):
-    """The items of a Series, which can be iterated without a search for each step."""
+    """The items of a Series. Iterating over them needs no search for each step."""
 
     def __init__(self, series: Series) -> None:
         super().__init__(series)

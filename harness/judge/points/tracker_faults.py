@@ -1,4 +1,4 @@
-"""Judge whether the tracker caused missing data: because of its disk, its database or a rejected key."""
+"""Judge whether the tracker caused missing data, through its disk, its database or a rejected key."""
 
 from __future__ import annotations
 

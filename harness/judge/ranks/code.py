@@ -73,7 +73,7 @@ def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Find
             one.refs.update(dict.fromkeys(ran.refs))
     for text, ranks, refs in _of_pods(case, sent):
         differences[text] = _Difference(False, set(ranks), dict.fromkeys(refs))
-    if not differences:  # Otherwise, differences between ranks follow from these differences.
+    if not differences:  # Otherwise, these differences explain any others.
         differences = {
             text: _Difference(False, set(ranks), dict.fromkeys(refs))
             for text, ranks, refs in _between(reports)
@@ -107,7 +107,7 @@ def read(truth: Truth, attempt: Attempt) -> Ran:
 
 
 def _of_files(sent: SentCode, ran: Ran) -> Iterator[tuple[str, bool]]:
-    """Yield each difference between an attempt's files and those sent, and if it appeared at run time."""
+    """Yield each difference between an attempt's files and those sent, and whether it arose at run time."""
     for path, digest in sent.files.items():
         before, now = ran.files.get(path, set()), ran.ran.get(path, set())
         if other := before - {digest}:
@@ -155,7 +155,7 @@ def _of_pods(case: Case, sent: SentCode) -> Iterator[tuple[str, list[int], list[
                         ranks, refs = ids.setdefault(id_, (set(), []))
                         ranks.update(case.ranks_of(index))
                         refs.append(state.ref)
-    # The id of a pulled image is a registry digest, which cannot be compared with the id of a loaded image.
+    # A pulled image's id is a registry digest, so it cannot be compared with the id of a loaded image.
     loaded = {id_: reports for id_, reports in ids.items() if "@" not in id_}
     for id_, (ranks, refs) in loaded.items():
         if sent.image_id and id_ != sent.image_id:

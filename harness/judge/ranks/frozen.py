@@ -1,4 +1,4 @@
-"""Find frozen ranks in snapshots of containers that ran until the wait ended or their time limit expired."""
+"""Find frozen ranks, in snapshots of containers that still ran when the wait or their time limit ended."""
 
 from __future__ import annotations
 

@@ -182,7 +182,7 @@ def _before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
 
 def _limit(case: Case, index: int, life: RankLife, at: float) -> str:
     """Return the command `timeout N` that ended a rank, or ""."""
-    if at == float("inf"):  # An unrecorded end came no later than that of the container.
+    if at == float("inf"):  # An unrecorded process end came no later than the container's end.
         at = _end_of_pod(case, index)
     agent = time_limits.reached(life.agent, at)
     return agent or next(filter(None, (time_limits.reached(one, at) for one in life.processes)), "")

@@ -52,7 +52,7 @@ def _signal_name(number: int) -> str:
 
 
 def _logged(case: Case, ranks: Iterable[int]) -> bool:
-    """Return whether any of the given ranks logged a point, which is possible only after the rendezvous."""
+    """Return whether any of the given ranks logged a point. That is possible only after the rendezvous."""
     return any(
         isinstance(line, TruthRow | Columns) for rank in ranks for _, line in case.bundle.truth_parts(rank)
     )
@@ -106,7 +106,7 @@ def _job_deleted(case: Case, pod: Pod, end: End) -> End:
 
 
 def _out_of_time(case: Case, pod: Pod, end: End, deadline: float) -> End:
-    """Return the end of a pod that the Job controller deleted at the deadline, with a time after it."""
+    """Return the end of a pod that the Job controller deleted at the deadline, dated after the deadline."""
     text = f"{case.place(pod.index)} was taken down at the deadline of its {case.launch.kind}"
     return replace(end, at=max(end.at, deadline + 0.001), cause="run.timed_out", text=text, follows=True)
 
@@ -308,7 +308,7 @@ def first(bad: list[End]) -> End:
 
 
 def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
-    """Return the end of a rank that did not take part, which explains why a peer (`cause`) failed, or None.
+    """Return the end of the rank whose absence explains why a peer (`cause`) failed, or None.
 
     Such a rank exited with code 0 before its ground truth was complete, or it was outside a collective
     operation when it was stopped. The result is None if `cause.follows` is not set.

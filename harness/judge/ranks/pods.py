@@ -26,12 +26,12 @@ from harness.workers.truth_frames import EXIT_MARK
 LAST_LINES = 400
 """Number of last log lines to search for the exit code, because other processes can write lines after it."""
 STOPPED_LINES = 5000
-"""Number of last log lines to search for the last one before the end of the wait.
+"""Number of last log lines in which the last line before the end of the wait is searched for.
 
 Ranks continue to log until the harness stops them, and a recorder writes a line for each point.
 """
 MOMENT = 2.0
-"""Maximum number of seconds between a last log line and the container's end, which Kubernetes rounds."""
+"""Maximum number of seconds between a last log line and the container's end. Kubernetes rounds the end."""
 OF_THE_TRACKER = ("rank.tracker_unreachable", "tracker.key_rejected")
 """Causes that can affect several ranks at once. The finding names all these ranks, not only the first one."""
 
@@ -102,7 +102,7 @@ def _ready(pod: dict[str, Any]) -> bool:
 
 
 def refused(case: Case) -> Finding | None:
-    """Return a finding for pods that a rule of the cluster rejects each time they are created, or None."""
+    """Return a finding if a rule of the cluster rejects pods each time they are created, otherwise None."""
     missing = [index for index in range(case.expected.num_nodes) if index not in case.pods]
     refusal, refs = _refusal(case)
     if not missing or case.terminal == "Completed" or refusal is None or not refusal.final:

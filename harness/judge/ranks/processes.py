@@ -46,7 +46,7 @@ def check(attached: Attached) -> Finding:
 
 
 def _without_recorder(attached: Attached) -> Finding:
-    """Return the finding from counts alone: each recorded attempt of a rank attaches to a run once."""
+    """Return the finding based only on counts: each recorded attempt of a rank attaches to a run once."""
     case = attached.case
     own = [one for _, one in attached.attachments or [] if one.launch == case.manifest.nonce]
     lives = sum(

@@ -1,7 +1,7 @@
 """Find commands that a run script or a supervisor repeated after a failure until they succeeded.
 
-The script does not hide such a failure, because it reacts to the failure. A loop over seeds or folds runs the
-same command several times, but it is not a retry: it continues after a failure just as after a success.
+Such a script does not hide the failure, because it reacts to it. A loop over seeds or folds runs the same
+command several times, but it is not a retry: it continues after a failure just as after a success.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class _Run:
 
 
 def retried(case: Case, index: int) -> list[tuple[ProcessRecord, ProcessRecord]]:
-    """Return pairs of a failed process of a node's pod and the process that repeated its command."""
+    """Return pairs of a failed process in a node's pod and the process that repeated its command."""
     of_pod = case.processes.get(index)
     if of_pod is None:
         return []
@@ -79,7 +79,7 @@ def _again(before: ProcessRecord, after: ProcessRecord) -> bool:
 
 
 def _without_meeting(argv: list[str]) -> list[str]:
-    """Return a command line without rendezvous id and port, which differ in each attempt."""
+    """Return a command line without the rendezvous id and port, because these differ in each attempt."""
     rest: list[str] = []
     words = iter(argv)
     for word in words:

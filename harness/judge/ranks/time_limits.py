@@ -28,7 +28,7 @@ def reached(process: ProcessRecord | None, at: float) -> str:
 
 
 def of_pod(case: Case, index: int, at: float, exit_code: int | None) -> str:
-    """Return the `timeout N` that ended the ranks of a node whose container ended at the time `at`, or ""."""
+    """Return the `timeout N` that ended a node's ranks, or "". The node's container ended at time `at`."""
     if exit_code not in _ENDED_BY_IT:
         return ""
     of_node = case.processes.get(index)
@@ -41,7 +41,7 @@ def of_pod(case: Case, index: int, at: float, exit_code: int | None) -> str:
 
 
 def before_any(script: str, ran: float) -> str:
-    """Return the `timeout N` in a script if its container ran (for `ran` seconds) up to the limit, or ""."""
+    """Return the `timeout N` in a script if the container ran up to that limit (for `ran` seconds), or ""."""
     limit = _IN_SCRIPT.search(script)
     return f"`{limit[0]}`" if limit and ran >= _seconds(limit[0]) - SLACK else ""
 

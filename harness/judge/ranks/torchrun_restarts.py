@@ -127,7 +127,7 @@ class _Life:
     number: int | str | None
     limit: int | None
     world: int | None
-    """The world size, if it differs from that of the earlier process."""
+    """The world size, if it differs from the earlier process's world size."""
     after_an_end: bool
     """Whether the count is unchanged, and the earlier process had ended normally or called os.exec."""
     by_exec: bool = False

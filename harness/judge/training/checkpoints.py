@@ -20,7 +20,7 @@ EXACT = 1e-9
 OTHER_MACHINE = 1e-3
 """Maximum difference in nats if the training ran on GPUs and the second evaluation on a CPU."""
 BELOW = 0.01
-"""Share of the data's known entropy by which a loss can fall below the entropy by chance."""
+"""How far a loss can fall below the data's known entropy by chance, as a share of the entropy."""
 OTHER_TOKENS = ("model", "model_local_dir", "tokenizer_local_dir")
 """Options that select a tokenizer whose tokens are not single bytes."""
 
@@ -72,7 +72,7 @@ def _broken(audit: TrainingAudit, launch: Launch) -> Iterator[Problem]:
 
 
 def best(facts: Facts) -> Finding:
-    """Check `training-best`: checkpoint `best` has the lowest logged validation loss, and it is correct."""
+    """Check `training-best`: `best` has the lowest logged validation loss, and that loss is correct."""
     audit = _audit(facts)
     if isinstance(audit, str):
         return unknown("training-best", audit)

@@ -37,7 +37,7 @@ class Order:
         return order.steps(self.sequences, self.batch)
 
     def expected(self, step: int, rank: int, world: int) -> Sums:
-        """Return the sequences that a rank must use in a step, in the form of `Taken`."""
+        """Return the `Sums` of the sequences that a rank must use in a step."""
         epoch, place = divmod(step, self.per_epoch)
         chosen = order.batch_of(self.seed, epoch, self.sequences, place * self.batch, self.batch)
         return sums(list(order.share(chosen, rank, world)))
@@ -51,8 +51,8 @@ def sums(numbers: list[int]) -> Sums:
 def data(facts: Facts) -> Finding:
     """Check `training-data`: over all ranks and attempts, each sequence of an epoch was used exactly once.
 
-    The count and the sums of each epoch must be those of the indexes of all its sequences. Each rank must
-    have used the sequences that follow from the seed and the step.
+    The count and the sums of each epoch must match the indexes of all its sequences. Each rank must have used
+    the sequences that follow from the seed and the step.
     """
     audit = facts.bundle.training_audit
     if audit is None or not {"seed", "batch", "sequences"} <= audit.order.keys():

@@ -39,7 +39,7 @@ class JobFile:
 
     @classmethod
     def of_documents(cls, documents: Iterable[Any], source: str) -> JobFile:
-        """Return the job file of a YAML document.
+        """Return the job file that a YAML document contains.
 
         Raises UsageError for mistakes, or for several documents.
         """
@@ -50,7 +50,7 @@ class JobFile:
 
     @classmethod
     def of(cls, document: Any, source: str = "job") -> JobFile:
-        """Return a job file with this content. Raises UsageError, which lists the mistakes."""
+        """Return a job file with this content. If it has mistakes, raises UsageError with all of them."""
         if problems := listed(mistakes(document)):
             raise UsageError(
                 f"job file {source}: {problems}",

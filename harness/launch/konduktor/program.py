@@ -158,7 +158,7 @@ class Konduktor:
 
 
 def _of_python(program: Path) -> bool:
-    """Return whether a script is for Python, according to its first two lines.
+    """Return whether a script runs in Python, according to its first two lines.
 
     If the path of the interpreter is long, the second line contains it.
     """

@@ -28,7 +28,7 @@ CONTAINER = "konduktor-container"
 _JOB_ID = re.compile(r"^Job ID: (\S+)", re.MULTILINE)
 _ANSI = re.compile(r"\x1b\[[0-9;]*m")
 _REFUSED = re.compile(r"ApiException: \((4\d\d)\).*?^HTTP response body: (.*?)$", re.DOTALL | re.MULTILINE)
-"""Matches the output of an exception of the Kubernetes client."""
+"""Matches an ApiException with a 4xx status in konduktor's output."""
 
 
 class KonduktorLauncher:

@@ -41,7 +41,7 @@ class KonduktorWorkload:
     purpose: Purpose = "training"
     watched: tuple[kinds.WatchedKind, ...] = kinds.JOBSET
     konduktor: Konduktor | None = None
-    """konduktor's process, if program.early has already started it."""
+    """The konduktor process, if program.early has already started it."""
 
     @property
     def name(self) -> str:
@@ -110,7 +110,7 @@ class KonduktorWorkload:
 
     @property
     def annotations(self) -> dict[str, str]:
-        """Return the labels of the job file, which has no annotations."""
+        """Return the labels in the job file. A job file has no annotations."""
         return dict(self.job.document["resources"].get("labels") or {})
 
     @property
@@ -129,7 +129,7 @@ class KonduktorWorkload:
     def begun(self, context: RunContext) -> AbstractContextManager[Konduktor]:
         """Return konduktor's process.
 
-        If konduktor is installed, the process starts early: imports are slow.
+        If konduktor is installed, the process starts early, because its imports are slow.
         """
         return self.konduktor or Konduktor(context.settings.state_dir, installed(context.settings))
 

@@ -54,7 +54,7 @@ class MountedFolder:
 
 
 def projected(name: str, parts: Sequence[MountedFolder]) -> Object:
-    """Return the volume `name`, which combines the files of several ConfigMaps in one folder."""
+    """Return the volume `name`. It combines the files of several ConfigMaps in one folder."""
     return {"name": name, "projected": {"sources": [_source(part) for part in parts]}}
 
 

@@ -21,7 +21,7 @@ _MAPS_OF_QUANTITIES = (".requests", ".limits", ".overhead")
 
 
 def problems(value: Any, kind: str, path: str, *, newer: bool = False) -> Iterator[str]:
-    """Yield the problems in a value of the client's type `kind`, each with its path.
+    """Yield each problem, with its path, in a value whose type in the Kubernetes client is `kind`.
 
     With `newer`, an unknown field is accepted unless it resembles a known field, because the cluster can be
     newer than the client.

@@ -31,7 +31,7 @@ _FREE = {("spec", "tolerations"), ("spec", "topologySpreadConstraints")}
 
 
 def check(file: Path, container: str) -> None:
-    """Raise UsageError if the file is missing, is not a YAML fragment of a pod, or has another container.
+    """Raise UsageError if the file is missing, is not a YAML fragment of a pod, or names another container.
 
     `container` is the name of the ranks' container.
     """
@@ -141,7 +141,7 @@ def _differences(wanted: Any, actual: Any, path: tuple[str, ...]) -> Iterator[st
 
 
 def _gpus(template: Object, result: Object) -> str | None:
-    """Return the problem if the merge changed the number of GPUs, or None."""
+    """Return an error message if the merge changed the number of GPUs, otherwise None."""
     before, after = (_amounts(each["spec"]) for each in (template, result))
     if before == after:
         return None

@@ -22,7 +22,7 @@ _CLASSES = {
 
 
 def check(kube: Kube, pod: Object, beside: Iterable[Object]) -> None:
-    """Raise UsageError if a class does not exist in the cluster, or the launch creates no such account.
+    """Raise UsageError if a class does not exist in the cluster, or if nothing creates the service account.
 
     `beside` are the other objects that the launch applies.
     """
@@ -45,7 +45,7 @@ def check(kube: Kube, pod: Object, beside: Iterable[Object]) -> None:
 def pull_secrets(
     kube: Kube, pod: Object, beside: Iterable[Object], namespace: str | None, ours: str | None
 ) -> list[UserSecret]:
-    """Return the Secrets in imagePullSecrets, which the launch copies into its namespace.
+    """Return the Secrets in imagePullSecrets, so that the launch can copy them into its namespace.
 
     They are read from `namespace`, by default the namespace of the kubeconfig's context. The pull Secret of
     the settings, `ours`, is not included, because it is copied anyway. Raises UsageError if a Secret is

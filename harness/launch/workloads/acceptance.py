@@ -92,11 +92,11 @@ class AcceptanceSpec:
     full: bool = False
     image: str = LOCAL_IMAGE
     limits: Path | None = None
-    """The user's file of limits, which override the limits in the package."""
+    """The user's limits file. Its limits override those in the package."""
     gpus: int | None = None
     """The number of GPUs per pod. None means all GPUs of a node."""
     selector: tuple[tuple[str, str], ...] = ()
-    """Labels of the nodes to test."""
+    """Labels that select the nodes to test."""
     busbw_limit: float | None = None
     """The minimum bus bandwidth of each group of nodes in a search, in GB/s. With None, groups of the same
     size are compared."""
@@ -304,7 +304,7 @@ class _Plain(yaml.SafeDumper):
 
 
 def _script(module: str, spec: AcceptanceSpec) -> str:
-    """Return a pod's shell command, which runs a module with the options of the tests."""
+    """Return the shell command of a pod, which runs a module with the tests' options."""
     return f"exec sh {FOLDER}/acceptance.sh {module} {' '.join(spec.words())}\n"
 
 

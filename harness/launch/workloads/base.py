@@ -1,8 +1,8 @@
 """The Workload protocol, which each kind of workload implements in its own module.
 
-A workload is the content of its file. `Surroundings` are the additions of a launch: its namespace, the worker
-image, environment variables, references to Secrets, and changed scripts. Everything after `submit` (watches,
-logs, evidence, judges, report, faults) is the same for all kinds.
+A workload is the content of its file. `Surroundings` are what a launch adds to it: the namespace, the worker
+image, environment variables, references to Secrets, and scripts that differ from those in the image.
+Everything after `submit` (watches, logs, evidence, judges, report, faults) is the same for all kinds.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Surroundings:
     rejects_root: bool = False
     """Whether the namespace rejects pods that run as root."""
     scripts: list[Object] = field(default_factory=list)
-    """The volumeMounts for changed scripts (harness/provision/images/scripts.py)."""
+    """The volumeMounts for scripts that differ from those in the image (provision/images/scripts.py)."""
     pull_secret: str | None = None
     """The pull secret for the image, in the launch's namespace."""
     recorder: bool = False
@@ -93,7 +93,7 @@ class Workload(Protocol):
 
     @property
     def spreads(self) -> bool:
-        """Return whether the harness spreads the pods over all nodes. A verdict can then require this."""
+        """Return whether the harness spreads the pods over all nodes, so that a verdict can require it."""
 
     @property
     def purpose(self) -> Purpose:

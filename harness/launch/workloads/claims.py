@@ -1,8 +1,8 @@
 """The volumes of a training: the claims that its pods mount.
 
 On a cluster of the harness, the volumes are folders that all nodes share with this machine. On a user's
-cluster, a storage class provides them, or they are the volumes of the user's existing claims. Of these, only
-the volume for outputs is written to.
+cluster, a storage class provides them, or they are the volumes of the user's existing claims. Of a user's
+volumes, only the one for outputs is written to.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Mount:
 
 @dataclass(frozen=True)
 class Claimed:
-    """A claim of the user, and the volume to which it is bound."""
+    """A user's claim, and the volume that is bound to it."""
 
     mount: Mount
     volume: Object
@@ -90,7 +90,7 @@ def of_folder(shared: SharedFolder, folder: str, namespace: str, nonce: str) -> 
 def make_folders(shared: SharedFolder, folder: str) -> None:
     """Create the folders of a launch's volumes, so that pods of any user can write to them.
 
-    The kubelet would create folders of root. Other users of this machine cannot reach the folders.
+    The kubelet would create the folders as root. Other users of this machine cannot access them.
     """
     parent = shared.here / folder
     parent.mkdir(parents=True, exist_ok=True)

@@ -30,7 +30,7 @@ SPECIAL: list[tuple[str, str, type[PlainWorkload]]] = [
     (ACCEPT, "nodes", NodesWorkload),
     (ACCEPT, "ddp", DdpWorkload),
 ]
-"""The annotation, its value, and the class of the workloads that run no training."""
+"""(annotation, its value, workload class) for each kind of workload that runs no training."""
 
 
 def of_manifest(documents: list[Any], source: str) -> PlainWorkload:

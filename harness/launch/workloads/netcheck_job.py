@@ -1,4 +1,4 @@
-"""The Indexed Job of `harness netcheck`, which only runs netcheck (files/netcheck.yaml)."""
+"""The Indexed Job that `harness netcheck` launches. Its pods only run netcheck (files/netcheck.yaml)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The base class of workloads with a pod template: StatefulSets, Indexed Jobs and DaemonSets.
 
 The manifest is applied with the launch's additions: labels, image, environment, references to Secrets,
-changed scripts, and an init around the command (files/worker_init.sh). The init forwards SIGTERM and writes
-the command's exit code into the log.
+scripts that differ from those in the image, and an init process that wraps the command
+(files/worker_init.sh). The init forwards SIGTERM and writes the command's exit code into the log.
 """
 
 from __future__ import annotations
@@ -180,7 +180,7 @@ class PlainWorkload(ABC):
     def fits_read_only(self) -> bool:
         """Return whether the containers run with a read-only root filesystem.
 
-        Users' images can write to theirs, and so can the container runtime if it adds GPUs.
+        A user's image can need a writable one, and so can the container runtime if it adds GPUs.
         """
         return self.uses_worker_image and _GPU not in self.resources
 

@@ -1,4 +1,4 @@
-"""Find the mistakes in a manifest that are the same for all kinds with a pod template."""
+"""Find the mistakes in a manifest that are possible for every kind with a pod template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A training from the manifests of `harness train --print-manifests`, launched by `harness run`.
+"""A training from manifests that `harness train --print-manifests` printed, launched by `harness run`.
 
 The user can edit the manifests before the launch. So the launch reads all settings from the objects: the
 run's folder from the command, the claims from the volumes, and their namespace from the metadata.
@@ -62,7 +62,7 @@ class PrintedTraining(Training):
 
     @property
     def _lacking(self) -> tuple[claims.Mount, ...]:
-        """Return the mounts whose claims are not in the file."""
+        """Return the mounts of claims that the file does not contain."""
         beside: Sequence[Object] = self.beside  # type: ignore[attr-defined] # of PlainWorkload
         there = {each["metadata"]["name"] for each in beside if each["kind"] == _CLAIM}
         return tuple(one for one in self.mounts if one.claim not in there)
@@ -97,7 +97,7 @@ class PrintedTraining(Training):
         return claims.read(kube, self.spec.claims_namespace, self._lacking, self.spec.replicas)
 
     def volumes(self, surroundings: Surroundings) -> tuple[list[Object], Shared]:
-        """Return the claims and volumes that are missing in the file and must be created, and the mounts."""
+        """Return the claims and volumes that must be created because the file lacks them, and the mounts."""
         namespace, nonce = surroundings.namespace, surroundings.nonce
         if not self._lacking:
             return [], Shared(self.mounts)
@@ -172,7 +172,7 @@ def _words(container: Object) -> list[str]:
 
 
 def _secrets(pod: Object, namespace: str | None) -> list[Wanted]:
-    """Return the Secrets that the pods need for their environment variables in order to start."""
+    """Return the Secrets without which the pods cannot start, because environment variables refer to them."""
     container = items(pod, "containers")[0]
     names = [mapping(each, "secretRef") for each in items(container, "envFrom")]
     names += [mapping(each, "valueFrom", "secretKeyRef") for each in items(container, "env")]

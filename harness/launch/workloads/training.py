@@ -137,7 +137,7 @@ class Training:
         return list(claims.of_folder(shared_folder(surroundings), folder, namespace, nonce)), Shared(used)
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
-        """Add the volumes to the pods. Remove the Secret with the S3 keys, which only transfers use."""
+        """Add the volumes to the pods. Remove the Secret with the S3 keys, because only transfers use it."""
         super().prepare(document, surroundings)  # type: ignore[misc] # of PlainWorkload
         _, shared = self.volumes(surroundings)
         template = document["spec"]["template"]
@@ -183,7 +183,7 @@ class Training:
         return training_transfer.source_of(self._secrets(surroundings.kube, surroundings.context))
 
     def of_pods(self, surroundings: Surroundings) -> Volumes:
-        """Return the volumes and the placement of the ranks, for a helper pod."""
+        """Return the ranks' volumes and pod spec, for a helper pod."""
         _, shared = self.volumes(surroundings)
         ranks = copy.deepcopy(self.pod_spec)  # type: ignore[attr-defined] # of PlainWorkload
         if self.own:  # type: ignore[attr-defined] # of PlainWorkload
@@ -289,7 +289,7 @@ def workload(spec: TrainingSpec) -> PlainWorkload:
 
 
 def etcd(image: str, namespace: str | None = None) -> list[Object]:
-    """Return a Service and a pod for etcd. The data of etcd is lost with the pod."""
+    """Return a Service and a pod for etcd. etcd's data is lost with the pod."""
     service, pod = yaml.safe_load_all((_FILES / "train-etcd.yaml").read_text())
     pod["spec"]["containers"][0]["image"] = image
     pod_security.harden(pod["spec"])
@@ -373,7 +373,7 @@ def manifests(
     env[:] = [*(source if one["name"] == source["name"] else one for one in env), waits]
     pod_security.harden(
         template["spec"],
-        root=(bool(used) or not printed.uses_worker_image) and not rejects_root,  # The claims are the user's.
+        root=(bool(used) or not printed.uses_worker_image) and not rejects_root,  # the user owns the claims
         read_only=printed.fits_read_only,
         fs_group=spec.storage_class is not None,
     )
@@ -439,7 +439,7 @@ def use(pod: Object, shared: Shared, labels: Object) -> None:
 
 
 def on_one_node(pod: Object, labels: Object) -> None:
-    """Add an affinity by which the scheduler puts all pods of a training on one node."""
+    """Add an affinity that makes the scheduler place all pods of a training on one node."""
     term = {"topologyKey": HOST, "labelSelector": {"matchLabels": dict(labels)}}
     beside = pod.setdefault("affinity", {}).setdefault("podAffinity", {})
     beside.setdefault("requiredDuringSchedulingIgnoredDuringExecution", []).append(term)

@@ -30,6 +30,6 @@ def audit(trained: Training, surroundings: Surroundings, progress: Progress) -> 
 
 
 def program(trained: Training) -> Program:
-    """Return the command of the audit's pod."""
+    """Return the command of the pod that audits the checkpoints."""
     words = ("python3", "-m", "training.audit", "--run-dir", f"/out/{trained.spec.run}")
     return Program(NAME, (*words, "--data-dir", "/data"), "the audit of the checkpoints", SECONDS, SECONDS)

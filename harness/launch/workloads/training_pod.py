@@ -1,4 +1,4 @@
-"""A helper pod of a training, which mounts the ranks' volumes, runs a command and prints its result.
+"""A helper pod of a training. It mounts the ranks' volumes, runs a command and prints the result.
 
 The pod does not have the label of the launch, so it does not count as a rank. It has the ranks' tolerations,
 node selector, node affinity and security context.
@@ -128,7 +128,7 @@ def _create_pod(kube: Kube, document: Object) -> None:
 
 
 def _beside(surroundings: Surroundings) -> Object:
-    """Return an affinity to the node on which ranks run or have run, because the volume is attached there."""
+    """Return an affinity to a node on which a rank runs or ran, because the volume is attached there."""
     selector = f"{NONCE_LABEL}={surroundings.nonce}"
     pods = surroundings.kube.objects("v1", "Pod", surroundings.namespace, selector=selector)
     names = sorted({pod["spec"]["nodeName"] for pod in pods if pod["spec"].get("nodeName")})

@@ -78,8 +78,10 @@ class TrainingSpec:
     secrets: tuple[Wanted, ...] = ()
     """The user's Secrets whose keys become environment variables of the ranks."""
     reach: float | None = None
-    """The maximum relative distance of the final loss above the known entropy of the texts. None means no
-    limit."""
+    """How far the lowest validation loss may exceed the known entropy of the texts. None means no limit.
+
+    The value is a fraction of the entropy.
+    """
     same_as: tuple[str, str] | None = None
     """A bundle and the digest of its final weights. The final weights of this training must have the same
     digest."""
@@ -120,7 +122,7 @@ class TrainingSpec:
             self._data_fits(self.data)
 
     def _data_fits(self, data: Path) -> None:
-        """Raise UsageError if the folder of texts lacks a file, or if this launch would ignore the folder."""
+        """Raise UsageError if --data conflicts with another option, or if a required file is missing."""
         if self.smoke:
             raise UsageError("--data does not apply to --smoke: the smoke test generates its own data")
         if self.storage_class or self.claims_namespace:
@@ -186,7 +188,7 @@ class TrainingSpec:
                 raise UsageError(f"{option}: {error}", hint="the prefix is the folder of one run") from None
 
     def _understood(self) -> None:
-        """Raise UsageError for options that the trainer would reject in every pod."""
+        """Raise UsageError for trainer options that the trainer would reject in every pod."""
         own = self._own()
         parsed = self._parsed()
         # The trainer also accepts abbreviated options, and the last value applies: --dat=/x sets --data-dir.

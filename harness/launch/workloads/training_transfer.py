@@ -42,7 +42,7 @@ START_SECONDS = 240.0
 SECONDS = 6 * 3600.0
 """The timeout of a transfer in seconds. If the connection stalls, the transfer fails much earlier."""
 Keys = Mapping[str, str]
-"""The environment variables of AWS's tools, with their values. They include secrets."""
+"""The environment variables that AWS's tools read, with their values. They include secrets."""
 Option = Literal["--upload", "--resume-from"]
 
 
@@ -76,7 +76,7 @@ def keys_of(
 
 
 def credentials(keys: Keys) -> list[str]:
-    """Return the values that the redactor must remove: all except those of PLACE."""
+    """Return the values that the redactor must remove: all except the endpoint and region (PLACE)."""
     return [value for name, value in keys.items() if name not in PLACE]
 
 

@@ -10,9 +10,9 @@ from harness.evidence.kubernetes.messages import PULL_REASONS
 from harness.provision.controllers.readiness import serves
 
 LOOK_SECONDS = 5.0
-"""Seconds between two checks of why a Deployment is not Available.
+"""Seconds between two attempts to find out why a Deployment is not Available.
 
-If an image cannot be pulled in two successive checks, the wait ends with an error.
+If an image pull is failing at two successive attempts, the wait ends with an error.
 """
 
 

@@ -1,8 +1,8 @@
 """Certificates for the webhooks of JobSet and Kueue, issued before their pods start.
 
-Otherwise both controllers create certificates (with open-policy-agent/cert-controller), and then poll after 1
-s, 3 s, 7 s and later, until the kubelet has mounted the Secret that they wrote. If the Secret has a valid
-certificate from the start, they use this certificate, and renew it before it expires.
+Without them, both controllers would create their own certificates (with open-policy-agent/cert-controller)
+and then poll, after 1 s, 3 s, 7 s and so on, until the kubelet has mounted the new Secret. If the Secret
+contains a valid certificate from the start, the controllers use it and renew it before it expires.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def _builder(
     days: int,
     hosts: Sequence[str],
 ) -> x509.CertificateBuilder:
-    """Return a builder for a certificate that is valid from an hour ago, as a node's clock can be behind."""
+    """Return a builder for a certificate that is valid since an hour ago, as a node's clock can be behind."""
     return (
         x509.CertificateBuilder()
         .subject_name(subject)

@@ -3,7 +3,7 @@
 Ready means more than Available (Kueue issues 1649, 2073, 12008): the Deployment is Available at its latest
 generation, the EndpointSlices of every webhook Service have a ready endpoint, and a server-side dry-run
 create passes through each webhook. Kueue's webhooks block pods in every namespace until Kueue serves. So both
-controllers are applied first, and the webhooks of both once the controllers' pods have been created.
+controllers are applied first, and their webhooks only once the controllers' pods exist.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def install(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds: 
 
 
 def prepare(kube: Kube, manifests: Sequence[Path], change: Change = _as_published) -> None:
-    """Apply the certificates, then all objects except those of `deploy` and `complete`.
+    """Apply the certificates, then all objects that `deploy` and `complete` do not apply.
 
     `change` returns an object as it should be applied.
     """
@@ -77,7 +77,10 @@ def deploy(kube: Kube, manifests: Sequence[Path], change: Change = _as_published
 
 
 def complete(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds: float = 240) -> None:
-    """Apply the objects that need running controllers, and wait until they serve. Raises as `install`."""
+    """Apply the objects that need running controllers, and wait until the controllers serve.
+
+    Raises the same errors as `install`.
+    """
     for name, namespace in CONTROLLERS.items():
         _wait_created(kube, namespace, seconds, NOT_READY[name])
     authorities = _authorities(kube, manifests)
@@ -91,17 +94,17 @@ def complete(kube: Kube, manifests: Sequence[Path], progress: Progress, seconds:
 
 
 def late(manifests: Sequence[Path]) -> Iterator[Object]:
-    """Yield the objects that need running controllers. They are applied once the pods are created."""
+    """Yield the objects that need running controllers. They are applied once the pods exist."""
     return (document for document in _documents(manifests) if document["kind"] in SERVED)
 
 
 def certify(kube: Kube, manifests: Sequence[Path]) -> None:
-    """Create the Secrets with the webhooks' certificates, in a cluster that has all other objects."""
+    """Create the Secrets with the webhooks' certificates, in a cluster that already has all other objects."""
     _authorities(kube, manifests)
 
 
 def entrust(kube: Kube, manifests: Sequence[Path], change: Change) -> None:
-    """Write the certificate authority of this cluster's webhooks into CRDs that come from a template."""
+    """Write this cluster's webhook certificate authority into the CRDs that were copied from a template."""
     authorities = _authorities(kube, manifests)
     for document in _documents(manifests):
         if document["kind"] == DEFINITION and document["spec"].get("conversion", {}).get("webhook"):
@@ -163,7 +166,7 @@ def _wait_created(kube: Kube, namespace: str, seconds: float, cause: CauseId) ->
 def renew(kube: Kube, started: datetime) -> None:
     """Delete the controllers' pods that are older than `started`, the time when their nodes were started.
 
-    Such a pod starts before the API server responds. It then waits for a minute or longer, in
+    Such a pod restarts before the API server responds, and then waits for a minute or longer, in
     CrashLoopBackOff or inside Kueue. A new pod serves within seconds.
     """
     for namespace in CONTROLLERS.values():

@@ -39,7 +39,7 @@ def prove(kube: Kube, seconds: float = 60) -> None:
 
 
 def probes(kube: Kube) -> list[Callable[[], Object]]:
-    """Return a function for each webhook, which sends a dry-run create and raises an error if that fails."""
+    """Return one function per webhook. Each sends a dry-run create and raises an error if that fails."""
     return [partial(kube.apply, probe, dry_run=True) for probe in _probes()]
 
 

@@ -181,7 +181,7 @@ def manages(kube: Kube, kind: str) -> None:
 
 
 def check_configuration(config_map: Object, kind: str) -> None:
-    """Check one ConfigMap of Kueue. Raises as `manages`."""
+    """Check one ConfigMap of Kueue. Raises the same errors as `manages`."""
     text = (config_map.get("data") or {}).get("controller_manager_config.yaml")
     if text is None:
         return

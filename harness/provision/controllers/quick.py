@@ -1,7 +1,7 @@
 """Change the controllers' manifests so that they start faster in a new cluster of the harness.
 
-A user's cluster gets the published manifests (harness/provision/existing.py): its control plane possibly
-accepts no pods, and its users read the descriptions.
+A user's cluster gets the published manifests (harness/provision/existing.py): its control plane might not
+accept pods, and its users read the field descriptions.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _API_SERVER = (
     {"name": "KUBERNETES_SERVICE_HOST", "valueFrom": {"fieldRef": {"fieldPath": "status.hostIP"}}},
     {"name": "KUBERNETES_SERVICE_PORT", "value": "6443"},
 )
-"""A pod's own variables override the kubelet's. kubeadm's API server listens on this port."""
+"""Environment variables with the API server's address: the node's IP, and the port of kubeadm's API server.
+
+A pod's own variables override those that the kubelet sets.
+"""
 _VALUES = ("default", "enum", "example")
 """Fields of a schema that contain values and no schemas. A `description` in them is data."""
 
@@ -60,7 +63,7 @@ def at_once(deployment: Object) -> Object:
 
 
 def _mount_certificates(spec: Object) -> None:
-    """Mount the webhooks' certificates at all paths where Kueue needs some, as it creates none (`alone`)."""
+    """Mount the webhooks' certificates wherever Kueue expects some, because it creates none (`alone`)."""
     volumes = {each["name"]: each for each in spec.get("volumes", [])}
     if _VISIBILITY in volumes:
         volumes[_VISIBILITY] = {**volumes[_CERTIFICATES], "name": _VISIBILITY}
@@ -71,11 +74,11 @@ def _mount_certificates(spec: Object) -> None:
 
 
 def alone(configuration: Object) -> Object:
-    """Return the configuration of a controller with a single replica and given certificates.
+    """Return the configuration of a controller with a single replica and certificates that already exist.
 
-    Without a leader election, the controller continues immediately after a pause. Otherwise it waits 15 s
-    until the old lease has expired. If Kueue manages certificates, it starts twice: first for the
-    certificates, and 2 s later to serve. The given certificates are valid for longer than any cluster lives
+    Without leader election, the controller continues immediately after a pause. Otherwise it waits 15 s until
+    the old lease has expired. If Kueue manages certificates, it starts twice: first for the certificates, and
+    2 s later to serve. The given certificates are valid for longer than any cluster lives
     (certificates.SERVER_DAYS).
     """
     if _FILE not in configuration.get("data", {}):

@@ -1,6 +1,6 @@
 """Check once whether JobSet and Kueue can serve: APIs, Deployments, and endpoints of webhooks.
 
-Only `is_transient` waits, because a missing part does not come back by itself.
+Only `is_transient` waits, because a missing component does not reappear by itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def standing(kube: Kube) -> None:
 
 
 def checks(kube: Kube) -> list[Callable[[], None]]:
-    """Return the checks of `standing` as functions, which raise the same errors."""
+    """Return the checks that `standing` runs, as functions. They raise the same errors."""
     return [
         *(partial(_apis, kube, name) for name in CONTROLLERS),
         *(partial(_controller, kube, name) for name in CONTROLLERS),
@@ -53,7 +53,7 @@ def checks(kube: Kube) -> list[Callable[[], None]]:
 
 
 def require_ready(kube: Kube, name: Controller) -> None:
-    """Check one controller. Raises as `standing`."""
+    """Check one controller. Raises the same errors as `standing`."""
     _apis(kube, name)
     _controller(kube, name)
 

@@ -101,7 +101,7 @@ def _object(api_version: str, kind: str, **fields: object) -> Object:
 
 
 def _deployment(image: str, selector: dict[str, str]) -> Object:
-    """Return the Deployment. The database is in an emptyDir, which outlives the container but not the pod."""
+    """Return the Deployment. Its database is in an emptyDir, so it outlives the container but not the pod."""
     key = {"secretKeyRef": {"name": NAME, "key": "api-key"}}
     container = {
         "name": NAME,

@@ -33,8 +33,8 @@ _CAUSE: Final = "controllers.logs_not_ready"
 def install(kube: Kube, images: LogImages, tracker_image: str, seconds: float = SECONDS) -> bool:
     """Install VictoriaLogs and vlagent, and wait until they serve.
 
-    Return False if this version was installed. Raises UsageError if the harness did not create the existing
-    namespace, and WaitError (cause controllers.logs_not_ready).
+    Return False if this version was already installed. Raises UsageError if the harness did not create the
+    existing namespace, and WaitError (cause controllers.logs_not_ready).
     """
     documents = manifest(images, tracker_image)
     version = hashlib.sha256(yaml.safe_dump(documents).encode()).hexdigest()

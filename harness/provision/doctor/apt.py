@@ -1,4 +1,4 @@
-"""Provide newer packages on an older Debian: read apt's sources, and add a source of the harness.
+"""Provide newer packages on an older Debian: read apt's sources, and add the harness's own source.
 
 Debian 12's dockerd cannot run privileged containers on machines that withhold capabilities, and only sid has
 kind 0.33. So trixie and sid are added with pin priorities below 100. With these, apt installs a package from
@@ -29,7 +29,7 @@ NO = {"no", "false", "without", "off", "disable", "0"}
 PINS = {"trixie": 50, "sid": 40}
 ALIASES = {"sid": {"sid", "unstable"}}
 
-# If the machine's Debian release is older than this, the package comes from this release.
+# The first Debian release with a suitable version of each package. Older releases install it from there.
 _NEWER = dict.fromkeys(["docker.io", "containerd", "docker-cli", "docker-buildx"], "trixie") | dict.fromkeys(
     ["kind", "kubectl", "golang-1.26-go", "golang-1.26-src"], "sid"
 )
@@ -128,7 +128,7 @@ def specs(packages: Iterable[str], release: str) -> list[str]:
 
 
 def missing_suites(wanted: Sequence[str], sources: Iterable[Source]) -> list[str]:
-    """Return the suites in the package specs `wanted` that no enabled source of Debian's archive has."""
+    """Return the suites named in `wanted` that no enabled source of Debian's archive provides."""
     suites = dict.fromkeys(spec.partition("/")[2] for spec in wanted if "/" in spec)
     available = {suite for source in sources if source.is_archive for suite in source.suites}
     return [suite for suite in suites if not ALIASES.get(suite, {suite}) & available]

@@ -38,7 +38,7 @@ _OTHERS = {
 def advice(program: str, os_release: str | None = None) -> str:
     """Return how to install docker, buildx, kubectl, go or python on this machine.
 
-    `os_release` is the text of /etc/os-release, which is read by default.
+    `os_release` is the text of /etc/os-release. By default, that file is read.
     """
     text = apt.text_of(Path("/etc/os-release")) if os_release is None else os_release
     fields = apt.fields_of(text)

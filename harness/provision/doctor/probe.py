@@ -80,7 +80,7 @@ def docker_info() -> tuple[dict[str, Any], str]:
 
 
 def lacking_capabilities(status: str, last: int) -> list[int]:
-    """Return the numbers of the capabilities, up to `last`, that CapBnd in a /proc/<pid>/status lacks."""
+    """Return the capability numbers, up to `last`, that are missing from CapBnd in a /proc/<pid>/status."""
     for line in status.splitlines():
         if line.startswith("CapBnd:"):
             bound = int(line.split()[1], 16)
@@ -89,7 +89,7 @@ def lacking_capabilities(status: str, last: int) -> list[int]:
 
 
 def capabilities_withheld() -> list[int]:
-    """Return the capabilities that no process of this machine can get.
+    """Return the capabilities that no process on this machine can get.
 
     If there are any, an old dockerd fails.
     """

@@ -192,7 +192,7 @@ def _wait_for_daemon(still_running: Callable[[], None]) -> None:
 
 
 def _link_go(packages: Sequence[str], progress: Progress) -> None:
-    """Link `go` into a folder on PATH, which Debian's package golang-1.26-go does not do."""
+    """Link `go` into a folder on PATH, because Debian's package golang-1.26-go does not do this."""
     if "golang-1.26-go" in packages and GO_LINK.resolve() != GO_HOME:
         if GO_LINK.exists():
             raise HarnessError(

@@ -138,13 +138,13 @@ def build_worker(bases: Stack | Bases, context: RunContext, exact: bool = False)
 
 
 def build_tracker(bases: Stack | Bases, context: RunContext) -> ImageRef:
-    """Return the image of the embedded tracker. Raises as `build_worker`."""
+    """Return the image of the embedded tracker. Raises the same errors as `build_worker`."""
     python = versions.load(context.settings).worker.python
     return _build(TRACKER, {"BASE": bases.python_base}, python, context)
 
 
 def build_controller(bases: Stack | Bases, context: RunContext) -> ImageRef:
-    """Return the image of the torchrun controller. Raises as `build_worker`."""
+    """Return the image of the torchrun controller. Raises the same errors as `build_worker`."""
     python = versions.load(context.settings).worker.python
     return _build(CONTROLLER, {"BASE": bases.python_base}, python, context)
 
@@ -168,7 +168,8 @@ def _build(
             words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
             words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
             words += ["--build-arg", f"IMAGE={tag}"]
-            # In a checkout, the Dockerfile is a link. Docker expects .dockerignore beside the link's target.
+            # In a checkout, the Dockerfile is a symbolic link. Docker expects .dockerignore next to its
+            # target.
             dockerfile = recipe.dockerfile.resolve()
             words += ["--build-context", f"packages={folder}"]
             shell.run([*build_command(), *words, "-f", dockerfile, "-t", tag, ROOT])

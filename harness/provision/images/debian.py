@@ -28,14 +28,14 @@ _INPUTS = {
 
 @dataclass(frozen=True)
 class Bases:
-    """The references of the base images of the worker image and the tracker image."""
+    """References to the base images for the worker image and the tracker image."""
 
     torch_base: str
     python_base: str
 
 
 def bases(suite: str, context: RunContext) -> Bases:
-    """Return both base images for a Debian suite, and build missing ones, which requires root privileges.
+    """Return both base images for a Debian suite. Missing ones are built, which requires root privileges.
 
     Raises ToolError with the path of the log, or HarnessError if a tool or a Debian mirror is missing (cause
     image.build_failed).
@@ -50,7 +50,7 @@ def complete(suite: str) -> bool:
 
 
 def base(name: Literal["torch", "python"], suite: str, context: RunContext) -> str:
-    """Return one of the base images for a Debian suite. Raises as `bases`."""
+    """Return one of the base images for a Debian suite. Raises the same errors as `bases`."""
     platform = platforms.target()
     root = _root_tag(suite, platform)
     tag = _tag(name, suite, root)

@@ -64,7 +64,7 @@ def making(tag: str, context: RunContext) -> Iterator[Shell | None]:
 
     Only one process builds a tag at a time.
 
-    The output of the programs in the block goes to <cache>/images-logs/<tag>.log, which is empty at first.
+    The programs in the block write their output to <cache>/images-logs/<tag>.log, which is emptied first.
     """
     name = re.sub(r"[^\w.-]", "_", tag)
     logs = context.settings.cache_dir / "images-logs"

@@ -1,4 +1,4 @@
-"""The etcd image for torchrun's backend etcd-v2: built from its Go module, or published."""
+"""The etcd image for torchrun's etcd-v2 rendezvous backend: published, or built from etcd's Go module."""
 
 from __future__ import annotations
 

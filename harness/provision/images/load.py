@@ -34,7 +34,7 @@ _SNAPSHOTTER = (
     r"{ sed -n 's/^ *snapshotter *= *.\([a-z-]*\).*/SNAPSHOTTER \1/p'"
     f" {_CONFIGURATION} 2>/dev/null || true; }}"
 )
-"""A command that prints the snapshotter in a node's configuration, which kind's entrypoint chooses."""
+"""A command that prints the snapshotter from a node's containerd configuration. kind's entrypoint sets it."""
 
 
 def load_images(images: Sequence[str | LocalImage], nodes: Sequence[str], context: RunContext) -> None:
@@ -81,12 +81,12 @@ def has(listing: str, image: LocalImage) -> bool:
 class _Node:
     listing: str
     mounted: bool
-    """Whether the volume is mounted and its layers can be linked, which overlayfs alone supports."""
+    """Whether the volume is mounted and the node uses overlayfs. Other snapshotters cannot use it."""
     snapshotter: str
 
 
 def _inspect(node: str, images: Sequence[LocalImage]) -> _Node:
-    """Return which of the images a node's containerd has, its snapshotter, and whether it has the volume."""
+    """Return which images a node already has, its snapshotter, and whether it mounts the volume."""
     # The listing is filtered, because ctr sums up the layers of every image that it lists.
     names = [name for image in images for name in (node_name(image.tag), image.image_id)]
     listing = " ".join([*CTR, "images", "ls", *(f"'name==\"{name}\"'" for name in names)])
@@ -110,7 +110,7 @@ def _unpack(images: Sequence[LocalImage], node: str, context: RunContext) -> Non
 
 
 def _link(node: str, images: Sequence[LocalImage], context: RunContext) -> list[LocalImage]:
-    """Link images in a node. Return the images that could not be linked and must be imported."""
+    """Link the unpacked images into a node's containerd. Return the images that must be imported instead."""
     unlinked = []
     for image in images:
         command = ["docker", "exec", node, "sh", unpacked.script(image)]

@@ -32,7 +32,7 @@ class LocalImage:
 
     @property
     def file(self) -> str:
-        """Return a file name without suffix, which is unique to the image's id and tag."""
+        """Return a file name, without suffix, that is unique to the image's id and tag."""
         return f"{re.sub(r'[^A-Za-z0-9.-]', '_', self.tag)}-{self.image_id.removeprefix('sha256:')[:12]}"
 
     @classmethod

@@ -1,9 +1,9 @@
 """Make a registry on this machine available to the nodes.
 
-The host pulls `localhost:5001/…`, but on a node, localhost is the node itself. For each registry host,
-containerd reads /etc/containerd/certs.d/<host>/hosts.toml at each pull, if its configuration contains that
-folder at its start (kind's "local registry" guide does the same). So the configuration is patched before the
-cluster is created, and the file is written on each node afterwards.
+The host pulls `localhost:5001/…`, but on a node, localhost is the node itself. At each pull, containerd reads
+/etc/containerd/certs.d/<host>/hosts.toml for the registry's host, if its configuration named that folder when
+it started (as in kind's "local registry" guide). So the configuration is patched before the cluster is
+created, and the file is written on each node afterwards.
 """
 
 from __future__ import annotations

@@ -22,11 +22,11 @@ from harness.provision.source.shell import CAUSE
 
 @dataclass(frozen=True)
 class Origin:
-    """Where images come from, and what prevents it."""
+    """The origin of the images, and the reasons why it or the other origin cannot be used."""
 
     way: Literal["registry", "source"]
     missing: Sequence[str] = ()
-    """A message for each registry or host that does not respond, if they were asked."""
+    """A message for each registry or host that does not respond. Empty if no registry was contacted."""
     obstacle: str = ""
     """Why this machine cannot build images, or ""."""
 
@@ -42,7 +42,7 @@ class Origin:
 
 
 def origin(locked: Versions, context: RunContext) -> Origin:
-    """Return the origin for HARNESS_IMAGES. Unless it is `source`, the registries are asked."""
+    """Return the origin for HARNESS_IMAGES. Unless it is `source`, the registries are contacted."""
     mode = context.settings.images
     missing = [] if mode == "source" else reach.unreached(locked.registry)
     if mode == "registry" or (mode == "auto" and not missing):

@@ -72,7 +72,7 @@ def near(repository: str, making: str, scripts: Mapping[str, bytes]) -> Near | N
 
 
 def changed_since(hashes: Mapping[str, str], scripts: Mapping[str, bytes]) -> dict[str, bytes] | None:
-    """Return the scripts to mount over an image, whose own scripts have these `hashes`.
+    """Return the scripts to mount over an image whose own scripts have these `hashes`.
 
     None means that scripts were deleted after the image was built, or that the changes are too large.
     """
@@ -88,7 +88,7 @@ def fits(scripts: Mapping[str, bytes]) -> bool:
 
 
 def users(settings: Settings) -> dict[str, bytes]:
-    """Return the scripts of the user's folder (HARNESS_SCRIPTS).
+    """Return the scripts in the user's folder (HARNESS_SCRIPTS).
 
     Raises UsageError if they do not fit into a ConfigMap.
     """
@@ -120,7 +120,7 @@ def config_map(namespace: str, scripts: Mapping[str, bytes]) -> Object:
 
 
 def mounts(scripts: Mapping[str, bytes]) -> list[Object]:
-    """Return a mount for each script, which replaces or adds a file of the image.
+    """Return a mount for each script. It replaces a file of the image, or adds a file to it.
 
     Each has its own volume, because konduktor merges mounts with the same name.
     """

@@ -1,4 +1,4 @@
-"""Resolve the images and manifests of a cluster, which are published or built on this machine.
+"""Resolve a cluster's images and manifests, either published ones or ones built on this machine.
 
 Other modules do not depend on where the images and manifests come from.
 """
@@ -33,7 +33,7 @@ _DOWNLOAD_SECONDS = 60.0
 
 
 Own = Callable[[Bases], Sequence[LocalImage]]
-"""A function that builds images on the base images, and returns the images that every cluster runs."""
+"""A function that builds the images that every cluster runs, on top of the base images, and returns them."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Stack:
     node_image: str
     kubernetes: str
     jobset_manifest: Path
-    """A file in the cache, ready for server-side apply, as is kueue_manifest."""
+    """Path of a cached file that is ready for server-side apply. The same holds for kueue_manifest."""
     kueue_manifest: Path
     node_images: tuple[str, ...]
     """Local Docker images that every node needs before the controllers start. Nodes pull published images."""
@@ -55,7 +55,7 @@ class Stack:
     containerd_patches: tuple[str, ...] = ()
     """kind's containerdConfigPatches."""
     mirrors: dict[str, str] = field(default_factory=dict)
-    """The mirrors for `mirror.teach`, which is called once the nodes run and before they pull images."""
+    """The mirrors to pass to `mirror.teach` when the nodes run, before they pull images."""
 
     @property
     def controllers(self) -> tuple[Path, Path]:
@@ -81,7 +81,7 @@ def resolve(context: RunContext, then: Own = lambda _bases: ()) -> Stack:
             f"both Kubernetes {settings.kubernetes} and the node image {settings.node_image} are set",
             hint="unset HARNESS_KUBERNETES, because the image determines the version",
         )
-    if settings.images == "registry":  # a host that does not respond is an error of the download or the pull
+    if settings.images == "registry":  # an unreachable host makes the download or the pull fail
         chosen, why = Origin("registry"), "set by HARNESS_IMAGES"
     else:
         chosen = origin(locked, context)

@@ -1,4 +1,4 @@
-"""Unpack images once for all nodes of all clusters, into a Docker volume. Nodes link to its layers.
+"""Unpack images into a Docker volume once, for all nodes of all clusters. Nodes link to the layers there.
 
     containerd/         the root folder of a containerd that runs only while an image is added
     images/<name>.tar   an image without its layers: manifest and configuration
@@ -42,7 +42,7 @@ _CONTAINERD = f"""printf %s '{_CONFIGURATION}' >/run/unpack.toml
 exec containerd --config /run/unpack.toml --root {MOUNT}/containerd --state /run/unpack --log-level warn
 """
 TRIAL_SECONDS = 300
-"""Docker can have to pull the node image first."""
+"""Time limit for the trial in `mountable`. Docker may first have to pull the node image."""
 _TRIAL = """set -e
 mkdir -p {own}/trial
 test -d {seen}/trial || {{ echo 'the path of a Docker volume is not a path of this machine' >&2; exit 1; }}
@@ -71,7 +71,7 @@ exit 1
 
 
 def volume(context: RunContext) -> str:
-    """Return the name of the volume. Each cache has one, with its lock in the cache."""
+    """Return the name of the volume. Each cache folder has its own volume, and contains the volume's lock."""
     return f"harness-unpacked-{key(str(context.settings.cache_dir.resolve()))}"
 
 
@@ -83,7 +83,7 @@ def folder(context: RunContext) -> Path:
 
 
 def mountable(node_image: str, context: RunContext) -> Path | None:
-    """Return the path of the volume if nodes can use its layers, or else None, with the reason as progress.
+    """Return the path of the volume if nodes can use its layers. Otherwise report the reason and return None.
 
     With Docker Desktop, the path is in a virtual machine and is not known to Docker as a host path. Some file
     systems do not support overlayfs. So a container of the node image first tries both.
@@ -108,7 +108,7 @@ def created_at(context: RunContext) -> str:
 
 
 def script(image: LocalImage) -> str:
-    """Return the path in a node of the script that links an image."""
+    """Return the path, in a node, of the script that links an image to its layers."""
     return f"{MOUNT}/images/{image.file}.sh"
 
 
@@ -148,7 +148,7 @@ def add(images: Sequence[LocalImage], node_image: str, context: RunContext) -> N
 
 
 def _used(container: str) -> bool:
-    """Return whether a node, which is any container except `container`, mounts the volume."""
+    """Return whether any container other than `container` mounts the volume. Such a container is a node."""
     listed = _docker("ps", "--all", "--filter", f"volume={MOUNT}", "--format", "{{.Names}}")
     return bool(set(listed.split()) - {container})
 
@@ -157,7 +157,8 @@ def _add(container: str, image: LocalImage, context: RunContext) -> None:
     context.progress(f"{image.tag}: unpacking, once for all clusters")
     name = node_name(image.tag)
     pipe(image, ["docker", "exec", "-i", container, *import_command(), "--discard-unpacked-layers", "-"])
-    # If another image gets this name, containerd would delete this image's layers, which pods can be using.
+    # If another image got this name, containerd would delete this image's layers, although pods might use
+    # them.
     _inside(container, *CTR, "images", "tag", "--force", name, f"kept.invalid/{image.file.lower()}")
     rows = [row.split() for row in _inside(container, *CTR, "images", "ls").splitlines()]
     digest = next(row[2] for row in rows if row[0] == name)
@@ -187,7 +188,7 @@ def chain_ids(diff_ids: Sequence[str]) -> list[str]:
 
 
 def linking(links: Sequence[tuple[str, str]], image: LocalImage) -> str:
-    """Return the script that links an image in a node.
+    """Return the script that links an image into a node's containerd.
 
     `links` is (ChainID, folder) per layer, lowest first.
     """

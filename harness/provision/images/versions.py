@@ -52,7 +52,7 @@ class Registry(_Table):
     def node_of(self, wanted: str | None) -> tuple[str, str]:
         """Return the Kubernetes version and node image for `wanted`, such as `1.35` or `1.35.8`.
 
-        None means the default version. If there is no image, raises UsageError, which lists the available
+        None means the default version. If there is no such image, raises UsageError with the available
         versions.
         """
         images = {self.kubernetes: self.node, **self.nodes}

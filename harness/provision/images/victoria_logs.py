@@ -1,4 +1,4 @@
-"""The images of VictoriaLogs and its collector vlagent: built from one Go module, or published."""
+"""The images of VictoriaLogs and its collector vlagent: either published, or built from one Go module."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class LogImages:
 
 
 def victoria_logs_images(context: RunContext, *, published: bool) -> LogImages:
-    """Return the published images, or local ones, which are built if they are missing.
+    """Return the published images, or local images. Missing local images are built.
 
     Raises ToolError or HarnessError, cause image.build_failed or cluster.node_image.
     """

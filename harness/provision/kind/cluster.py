@@ -45,9 +45,9 @@ class KindCluster(KindNodes):
         return SharedFolder(self.volumes, VOLUMES_MOUNT) if self.volumes.is_dir() else None
 
     def free_disk(self, namespace: str, progress: Progress) -> None:
-        """Remove the launch's folder, and its ended pods with more than storage.KEEP_BYTES of data.
+        """Remove the launch's folder, and its finished pods with more than storage.KEEP_BYTES of data.
 
-        A failure is only reported as progress. A deleted cluster uses no space.
+        A failure is only reported as progress. Nothing is done if the cluster has been deleted.
         """
         if self.state() is None:
             return
@@ -59,7 +59,7 @@ class KindCluster(KindNodes):
             progress(f"could not see what the pods of {namespace} keep on disk: {error.message}")
 
     def template(self, context: RunContext) -> Template | None:
-        """Return the template from which the cluster would be started. None means that kind creates it."""
+        """Return the template from which the cluster would be started, or None if kind would create it."""
         return usable(self, Images.make(context), context)
 
     def lacks_template(self, context: RunContext) -> bool:

@@ -77,7 +77,7 @@ def refused(kind: KindNodes, stack: Stack) -> str | None:
 
 
 def _unlike(info: str) -> str | None:
-    """Return how Docker differs from what templates need: a daemon of this machine, with overlayfs."""
+    """Return how Docker differs from what templates need: a daemon on this machine that uses overlayfs."""
     driver, options, system = [*info.splitlines(), "", "", ""][:3]
     if driver not in ("overlay2", "overlayfs") or "rootless" in options or "userns" in options:
         return f"Docker's storage is {driver}, its security options are {options}"
@@ -255,7 +255,7 @@ class _Copy:
 
 
 def _placed(pods: dict[str, Object]) -> str | None:
-    """Return None if both pods of CoreDNS are scheduled, or else a message."""
+    """Return a message if not both CoreDNS pods are scheduled, otherwise None."""
     dns = [pod for name, pod in pods.items() if name.startswith("coredns-")]
     placed = [pod for pod in dns if pod["spec"].get("nodeName")]
     return None if len(placed) >= DNS_PODS else f"{len(placed)} of {DNS_PODS} pods have a node"

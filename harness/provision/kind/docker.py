@@ -28,7 +28,7 @@ _CAUSES: tuple[tuple[str, CauseId], ...] = (
 
 
 def daemon() -> None:
-    """Check that Docker responds, and that it is Docker.
+    """Check that Docker responds, and that it is not another program such as Podman.
 
     Raises HarnessError (cause docker.not_installed, docker.permission, docker.daemon_down or
     docker.unsupported).
@@ -60,7 +60,7 @@ def daemon() -> None:
 
 
 def is_podman(version: str) -> bool:
-    """Return whether the output of `docker version` is from Podman, as the program or as the daemon."""
+    """Return whether `docker version` shows that the program or the daemon is Podman."""
     return "podman engine" in version.lower()
 
 

@@ -53,7 +53,7 @@ class Begun:
 
 
 class _Stopped(Exception):
-    """kind has ended."""
+    """Raised in a step that waits for the cluster, when kind has ended."""
 
 
 @contextmanager

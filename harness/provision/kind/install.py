@@ -144,7 +144,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
 
 
 def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Template | None:
-    """Return the template for the cluster, or None. An unusual reason for None is reported as progress."""
+    """Return the template for the cluster, or None. Unusual reasons for None are reported as progress."""
     why = copied.refused(kind, images.stack)
     if why is not None:
         if why:
@@ -292,7 +292,7 @@ def start(kind: KindNodes, progress: Progress) -> bool:
 
 
 def _until_served(kind: KindNodes, started: datetime) -> None:
-    """Wait until controllers and tracker serve after the start of their nodes."""
+    """Wait until the controllers and the tracker serve, after their nodes were started."""
     kube = kind.kube()
     for attempt in Retrying(
         stop=stop_after_delay(AGAIN_SECONDS),

@@ -255,7 +255,7 @@ class KindNodes:
     def remove_volumes(self, name: str = "") -> None:
         """Remove the shared folder `name` with the pods' files, or all shared folders.
 
-        A node does this as root.
+        The first node removes the files as root, because pods may have written them as another user.
         """
         from harness.provision.kind.configuration import VOLUMES_MOUNT
 
@@ -281,7 +281,7 @@ class KindNodes:
         return in_use(self.users)
 
     def abandoned(self) -> bool:
-        """Return whether no process uses the cluster any more, although it exists and should not be kept.
+        """Return whether the cluster exists and should not be kept, but no process uses it any more.
 
         The caller must hold `lock`.
         """

@@ -25,7 +25,7 @@ SERVE_SECONDS = 120
 STARTING_SECONDS = 180
 """Maximum seconds until a cluster serves, after Docker or the machine restarted its nodes."""
 FIRST_START = timedelta(seconds=30)
-"""A container that was last started more than this time after its creation has been restarted."""
+"""If a container was last started more than this long after its creation, it has been restarted."""
 CAUSE: Final = "cluster.unhealthy"
 
 

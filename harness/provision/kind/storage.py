@@ -1,6 +1,6 @@
 """Measure the disk usage of pods on their kind nodes: container files, logs and emptyDirs.
 
-An ended pod uses this space until it is deleted, and Kubernetes reports no figure for it. So the nodes are
+A finished pod uses this space until it is deleted, and Kubernetes does not report how much. So the nodes are
 queried: containerd for the files of each container, and `du` for the rest.
 """
 
@@ -16,7 +16,7 @@ from harness.core.kubernetes import Kube, Object
 from harness.core.progress import Progress
 
 KEEP_BYTES = 2**30
-"""An ended pod that uses more space than this is removed once its evidence is in the bundle."""
+"""A finished pod that uses more space than this is removed once its evidence is in the bundle."""
 SECONDS = 60
 _LOOK = """
 ctr --namespace k8s.io snapshots usage -b
@@ -52,7 +52,7 @@ def pods(kube: Kube, namespace: str | None = None) -> list[PodDisk]:
 
 
 def remove_large(kube: Kube, namespace: str, progress: Progress) -> None:
-    """Delete a launch's ended pods that use more than KEEP_BYTES, once their evidence is in the bundle."""
+    """Delete a launch's finished pods that use more than KEEP_BYTES, once their evidence is in the bundle."""
     for pod in pods(kube, namespace):
         if pod.ended and pod.bytes > KEEP_BYTES:
             kube.delete("v1", "Pod", pod.name, namespace)

@@ -37,7 +37,7 @@ KEPT: Final = 4
 OLDEST = timedelta(days=7)
 SECONDS = 60
 FAILURES, GIVE_UP = "templates-failed.json", 2
-"""A file in the cache with the number of successive failed starts from each template."""
+"""A cache file that counts each template's consecutive failed starts, and the count at which to give up."""
 NAMESPACES = (
     *("kube-node-lease", "kube-public", "kube-system"),
     *("harness-system", "jobset-system", "kueue-system"),
@@ -97,7 +97,7 @@ _REGISTRY = "/registry/"
 
 @dataclass(frozen=True)
 class Template:
-    """A template that exists as an image in the local Docker."""
+    """A cluster template that exists as an image in the local Docker."""
 
     image: str
     made: str
@@ -116,8 +116,8 @@ class Template:
 def tag(settings: Settings, stack: Stack, own: Sequence[LocalImage], context: RunContext) -> str:
     """Return the template's image reference.
 
-    Its tag is a digest of the template's contents, the code that creates clusters, and the targets of the
-    links.
+    Its tag is a digest of the template's contents, the code that creates clusters, and the identity of the
+    volume of unpacked images, to which its layers link.
     """
     from harness.provision.kind.configuration import configuration
 
@@ -176,7 +176,7 @@ def _failures(context: RunContext) -> dict[str, int]:
 def make(
     image: str, kind: KindNodes, stack: Stack, own: Sequence[LocalImage], context: RunContext
 ) -> Template:
-    """Create a template from a newly installed cluster, which continues to run. Raises HarnessError."""
+    """Create a template from a newly installed cluster. The cluster keeps running. Raises HarnessError."""
     with locked(context.settings.cache_dir / "template.lock"):
         there = find(image)
         if there is not None and there.fresh:
@@ -201,8 +201,8 @@ def make(
 def keys(entries: Sequence[dict[str, str]], late: Sequence[str]) -> list[dict[str, str]]:
     """Return the etcd keys for a template, each with `key` and `value` in base64, as in etcd's response.
 
-    `late` has the names of objects that are applied once their controllers serve. Raises HarnessError for an
-    unknown kind, because a copy without its objects might differ from the cluster.
+    `late` contains the names of objects that are applied once their controllers serve. Raises HarnessError
+    for an unknown kind, because a copy without its objects might differ from the cluster.
     """
     copied = []
     for each in entries:
@@ -318,7 +318,7 @@ def _commit(
 
 
 _CURL = "curl -sS --fail --noproxy '*'"
-"""Docker's client can be configured to give a proxy to every container."""
+"""curl without a proxy. Docker's client can be configured to set a proxy in every container."""
 _FILLED = f"""set -eu
 mkdir -p /kind/template
 address=http://127.0.0.1:2379
@@ -357,6 +357,6 @@ def _tidy(newest: str) -> None:
     listed = _docker(
         "image", "ls", "--filter", f"reference={REPOSITORY}", "--format", "{{.Repository}}:{{.Tag}}"
     )
-    others = [each for each in listed.splitlines() if each != newest]  # the newest first
+    others = [each for each in listed.splitlines() if each != newest]  # newest first
     for each in others[KEPT - 1 :]:
         _docker("image", "rm", each, check=False)

@@ -183,7 +183,7 @@ class Go:
         (work / "go.sum").write_text("".join(f"{line}\n" for line in sorted(sums)))
 
     def _parts(self, folder: Path) -> list[str]:
-        """Return the paths of a module's own submodules, which it requires at v0.0.0."""
+        """Return the paths of a module's own submodules. The module requires them at v0.0.0."""
         listed = self.shell.run(["go", "mod", "edit", "-json", folder / "go.mod"], env=self._environment)
         return [part["Path"] for part in json.loads(listed)["Require"] if part["Version"] == "v0.0.0"]
 

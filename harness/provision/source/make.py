@@ -127,7 +127,7 @@ class _Making:
     on_node_image: Callable[[str], object]
 
     def everything(self) -> None:
-        """Run the steps whose results are missing, unless no remaining step needs the result."""
+        """Run each step whose result is missing and still needed."""
         images.remove_leftovers(self.shell)
         store, architecture = self.plan.store, self.plan.platform.architecture
         go = Go(self.shell, self.plan.versions.go, store.go_cache, architecture)
@@ -205,7 +205,7 @@ class _Making:
 
 @dataclass
 class _Programs:
-    """The programs of a plan, which are compiled on demand. `module` is an empty folder."""
+    """The programs of a plan. They are compiled on demand. `module` is an empty folder."""
 
     making: _Making
     go: Go

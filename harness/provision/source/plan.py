@@ -16,9 +16,9 @@ CONTROLLERS = ("jobset", "kueue")
 
 @dataclass(frozen=True)
 class Plan:
-    """The locations of all steps' results.
+    """The paths of the results of all build steps.
 
-    A step's key includes the keys of the steps whose results it uses.
+    A step's cache key includes the keys of all steps whose results it uses.
     """
 
     store: Store

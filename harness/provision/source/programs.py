@@ -31,7 +31,7 @@ def pinned(section: str, name: str) -> str:
 
 
 def program(module: Module, context: RunContext, architecture: str = "") -> Path:
-    """Return a module's only program. Raises as `programs`."""
+    """Return a module's only program. Raises the same errors as `programs`."""
     return programs(module, context, architecture) / module.programs[0]
 
 

@@ -17,7 +17,7 @@ CAUSE: Final = "cluster.node_image"
 """The cause of a failed build (docs/causes.md)."""
 
 _LOGGED = 20_000
-"""Maximum number of characters of stdout that are logged, from its end. A rendered manifest has megabytes."""
+"""How many characters at the end of stdout are logged, at most. A rendered manifest has megabytes."""
 
 
 @dataclass(frozen=True)

@@ -83,13 +83,13 @@ class Store:
         return self.root / "go-build"
 
     def logs(self) -> Path:
-        """Return the folder of logs, which is created if necessary."""
+        """Return the folder of logs. The folder is created if necessary."""
         logs = self.root / "logs"
         logs.mkdir(parents=True, exist_ok=True)
         return logs
 
     def path(self, name: str, version: str, step_key: str) -> Path:
-        """Return the folder for a step's files.
+        """Return the folder for the files of a build step.
 
         It exists only if the step succeeded, so it is always complete.
         """

@@ -1,7 +1,8 @@
-"""Convert a launch into a suite of tests, for the `ctrf.json` and `junit.xml` of its bundle.
+"""Convert a launch into a test suite, for the files `ctrf.json` and `junit.xml` of its bundle.
 
-The first test is the verdict, so that a suite is never empty, which CI would show as green. Each check is
-another test, and so is each acceptance test of each node. UNKNOWN never looks like a PASS or a skipped test:
+The first test is the verdict, so that a suite is never empty. CI would show an empty suite as green. Each
+check is another test, and so is each acceptance test of each node. UNKNOWN never looks like a PASS or a
+skipped test:
 
 | | JUnit | CTRF |
 |---|---|---|

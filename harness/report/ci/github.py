@@ -32,7 +32,7 @@ def annotation(level: Level, message: str, **where: str | int | None) -> str:
 def summary_file(environment: Mapping[str, str] = os.environ) -> Path | None:
     """Return the file of this step's summary, or None outside GitHub Actions.
 
-    None also in a container that got the variables of the step but not its files.
+    Also returns None in a container that has the step's variables but not its files.
     """
     if not (name := environment.get("GITHUB_STEP_SUMMARY")):
         return None

@@ -1,7 +1,7 @@
 """Write a suite as JUnit XML, with the elements that every JUnit viewer supports.
 
-Elements and attributes are those of Jenkins' schema (junit-10.xsd of its xunit plugin), where a suite has
-properties and a test has none. junitparser is not used, because it writes characters that are not legal in
+Elements and attributes come from Jenkins' schema (junit-10.xsd of its xunit plugin), in which suites have
+properties and tests have none. junitparser is not used, because it writes characters that are not legal in
 XML, so that its files sometimes cannot be parsed. pytest's writer works only for pytest sessions.
 """
 
@@ -21,7 +21,7 @@ _NO_XML = re.compile("[^\t\n\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 class Case:
     """A test. If `problem` is None, the test passed and `text` is its output.
 
-    Otherwise `text` is the full description of the problem, `message` one line of it, and `kind` its class.
+    Otherwise `text` describes the problem in full, `message` in one line, and `kind` is its class.
     """
 
     name: str

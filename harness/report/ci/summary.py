@@ -38,7 +38,7 @@ def launches(rows: Sequence[Row]) -> str:
             named = text(row.test or row.launch.bundle)
             lines += [f"**Which pod reaches which** ({named}):", "", *row.launch.matrix, ""]
         if row.launch.acceptance:
-            # GitHub's Markdown needs an empty line before a list, but the properties contain no empty lines.
+            # GitHub's Markdown needs an empty line before a list, but the properties contain none.
             title, *rest = row.launch.acceptance
             table = [line for line in rest if line.startswith("|")]
             others = [line for line in rest if not line.startswith("|")]

@@ -15,10 +15,9 @@ from harness.report.diff.facts import WHOLE, Facts, Series
 from harness.report.html.curves import steps
 
 NOISE_SECONDS, NOISE_RATIO = 1.0, 1.25
-"""The times of a stage count as different if their difference exceeds NOISE_SECONDS and their ratio exceeds
-NOISE_RATIO."""
+"""Two durations of a stage differ only if both their difference and their ratio exceed these limits."""
 TICK = 0.001
-"""Resolution of times in seconds. For shorter times, no ratio is computed."""
+"""Resolution of durations, in seconds. For shorter durations, no ratio is computed."""
 SHOWN = 10
 """Maximum number of different values that are shown."""
 
@@ -111,7 +110,7 @@ class Diff(BaseModel):
     @computed_field  # type: ignore[prop-decorator]
     @property
     def matters(self) -> bool:
-        """Return whether verdict, cause, checks, versions or points differ. Other differences are ignored."""
+        """Return whether verdict, causes, checks, versions or points differ, ignoring other differences."""
         values = self.values_differ and not self.any_values
         return bool(self.verdict or self.checks or self.causes or self.versions or self.points or values)
 

@@ -1,4 +1,4 @@
-"""Extract the facts of a bundle that `harness diff` compares: facts that are the same in equal launches."""
+"""Extract the facts that `harness diff` compares: those that are the same in two equivalent launches."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Facts:
     series: dict[tuple[int, str], Series] = field(default_factory=dict)
     """Maps (rank, metric) to the logged rows."""
     mark: float | None = None
-    """The launch's nonce as a number, which the main job logs. It differs in every launch."""
+    """The launch's nonce as a number. The main job logs it, and it differs in every launch."""
     events: dict[tuple[str, str, str], int] = field(default_factory=dict)
     """Maps (type, reason, kind of object) to the number of events."""
 

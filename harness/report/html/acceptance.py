@@ -80,7 +80,7 @@ class View:
     """The nodes that did not pass."""
     passed: list[Node]
     opened: str
-    """The name of the first node that failed, which is shown unfolded."""
+    """The name of the first failed node. The page shows its section unfolded."""
     spreads: list[Spread]
     pairs: PairPicture | None
 
@@ -102,7 +102,7 @@ def of_fleet(fleet: Fleet) -> View:
 def _node(node: NodeResult) -> Node:
     columns = [gpu.index for gpu in node.gpus]
     by_id: dict[str, dict[int | None, Cell]] = {}
-    for cell in node.cells:  # worst first, so that the worse of two cells for the same place is shown
+    for cell in node.cells:  # worst first, so that the worst cell for a place is shown
         by_id.setdefault(cell.id, {}).setdefault(cell.gpu, cell)
     rows = [
         Row(

@@ -23,7 +23,7 @@ class RankAttempt:
     """The number of the attempt, starting at 1."""
     of: int
     pod: str
-    """The pod's name without the prefix of the launched object."""
+    """The pod's name, without the launched object's name in front of it."""
     start: float
     last: float | None
     """Time of the last row that the attempt recorded, or None if it recorded no row."""
@@ -31,7 +31,7 @@ class RankAttempt:
     ended: bool
     """Whether the log contains the end record of this attempt. If not, the attempt was interrupted."""
     reason: str = ""
-    """What restarted the rank, at what time and why. Empty for the first attempt."""
+    """What restarted the rank, when and why. Empty for the first attempt."""
 
     def cells(self) -> tuple[str, ...]:
         """Return the cells of a table row, in the order of HEADINGS."""
@@ -71,7 +71,8 @@ def _of_rank(truth: Truth, all_restarts: list[Restart], prefix: str) -> list[Ran
     begins = [start.time_ms / 1000 for start in starts]
     reasons: dict[int, list[str]] = {}
     for restart in (each for each in all_restarts if truth.rank in each.ranks):
-        # A restart causes the next attempt. Clocks differ: if no attempt seems to follow, it is the last one.
+        # A restart causes the next attempt. Because clocks differ, use the last attempt if none seems to
+        # follow.
         index = next((i for i, begin in enumerate(begins) if i and begin >= restart.at), len(begins) - 1)
         reasons.setdefault(index, []).append(restart.text)
     return [

@@ -13,8 +13,9 @@ from harness.judge.points.series import Rows, extend, put
 from harness.report.html.attempts import truths
 
 MAX_DRAWN = 400
-"""Maximum number of points of a curve, which is more than a screen shows. A longer curve keeps the lowest and
-the highest value of each interval."""
+"""Maximum number of points of a curve, more than a screen can show. A longer curve keeps the lowest and the
+highest value of each interval.
+"""
 MAX_CURVES = 16
 """Maximum number of curves per metric. Ranks with missing points come first."""
 Series = list[tuple[int, float]]

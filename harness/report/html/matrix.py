@@ -1,4 +1,4 @@
-"""The table of points for many ranks: a row per metric, because a column per rank would not fit."""
+"""The table of points for many ranks. It has one row per metric, because a column per rank would not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draw which pairs of nodes are slow or broken: a picture with a square for each pair."""
+"""Draw a picture that shows which pairs of nodes are slow or broken, with a square for each pair."""
 
 from __future__ import annotations
 

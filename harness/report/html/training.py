@@ -56,7 +56,7 @@ class View:
     checkpoints: list[tuple[TrainedCheckpoint, bool]]
     """The checkpoints, each with a boolean that is true if the link `best` points to the checkpoint."""
     error: str | None
-    """The reason why the training's disk could not be read, or None if it could be read."""
+    """The reason why the checkpoints were not audited, or None if they were audited."""
 
 
 def view(bundle: Bundle, facts: Mapping[str, Metric]) -> View | None:

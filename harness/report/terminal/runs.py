@@ -23,7 +23,7 @@ class Row(BaseModel):
     """A row for one bundle. If no verdict was recorded, `verdict` is "none" and `state` gives the reason."""
 
     bundle: str
-    """The path of the bundle, as other commands accept it."""
+    """The path of the bundle, in a form that other commands accept."""
     name: str
     started_at: str
     job: str

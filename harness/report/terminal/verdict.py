@@ -58,13 +58,13 @@ def render(
     for label, text in _after(verdict, bundle):
         console.print(
             Text(f"{label:8}  {text}"), soft_wrap=True
-        )  # a command stays on one line, so that it can be copied
+        )  # commands are not wrapped, so that they can be copied
 
 
 def _after(verdict: Verdict, bundle: Path) -> Iterator[tuple[str, str]]:
     """Yield the evidence, next steps and hints as (label, text).
 
-    Texts contain the path of the bundle in the form in which the user gave it.
+    In these texts, the path of the bundle is spelled as the user gave it.
     """
     for line in verdict.evidence:
         yield "evidence", str(bundle / line)

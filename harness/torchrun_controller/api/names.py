@@ -24,7 +24,7 @@ JOB_LABEL = "torchrun-job-name"
 `kubectl get pods -l torchrun-job-name=NAME`."""
 QUEUE_LABEL = "torchrun-queue-name"
 NAMESPACE_LABEL = f"{GROUP}/queue-namespace"
-"""Label of a kai-scheduler Queue, which is cluster-scoped: the namespace of its TorchrunQueue."""
+"""Label of a kai-scheduler Queue, a cluster-scoped object: the namespace of its TorchrunQueue."""
 GPU_TYPE_LABEL = f"{GROUP}/gpu-type"
 TEMPLATE_ANNOTATION = f"{GROUP}/template"
 """Annotation of a JobSet: the digest of its spec."""
@@ -69,7 +69,7 @@ def workspace_claim(job: str) -> str:
 
 
 def holder(job: str) -> str:
-    """Return the name of the StatefulSet and Service of the pod `<job>-sync-0`, which stores a job's code."""
+    """Return the name of the StatefulSet and Service for the pod that stores a job's code, `<job>-sync-0`."""
     return f"{job}-sync"
 
 
@@ -79,7 +79,7 @@ def workspace_part(job: str, index: int) -> str:
 
 
 def host(job: str, rank: int) -> str:
-    """Return the host name of the pod with node rank `rank`, which the job's other pods can resolve."""
+    """Return the host name of the pod with node rank `rank`. The job's other pods can resolve it."""
     return f"{job}-{NODES}-0-{rank}.{job}"
 
 

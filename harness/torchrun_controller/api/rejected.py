@@ -23,7 +23,7 @@ plugin."""
 
 
 class Rejected(Exception):
-    """A create request that the API server rejected, permanently or in the current state of the cluster."""
+    """Raised if the API server rejected a create request, permanently or in the cluster's current state."""
 
     def __init__(self, document: Object, error: ApiException) -> None:
         body = _body(error)

@@ -283,7 +283,7 @@ def _which(pod: Object, container: Object) -> str:
 
 
 def _endless(pod: Object, name: str) -> bool:
-    """Return whether a container is a native sidecar, which Kubernetes ends with the pod."""
+    """Return whether a container is a native sidecar. Kubernetes ends a native sidecar with the pod."""
     initial = (pod.get("spec") or {}).get("initContainers") or []
     return any(each["name"] == name and each.get("restartPolicy") == "Always" for each in initial)
 

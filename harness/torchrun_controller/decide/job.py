@@ -49,7 +49,7 @@ RENEW = timedelta(seconds=60)
 """The minimum interval between updates of the free GPUs in the message of a waiting job."""
 
 ETCD_AGAIN = timedelta(seconds=10)
-"""The interval between checks for the Service of etcd, which is not watched."""
+"""The interval between checks for the Service of etcd, because it is not watched."""
 
 STARTS = "the job starts when the API server accepts it"
 
@@ -78,7 +78,7 @@ class _Job(Ends):
         self._condition("Suspended", False, "Resumed" if self._resumed() else "NotSuspended")
         return self._start() if self.ours is None or ending(self.ours) else self._watch(self.ours)
 
-    # -- not yet, and not now ----------------------------------------------------------------------------
+    # -- before a JobSet exists, or suspended ------------------------------------------------------------
     def _suspend(self) -> Decision:
         """Delete the JobSet and keep the claims and the job's history.
 
@@ -224,7 +224,7 @@ class _Job(Ends):
         self.status.processes_per_node = resolved.plan.processes
         self.status.torchrun_command = resolved.torchrun
 
-    # -- it is there -------------------------------------------------------------------------------------
+    # -- while the JobSet exists --------------------------------------------------------------------------
     def _watch(self, jobset: Object) -> Decision:
         self.status.job_id = jobset["metadata"]["uid"]
         if found(self.status.conditions, "Accepted"):

@@ -77,8 +77,9 @@ _READ_RULES = [
 ]
 _LOG_RULES = [_rule("", ["pods", "events"], READ), _rule("", ["pods/log"], ["get"])]
 CREATED_FOR_A_QUEUE = ("pods", "persistentvolumeclaims", "configmaps")
-"""What the controller creates as a queue's author wishes, directly or by a JobSet. The author must have the
-right to create it, or else would get by a TorchrunQueue what RBAC does not grant."""
+"""What the controller creates as specified by a queue's author, directly or through a JobSet. The author must
+have the right to create it. Otherwise a TorchrunQueue would give its author what RBAC does not grant.
+"""
 USER_ROLES: dict[str, tuple[list[str], list[Object]]] = {
     "torchrun-viewer": (["view", "edit", "admin"], _READ_RULES),
     "torchrun-job-user": (
@@ -120,9 +121,9 @@ def _user_roles() -> list[Object]:
 
 
 def _policy() -> list[Object]:
-    """Return the admission policy that compares the rights of a queue's author with the power of a queue.
+    """Return the admission policy that compares the rights of a queue's author with what a queue can create.
 
-    It applies where the spec changes, so that the garbage collector can remove a finalizer.
+    It applies only to changes of the spec, so that the garbage collector can remove a finalizer.
     """
     api, name = "admissionregistration.k8s.io/v1", f"queue-owners.{names.GROUP}"
     rule = {

@@ -1,4 +1,4 @@
-"""Check a job against what its queue permits, and the pods of a queue against its privileges.
+"""Check that a queue permits what a job sets, and that a queue lists the privileges that its pods need.
 
 A job's author may have no other right in the namespace, so the controller must not do for a job what only the
 queue's author may do. The decisions are in api/permissions.py. The check of the pods also covers what a job
@@ -141,14 +141,20 @@ def _image(value: Value, _: JobSpec, overrides: Overrides) -> Iterable[str]:
 
 
 def _mount(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
-    """A job may mount its own volumes. Those of the queue can be for other containers alone."""
+    """Return the entry that `overrides` lacks for a mount, or []. A job may mount its own volumes.
+
+    A volume of the queue can be meant only for other containers.
+    """
     own = [volume["name"] for volume in spec.volumes.additional_volumes]
     mounted = value.found.get("name") if isinstance(value.found, dict) else None
     return [] if mounted in own else [f"fields: {value.field}"]
 
 
 def _code(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
-    """A job may name a claim, or the Secret of a bucket. The queue must list these names."""
+    """Return the entry that `overrides` lacks for a source of code, or [].
+
+    A job may name a claim, or the Secret of a bucket. The queue must list these names.
+    """
     asked = spec.workspace_storage
     named = asked and (asked.claim_name if asked.source == "existing" else asked.secret_name)
     return [] if value.found in SOURCES or named else [f"fields: {value.field}"]
@@ -156,7 +162,7 @@ def _code(value: Value, spec: JobSpec, _: Overrides) -> Iterable[str]:
 
 _Rule = Callable[[Value, JobSpec, Overrides], Iterable[str]]
 _NAME_OF = {"secret": "secretName", "persistentVolumeClaim": "claimName"}
-"""The field of a volume with the name of the object, where it is not `name`."""
+"""The field of a volume that contains the object's name, if this field is not `name`."""
 _RULES: Mapping[str, _Rule] = {
     "free": lambda *_: [],
     "fields": lambda value, *_: [f"fields: {value.field}"],

@@ -270,5 +270,5 @@ def _schedule(spec: Object, job: Resolved, *, kai: bool) -> None:
     if kai:
         spec["schedulerName"] = "kai-scheduler"
     elif asked.scheduler and asked.scheduler != "kai-scheduler":
-        # With Kueue, kai-scheduler is possibly not installed. A pod waits forever for a missing scheduler.
+        # With Kueue, kai-scheduler might not be installed. A pod waits forever for a missing scheduler.
         spec["schedulerName"] = asked.scheduler

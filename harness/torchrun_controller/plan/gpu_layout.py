@@ -9,7 +9,7 @@ from harness.torchrun_controller.api.models import JobSpec
 
 
 class Refused(Exception):
-    """A job cannot run with its spec. `reason` becomes the reason of the condition."""
+    """Raised if a job cannot run with its spec. `reason` becomes the reason of the condition."""
 
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(message)

@@ -36,7 +36,7 @@ from harness.torchrun_controller.runtime.kinds import Kind
 GONE, CONFLICT = 404, 409
 LOG_SECONDS = 5.0
 ACCEPTED_SECONDS = 5.0
-"""How long an accepted pod also counts for equal pods, so that a burst of equal jobs is checked once."""
+"""How long an accepted pod also stands for equal pods, so that a burst of equal jobs is checked once."""
 STRICT = ("fieldValidation", "Strict")
 """A query parameter that makes the API server reject unknown and duplicate fields instead of dropping
 them."""

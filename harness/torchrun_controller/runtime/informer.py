@@ -38,7 +38,7 @@ Told = Callable[[Kind, Change], None]
 
 
 class Expired(Exception):
-    """The API server no longer has the requested version."""
+    """Raised if the API server no longer has the requested version."""
 
 
 class Informer(threading.Thread):

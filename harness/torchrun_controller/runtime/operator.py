@@ -134,7 +134,7 @@ class Operator:
 
 
 def _asks(change: Change) -> bool:
-    """Return whether a field of a job changed other than its status, which only the controller writes."""
+    """Return whether a job changed outside its status. Only the controller writes the status."""
     before, after = change.before, change.after
     if before is None or after is None:
         return True

@@ -14,7 +14,7 @@ KINDS = {"file": ("mode", "size", "sha256"), "dir": ("mode",), "link": ("target"
 
 
 class Refused(Exception):
-    """A request that cannot be fulfilled. The receiver sends the message to the client."""
+    """Raised if a request cannot be fulfilled. The receiver sends the message to the client."""
 
 
 class Dropped(Refused):

@@ -1,4 +1,4 @@
-"""A file content that the pod is receiving. It survives a lost connection; its name is its digest."""
+"""The content of a file that the pod is receiving. It survives a lost connection. Its name is its digest."""
 
 from __future__ import annotations
 

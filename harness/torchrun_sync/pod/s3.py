@@ -1,4 +1,4 @@
-"""Download a workspace from S3: all objects under a prefix, or one archive, which it unpacks."""
+"""Download a workspace from S3: all objects under a prefix, or one archive, which is unpacked."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _unpacked(bucket: Bucket, item: Item, root: str) -> None:
 
 
 def _inside(workspace: Workspace, name: str) -> str:
-    """Return the path of an object in the workspace, or "" if its key stands for a folder, which is created.
+    """Return the object's path in the workspace. If its key denotes a folder, create it and return "".
 
     Raises Failed if the path would be outside of the workspace or in the store's folder.
     """

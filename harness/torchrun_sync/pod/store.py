@@ -219,7 +219,8 @@ class Store:
     def write_ready(self, text: str) -> None:
         """Write the text to ROOT/ready.
 
-        An init container that waits for the text then ends, and this process with it if it runs there.
+        This ends an init container that waits for the text, and with it this process if it runs in that
+        container.
         """
         write_text(os.path.join(self.root, "ready"), text)
 

@@ -23,7 +23,7 @@ MAX_BYTES = 16 << 30
 MAX_FILES = 200_000
 MAX_PATH = 1024
 MAX_LINKS = 40
-"""The number of links that a path may lead through, as in the kernel."""
+"""The maximum number of symlinks that a path may lead through, as in the kernel."""
 MAX_HEADER = 1 << 24
 """The maximum size of a tar header in bytes. A pax header is read into memory as a whole."""
 PIECE = 1 << 20
@@ -104,7 +104,10 @@ class Workspace:
             os.symlink(target, path)
 
     def _resolve(self, name: str) -> None:
-        """Follow a path through the links of the archive and the disk. Raises Failed if it leads outside."""
+        """Follow a path through symlinks in the archive and on disk.
+
+        Raises Failed if it leads out of the workspace.
+        """
         done: list[str] = []
         todo, left = name.split("/"), MAX_LINKS
         while todo:
@@ -129,7 +132,7 @@ class Workspace:
 
 
 def unpack(archive: str, workspace: Workspace) -> None:
-    """Unpack an archive, whose format is that of its name. Raises Failed.
+    """Unpack an archive. Its name determines its format. Raises Failed.
 
     Hard links become copies. Devices, pipes and sockets are refused.
     """

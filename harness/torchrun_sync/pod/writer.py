@@ -25,9 +25,9 @@ class Writer:
         return self._file is not None
 
     def lock(self, session: str, seconds: float) -> None:
-        """Acquire the lock. A receiver of the same session that holds it is killed: its connection is lost.
+        """Acquire the lock. Raises Refused if another session holds it for longer than `seconds`.
 
-        Raises Refused if another session holds the lock for longer than `seconds`.
+        A receiver of the same session that holds the lock is killed, because its connection is lost.
         """
         if self._file is not None:
             return

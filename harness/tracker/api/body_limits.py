@@ -12,8 +12,10 @@ from starlette.requests import Request
 from harness.tracker.shared.requests import Busy, Refused, loads
 
 WHOLE = "tracker whole"
-"""The key that is set in a request's scope when the complete body was received. This is mostly before the
-request's task starts."""
+"""The key that is set in a request's scope once the complete body has been received.
+
+That is usually before the request's task starts.
+"""
 BODY_LIMIT = 64 << 20
 """The maximum size of a request body, in bytes."""
 HELD_LIMIT = 96 << 20

@@ -29,7 +29,7 @@ class Uploads:
             return fits
 
     def stored(self, token: str) -> None:
-        """Release the bytes of an upload, because its file is now counted as stored."""
+        """Release the space reserved for an upload, because its file now counts as stored."""
         with self._lock:
             self._sizes[token] = 0
 

@@ -1,1 +1,1 @@
-"""The harness's clients, which read the embedded tracker and hosted Pluto, and claim run ids."""
+"""The harness's tracker clients. They read the embedded tracker and hosted Pluto, and claim run ids."""

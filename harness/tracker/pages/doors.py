@@ -1,4 +1,4 @@
-"""Login and logout of the web interface: check of sessions, login form, and one-time links."""
+"""Login and logout of the web interface: session checks, the login form, and one-time links."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Group metrics into one chart if their names differ only by a rank, and flatten nested settings to rows."""
+"""Group metrics whose names differ only by a rank into one chart, and flatten nested settings into rows."""
 
 from __future__ import annotations
 

@@ -128,7 +128,7 @@ def _sessions(request: Request) -> Sessions:
 
 
 def _secure(request: Request) -> bool:
-    """Return whether the browser uses TLS, which ends at a proxy before the tracker.
+    """Return whether the browser uses TLS, which a proxy in front of the tracker terminates.
 
     X-Forwarded-Proto is accepted from any sender: it can only add restrictions to the sender's own cookie.
     """

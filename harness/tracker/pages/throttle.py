@@ -18,7 +18,7 @@ ADDRESSES = 1024
 
 @dataclass
 class Bucket:
-    """Attempts that are left. They are refilled over time."""
+    """A number of remaining attempts, which is refilled over time."""
 
     most: float
     seconds: float

@@ -1,4 +1,4 @@
-"""Downsample a series for display, to buckets with the lowest and the highest value of each bucket.
+"""Downsample a series for display, into buckets that keep their lowest and highest values.
 
 Every extreme value is preserved, regardless of the length of the series.
 """

@@ -27,7 +27,7 @@ class Segment:
 
 
 def segments(db: sqlite3.Connection, run: int) -> list[Segment]:
-    """Return the segments of a run's series, starting with that of the oldest ancestor."""
+    """Return the segments of a run's series, starting with the oldest ancestor's segment."""
     parts: list[Segment] = []
     last: int | None = None
     at: int | None = run
@@ -40,7 +40,7 @@ def segments(db: sqlite3.Connection, run: int) -> list[Segment]:
 
 
 def names(db: sqlite3.Connection, run: int) -> list[str]:
-    """Return the names of a run's metrics, including those of its parents up to the fork."""
+    """Return the names of a run's metrics, including its parents' metrics up to the fork."""
     found = set(series.of_run(db, run))
     for one in segments(db, run)[:-1]:
         more = set(series.of_run(db, one.run)) - found

@@ -1,4 +1,4 @@
-"""Filters of `list_runs`, in the filter language of Pluto, which is that of wandb.
+"""Filters of `list_runs`, in Pluto's filter language, which is the same as wandb's.
 
 A filter is evaluated in Python for each run and not in SQL, because it refers to columns, JSON and last
 values of metrics.

@@ -1,6 +1,6 @@
-"""The credentials that each route accepts, and the check of a request's API key.
+"""The credentials that each route accepts, and API key authentication.
 
-Every route of the application is in ACCESS: `admitted` fails for a route that is not. The key of a project
+ACCESS must contain every route of the application: `admitted` fails for any other route. The key of a project
 gives access to that project, and the key of a launch to the launch's runs (shared/permissions.py). Requests
 that name a run in their body are checked when the run is looked up, in the transaction that writes it.
 """
@@ -23,7 +23,7 @@ from harness.tracker.shared.permissions import opens
 from harness.tracker.shared.requests import Refused, integer
 
 CACHED = 1024
-"""The maximum number of keys, and of runs of keys, whose permissions are cached."""
+"""The maximum number of keys, and of (key, run) pairs, whose permissions are cached."""
 
 
 class Who(Flag):
@@ -225,7 +225,7 @@ async def admit(request: Request, access: Access) -> None:
 
 
 def _grant(request: Request, keyring: Keyring) -> Grant:
-    """Return the permissions of the request's key, which is in `Authorization: Bearer KEY` or `X-Api-Key`.
+    """Return the permissions of the request's key, from `Authorization: Bearer KEY` or `X-Api-Key`.
 
     X-Api-Key is for requests through the Kubernetes API server's proxy, which removes Authorization.
     """

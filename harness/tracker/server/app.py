@@ -1,4 +1,4 @@
-"""The ASGI application with all routes, the check of the API key, and the database."""
+"""The ASGI application: all routes, API key authentication, and the database."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Points in columns. All points of one request form one block, which is one row in the database.
+"""Points in columns. All points of one request form one block. A block is one row in the database.
 
 A block contains the names of its metrics. For each point, in arrival order, it contains a step, a client time
 and a value. `which` contains the index of each point's metric. It is None if the metrics alternate in a fixed

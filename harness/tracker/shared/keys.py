@@ -48,7 +48,7 @@ def project_key(key: str, project: str) -> str:
 
 
 def is_sealed(given: bytes) -> bool:
-    """Return whether a key has the form of a project's or launch's key, which nobody can guess."""
+    """Return whether a key has the form of a project's or launch's key. Nobody can guess such a key."""
     return _SEALED.fullmatch(given) is not None
 
 

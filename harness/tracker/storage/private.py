@@ -14,7 +14,7 @@ def make_private(database: Path) -> None:
 
     SQLite gives its write-ahead log and its shared memory the permissions of the database. If an existing
     file is accessible for all users, as an earlier version of the tracker created it, only its owner keeps
-    access. Access of a group alone was granted on purpose, and is kept.
+    access. If only its group has access, that access was granted on purpose and is kept.
     """
     os.close(os.open(database, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     for suffix in DATABASE_SUFFIXES:

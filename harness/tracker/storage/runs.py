@@ -89,7 +89,7 @@ def create(db: sqlite3.Connection, new: Create, attach: Attach) -> tuple[sqlite3
 
 
 def _inherited(db: sqlite3.Connection, new: Create, grant: Grant) -> tuple[Any, list[str]]:
-    """Return config and tags, merged with those of the fork's parent.
+    """Return config and tags, merged with the config and tags of the fork's parent.
 
     Raises Refused 404 if the parent does not exist or the key cannot access it.
     """

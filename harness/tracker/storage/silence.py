@@ -1,4 +1,4 @@
-"""Show a running run without a sign of life as FAILED, after the timeouts of hosted Pluto.
+"""Show a running run as FAILED if it gives no sign of life within the timeouts of hosted Pluto.
 
 This status is computed when a run is read, and never stored. If the run continues, it is RUNNING again. A
 status that the run reports takes precedence. Verdicts are not affected, because the audit view contains the
@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 HEARTBEAT_SECONDS = 150
 """The timeout after the last sign of life, for a run that has sent heartbeats."""
 NEVER_BEAT = 12
-"""The factor by which the timeout is longer for a run that never sent a heartbeat: 30 minutes by default."""
+"""For a run that never sent a heartbeat, the timeout is this many times longer: 30 minutes by default."""
 REASON = {"reason": "heartbeat-timeout"}
 VIEW = """
 CREATE TEMP VIEW seen AS SELECT

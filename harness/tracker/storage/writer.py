@@ -1,7 +1,7 @@
 """Write the points of many requests with few statements, in a transaction of the store's writer thread.
 
-This code assigns the ids, because there is only one writer thread. The points of a request have consecutive
-ids.
+The writer assigns the ids itself, because there is only one writer thread. The points of a request have
+consecutive ids.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class Check:
     index: int | None = None
     """Index of the GPU on its node."""
     ranks: tuple[int, ...] = ()
-    """The ranks that the check accuses, or to which it applies."""
+    """The ranks that the check blames, or to which it applies."""
     measured: float | None = None
     unit: str = ""
     expected: float | None = None

@@ -103,7 +103,7 @@ class Exchange:
         got = self.each if name == "reduce_scatter" else whole
         self.got: Any = self.sent if in_place else torch.empty(got, device=device)
         self.built = False
-        """True if the backend lacks this collective, so that it is emulated with other collectives."""
+        """Whether the collective is emulated with other collectives, because the backend lacks it."""
 
     def fresh(self, iteration: int) -> None:
         """Generate new data, and fill the receive buffer with -1, which no collective produces."""

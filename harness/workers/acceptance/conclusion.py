@@ -14,7 +14,7 @@ class Accused:
 
     node: int
     witnesses: Group
-    """Good nodes with which the node failed as a pair."""
+    """Good nodes that failed when they were paired with this node."""
     reason: str
 
 

@@ -50,7 +50,7 @@ class Coordinator:
         """Node rank → name of the Kubernetes node, or the agent's host name if NODE_NAME is not set."""
         self.addresses: dict[int, str] = {}
         self.doubled: set[int] = set()
-        """Node ranks for which two agents connected, whose results cannot be distinguished."""
+        """Node ranks for which two agents connected. Their results cannot be distinguished."""
         self.results: list[Result] = []
         self.rounds = 0
         threading.Thread(target=self._accept, daemon=True).start()

@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> int:
     kind = "cpu" if options.device == "cpu" else "cuda"
     emitter = Emitter("ddp", kind, options.mode, options.report_dir if rank == 0 else None, framed=rank == 0)
     if kind == "cuda" and (wrong := image_check("ddp.image", "DDP")) is not None:
-        if rank:  # if it failed, torchrun would end rank 0 before its report
+        if rank:  # if this rank failed, torchrun would end rank 0 before it reports
             return 0
         emitter.say(wrong)
         return emitter.finish(ranks=ranks, hosts={rank: _node()})

@@ -79,7 +79,10 @@ def without_cuda() -> str | None:
 
 
 def image_check(id: str, tag: str) -> Check | None:
-    """Return an UNKNOWN check if PyTorch cannot use GPUs, otherwise None. The check accuses no node."""
+    """Return an UNKNOWN check if PyTorch cannot use GPUs, otherwise None.
+
+    The check does not blame any node.
+    """
     if text := without_cuda():
         return Check(id=id, tag=tag, verdict="UNKNOWN", text=text, cause="image.no_cuda")
     if closed := closed_devices():

@@ -12,11 +12,11 @@ TAG = "COMPUTE"
 
 
 def checks(id: str, results: Mapping[Device, Sequence[str]], cause: str) -> Iterator[Check]:
-    """Yield one check per device. `results` has the digests of each device's runs.
+    """Yield one check per device. `results` maps each device to the digests of its runs.
 
     The digests of a device must equal each other, and those of the other GPUs of the same model. Among three
-    or more devices, a device that differs from the majority is accused. If two devices differ, both are
-    accused, because one of them is wrong and it is unknown which.
+    or more devices, a device that differs from the majority is blamed. If two devices differ, both are
+    blamed, because one of them is wrong and it is unknown which.
     """
     for device, digests in results.items():
         distinct = set(digests)

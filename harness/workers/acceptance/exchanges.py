@@ -27,7 +27,7 @@ FREE_SHARE = 0.85
 """Share of a GPU's free memory that buffers can use. NCCL and the allocator need the rest."""
 ITERATIONS = {"quick": 6, "full": 20}
 STRAGGLER = {"cuda": 1.5, "cpu": 4.0}
-"""Multiple of the median above which a rank's work is slow. It is larger for CPUs, which pods share."""
+"""A rank's work is slow above this multiple of the median. Larger for CPUs, because pods share them."""
 MIN_RANKS = 4
 """Smallest number of ranks for which a comparison with the median is meaningful."""
 

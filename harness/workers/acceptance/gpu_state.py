@@ -36,7 +36,7 @@ UNDER_LOAD = ("env.pcie.generation", "env.clocks", "env.throttle")
 
 
 def at_rest(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
-    """Yield the checks of one GPU that AT_REST lists."""
+    """Yield the checks listed in AT_REST for one GPU."""
     yield _word("env.ecc.mode", gpu.ecc_mode, "ECC", "Enabled", "FAIL", "gpu.ecc", **where)
     counts: tuple[tuple[str, Number, str, str, str], ...] = (
         ("env.ecc.sram_uncorrected", gpu.sram_uncorrected, "errors", "gpu.ecc", "uncorrected SRAM errors"),
@@ -71,7 +71,7 @@ def at_rest(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Che
 
 
 def under_load(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
-    """Yield the checks of one GPU that UNDER_LOAD lists. The GPU must have been busy while nvidia-smi ran."""
+    """Yield the checks listed in UNDER_LOAD for one GPU. It must have been busy while nvidia-smi ran."""
     yield _link(
         "env.pcie.generation", gpu.pcie_generation, gpu.pcie_generation_max, "PCIe generation", **where
     )

@@ -75,7 +75,7 @@ def meet(
 ) -> Search[dict[int, dict[int, str]]]:
     """Test each node with up to `most` witnesses, one at a time, until the node passes.
 
-    Return node → witness → outcome.
+    Map each node to the outcome with each of its witnesses.
     """
     met: dict[int, dict[int, str]] = {node: {} for node in nodes}
     most = min(most, len(witnesses))
@@ -94,7 +94,7 @@ def meet(
 
 
 def pair_up(tested: Tested, nodes: Sequence[int], hopeless: int | None = None) -> Search[list[Group]]:
-    """Find partners for nodes, and return good pairs, which share no node.
+    """Find partners for nodes, and return good pairs. No two pairs share a node.
 
     If all nodes pass together, return them as one group. Otherwise test the pairs round by round, until every
     node has a partner, or no pair was good in `hopeless` rounds.

@@ -61,7 +61,7 @@ class LocalDdp:
         yield from judge(read(self.report), self.ranks, ended)
 
     def shown(self, check: Check) -> bool:
-        """Return whether the line of a check is already in the log, with the copied output of ddp_tests."""
+        """Return whether a check's line is already in the log, as part of the copied output of ddp_tests."""
         return one_line(check.line()) in self._passed_on
 
     def collectives(self) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from .runner import Section, Step
 
 
 class Node:
-    """One node, with the facts collected so far. `extra` has fields of its report."""
+    """One node, with the facts collected so far. `extra` contains additional fields for its report."""
 
     def __init__(
         self, device: Literal["cpu", "cuda"], mode: str, limits: Limits, gpus: int | None = None

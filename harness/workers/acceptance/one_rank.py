@@ -1,4 +1,4 @@
-"""The base class of tests over many ranks, which sends the results of each rank to rank 0."""
+"""The base class of tests over many ranks. It sends each rank's results to rank 0."""
 
 from __future__ import annotations
 

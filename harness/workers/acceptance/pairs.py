@@ -15,7 +15,7 @@ from .slow_pairs import MIN_NODES, MOST_NODES, SLOW, suspects
 
 
 class Pairs(OneRank):
-    """The pair tests of one rank. On rank 0, `rows` has one entry for each pair of nodes."""
+    """The pair tests of one rank. On rank 0, `rows` contains one row for each pair of nodes."""
 
     def __init__(
         self,

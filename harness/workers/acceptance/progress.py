@@ -82,7 +82,7 @@ def diagnose(before: Mapping[int, Position], now: Mapping[int, Position], ranks:
 
 
 def _elsewhere(here: Mapping[int, Position]) -> tuple[int, ...]:
-    """Return the ranks whose main thread executes a different function than that of most ranks.
+    """Return the ranks whose main thread executes a different function than most ranks' main threads.
 
     All ranks have entered the collective, but the returned ranks exchange no data. If no function has a
     majority, return no ranks.

@@ -11,7 +11,7 @@ from .tested import Group, Search, Tested
 def challenge(
     tested: Tested, candidates: Sequence[int], witnesses: Sequence[int], needed: int
 ) -> Search[dict[int, Group]]:
-    """Return candidate → the partners with which it failed.
+    """Map each candidate to the partners with which it failed.
 
     Each candidate is tested with `needed` partners, and with `needed` more if it failed with one of them. Its
     tests stop when it has failed with `needed` partners, because not all of these can be bad.

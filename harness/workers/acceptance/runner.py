@@ -25,7 +25,7 @@ _ERROR_LETTERS = 600
 
 @dataclass(frozen=True)
 class Step:
-    """A part of a test, which makes checks. If it raises an error, an UNKNOWN check is reported instead."""
+    """A part of a test that yields checks. If it raises an error, an UNKNOWN check is reported instead."""
 
     id: str
     tag: str
@@ -41,7 +41,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Section:
-    """Steps that are created after the previous sections have run, whose results they need."""
+    """Steps that are created only after the previous sections have run, because they need their results."""
 
     id: str
     tag: str

@@ -34,7 +34,7 @@ class Suspicion:
 def suspects(pairs: Mapping[tuple[int, int], float], share: float = SLOW["cuda"]) -> Suspicion:
     """Return the slow nodes and links.
 
-    `pairs` maps each pair (a, b) with a < b to its bandwidth in GB/s. It must have all pairs of at least
+    `pairs` maps each pair (a, b) with a < b to its bandwidth in GB/s. It must contain all pairs of at least
     MIN_NODES nodes.
     """
     nodes = sorted({node for pair in pairs for node in pair})

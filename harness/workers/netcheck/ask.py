@@ -14,7 +14,7 @@ from .reach import connect
 
 
 def ask(host: str, port: int) -> dict[str, str]:
-    """Return `outcome`, which is ok or the cause of the failure, and `text`, which explains the outcome."""
+    """Return `outcome` (ok or the cause of the failure) and `text` (an explanation of the outcome)."""
     found = Names(Configuration.read()).look_up(host)
     if found.cause:
         return {"outcome": found.cause, "text": found.text}

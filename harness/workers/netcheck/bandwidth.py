@@ -90,9 +90,9 @@ def seconds_each(ranks: int, budget: float = BUDGET) -> float:
 def all_pairs(ranks: Sequence[int], machines: Mapping[int, str], ask: Ask) -> dict[Pair, Measured]:
     """Measure every pair, and return the measurements. `machines` maps each rank to the name of its node.
 
-    A pair that is slow or failed is measured again while no other pair is, up to AGAIN times, because another
-    process may have used the CPU. The fastest measurement counts. If a pair with the usual rate is slower at
-    that time too, the rates of both are increased by the same factor, at most 1 / SLOW.
+    A slow or failed pair is measured again, up to AGAIN times and without other measurements at the same
+    time, because another process may have used the CPU. The fastest measurement counts. If a pair with the
+    usual rate is also slower at that time, the new rate is scaled up by the same factor, at most 1 / SLOW.
     """
     seconds, ends = seconds_each(len(ranks)), time.monotonic() + BUDGET
     found: dict[Pair, Measured] = {}
@@ -116,7 +116,7 @@ def all_pairs(ranks: Sequence[int], machines: Mapping[int, str], ask: Ask) -> di
 def _load(
     found: Mapping[Pair, Measured], bad: Mapping[Pair, float], usual: float, ask: Callable[[Pair], Measured]
 ) -> float:
-    """Return how much slower a pair with the usual rate is now: 1 if it is not, and at least SLOW."""
+    """Return the current rate of a usual pair as a fraction of the usual rate, limited to SLOW … 1."""
     others = sorted(found.keys() - bad)
     reference = min(others, key=lambda each: abs(found[each].rate - usual))
     measured = ask(reference)

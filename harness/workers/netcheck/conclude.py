@@ -31,9 +31,9 @@ from .report import Report
 from .surroundings import compare
 
 ASKER = ("dns.no_server", "dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.search_path")
-"""Causes that accuse the rank that looked up a name, not the rank with that name."""
+"""Causes that blame the rank that looked up a name, not the rank with that name."""
 PLACED = ("tcp.filtered", "tcp.no_route", "tcp.denied", "tcp.reset", "address.family", "mtu.black_hole")
-"""Causes that accuse ranks by the pattern in the matrix. Causes in neither tuple accuse the probed rank."""
+"""Causes that blame ranks by the pattern in the matrix. Causes in neither tuple blame the probed rank."""
 ABSENT = ("dns.no_record", "dns.negative_cached", "tcp.no_route", PENDING)
 """Outcomes that other ranks observe if a rank does not exist."""
 _ALONE = {
@@ -55,7 +55,7 @@ class Conclusion:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that the cause accuses."""
+        """The ranks that the cause blames."""
         return next((f.ranks for f in self.findings if f.status == FAILED), ())
 
 
@@ -69,7 +69,7 @@ def conclude(
     """Determine the cause from the reports of a job of `nodes` nodes with `processes` processes each.
 
     If `certain` is false, `nodes` is only the number of ranks that reported, and no rank counts as missing.
-    `measured` has the bandwidth of each pair, or is None if it was not requested.
+    `measured` contains the bandwidth of each pair, or is None if it was not requested.
     """
     at = {report.place: report for report in reports}
     cells = {
@@ -186,7 +186,7 @@ def _bad(cells: Mapping[tuple[int, int], Cell], missing: Iterable[int], alone: b
 
 
 def _master(reports: Sequence[Report]) -> list[Finding]:
-    """Return findings about MASTER_ADDR. They accuse rank 0, or the ranks that cannot query DNS.
+    """Return findings about MASTER_ADDR. They blame rank 0, or the ranks that cannot query DNS.
 
     A failed connection to an address that no rank has is unknown. It may be the address of a Service that
     exposes only the training's port.
@@ -207,7 +207,7 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
 def _placed(
     cause: str, pattern: Pattern, bad: Mapping[tuple[int, int], Cell], missing: Collection[int], alone: bool
 ) -> Finding:
-    """Return a finding that accuses the ranks of the pattern. If only one row is known, accuse no rank."""
+    """Return a finding that blames the ranks of the pattern. If only one row is known, blame no rank."""
     kind, accused = pattern.kind, pattern.accused
     if alone:
         kind, accused = "row", ()

@@ -110,7 +110,7 @@ CAUSES = {cause: step for step, advice in _ADVICE.items() for cause in advice}
 class Finding:
     """The result of one step.
 
-    `ranks` are the node ranks that the cause accuses. `pattern` is the kind of pattern that the failures form
+    `ranks` are the node ranks that the cause blames. `pattern` is the kind of pattern that the failures form
     in the matrix of all pairs (matrix.py), or "". `seconds` is the time that netcheck needed for the result.
     """
 

@@ -43,7 +43,7 @@ def main(processes: Sequence[int]) -> int:
 
 
 def job_variables(processes: Sequence[int], proc: Path = PROC) -> dict[str, str]:
-    """Return the variables by which the job in this container defines its ranks.
+    """Return the variables with which the job in this container defines its ranks.
 
     `processes` are the pids of the container's processes in ascending order.
     """

@@ -89,7 +89,7 @@ def launch(ready: float, timeout: float, backend: str | None = None, verbose: bo
 
 
 def _leave() -> None:
-    """Give gloo's threads time to release the tensors of the last collective, which requires the GIL.
+    """Give gloo's threads time to release the tensors of the last collective. They need the GIL for this.
 
     A thread that still waits for the GIL aborts the process when the interpreter ends (pytorch#179291).
     Before PyTorch 2.8, it makes the process hang when the group is destroyed (pytorch#154976).

@@ -28,7 +28,7 @@ class Pattern:
 
     @property
     def accused(self) -> tuple[int, ...]:
-        """The ranks that the pattern accuses."""
+        """The ranks that the pattern blames."""
         if self.kind == "ingress":
             return self.receivers
         if self.kind in ("egress", "isolated"):

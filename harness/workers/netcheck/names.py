@@ -63,9 +63,9 @@ class Configuration:
 
 @dataclass
 class Lookup:
-    """The result of a look-up: the addresses of a name, or the cause if there are none.
+    """The result of a DNS lookup: the addresses of a name, or the cause if there are none.
 
-    `again` is the earliest time for another look-up, in seconds of the resolver's clock.
+    `again` is the earliest time for another lookup, in seconds of the resolver's clock.
     """
 
     name: str

@@ -8,7 +8,7 @@ import time
 from dataclasses import dataclass
 
 CONNECT_SECONDS = 3.5
-"""Timeout, longer than an ARP or NDP look-up (3 × 1 s), to distinguish a missing machine from a filter."""
+"""Timeout, longer than an ARP or NDP lookup (3 × 1 s), to distinguish a missing machine from a filter."""
 
 _BY_ERRNO = {
     errno.ECONNREFUSED: "tcp.refused",

@@ -55,8 +55,8 @@ def compare(
     """Return findings about facts that differ between ranks or are unsuitable.
 
     `offsets` has for each rank the offset of its clock from rank 0's clock, and the error of that offset, in
-    seconds. A finding accuses the ranks that differ from the most common value. If no value is the most
-    common one, it accuses all ranks.
+    seconds. A finding blames the ranks that differ from the most common value. If no value is the most common
+    one, it blames all ranks.
     """
     found: list[Finding] = []
     for name in ("python", "torch", "nccl"):

@@ -111,7 +111,7 @@ def _parents(proc: Path, pid: int) -> Iterator[int]:
 
 
 def _same_container(proc: Path, own: int | None) -> Iterable[int]:
-    """Return the pids in the same mount namespace, which excludes the other containers of the pod."""
+    """Return the pids in the same mount namespace. This excludes the other containers of the pod."""
 
     def mounts(pid: str) -> str:
         try:

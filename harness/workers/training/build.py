@@ -37,7 +37,7 @@ def model(options: argparse.Namespace, tokenizer: Tokenizer) -> nn.Module:
 
 
 def _use_token() -> None:
-    """Copy HUGGINGFACE_HUB_TOKEN, which the user sets, to HF_TOKEN, which the hub's client reads."""
+    """Copy HUGGINGFACE_HUB_TOKEN, set by the user, to HF_TOKEN, the variable that the hub's client reads."""
     if token := os.environ.get("HUGGINGFACE_HUB_TOKEN"):
         os.environ.setdefault("HF_TOKEN", token)
 

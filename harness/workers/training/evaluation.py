@@ -1,4 +1,4 @@
-"""Compute the mean loss over all tokens of a file, which is the same for any number of ranks.
+"""Compute the mean loss over all tokens of a file. The result is the same for any number of ranks.
 
 Each rank evaluates some of the chunks, sums the loss in float64 and counts the tokens as integers. At the end
 the losses and the counts are summed over the ranks, and one division gives the mean. There is no padding, and

@@ -30,7 +30,7 @@ def problem(value: str) -> str:
 def missing(environment: Mapping[str, str] = os.environ, there: Iterable[str] | None = None) -> str:
     """Return why gloo cannot use the interfaces in GLOO_SOCKET_IFNAME in this pod, or "" if it can.
 
-    `there` has the names of the pod's interfaces. None means the interfaces of this host.
+    `there` contains the names of the pod's interfaces. None means the interfaces of this host.
     """
     value = environment.get(GLOO, "")
     if not value:

@@ -88,7 +88,7 @@ class Sender:
             return self._trouble
 
     def close(self, ok: bool) -> None:
-        """Stop the thread, and close the run. It is complete if `ok` is true and no point is missing."""
+        """Stop the thread, and close the run. The run is complete if `ok` is true and no point is missing."""
         with self._changed:
             self._ended = True
             self._changed.notify_all()

@@ -2,10 +2,11 @@
 
     python3 konduktor_fields.py --port 9428 --upstream 127.0.0.1:9429
 
-konduktor queries the fields of an OpenTelemetry collector (`k8s.pod.name`). vlagent stores its own
-(`kubernetes.pod_name`), and has no option for others. The proxy changes only field names in the parameter
-`query`, not quoted text. A log line that is a JSON object is stored as its fields. Where none of them is the
-message, all of them become the message. Runs in a pod, from the tracker's image; standard library only.
+konduktor queries the field names of an OpenTelemetry collector (`k8s.pod.name`). vlagent stores different
+names (`kubernetes.pod_name`), which cannot be configured. The proxy changes only field names in the parameter
+`query`, not quoted text. VictoriaLogs stores a log line that is a JSON object as separate fields. If none of
+these fields is the message, the proxy returns the whole object as the message. The proxy runs in a pod, from
+the tracker's image, and uses only the standard library.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ FIELDS = {
 }
 SELECT = "/select/logsql/"
 NO_MESSAGE = "missing _msg field"
-"""VictoriaLogs answers with a message that begins so where a line has none."""
+"""The beginning of VictoriaLogs' placeholder for a missing message."""
 CONNECT_SECONDS = 10
 _OWN = ("_", "kubernetes.")
-"""Prefixes of fields that no log line wrote."""
+"""Prefixes of fields that do not come from the log line itself."""
 _QUOTED_OR_FIELD = re.compile(
     r'"(?:[^"\\]|\\.)*"|' + "|".join(rf"(?<![\w.]){re.escape(name)}(?=\s*:)" for name in FIELDS)
 )
@@ -41,7 +42,7 @@ def with_stored_names(query: str) -> str:
 
 
 def with_message(line: bytes) -> bytes:
-    """Return one line of a result with a message. A line that is no JSON object stays as it is."""
+    """Return one line of a result. If it lacks a message, the fields of its log line become the message."""
     if NO_MESSAGE.encode() not in line:
         return line
     try:
@@ -55,12 +56,12 @@ def with_message(line: bytes) -> bytes:
 
 
 class Proxy(BaseHTTPRequestHandler):
-    """One request. The response ends with its connection, because that of a `tail` has no length."""
+    """Handles one request. Its response ends with the connection, because a `tail` has no known length."""
 
     upstream: str
 
     def do_GET(self) -> None:
-        """Pass the request on, and the response line by line as it comes."""
+        """Forward the request, and stream the response line by line."""
         address = urlsplit(self.path)
         parameters = [
             (name, with_stored_names(value) if name == "query" else value)
@@ -69,7 +70,7 @@ class Proxy(BaseHTTPRequestHandler):
         connection = HTTPConnection(self.upstream, timeout=CONNECT_SECONDS)
         try:
             connection.connect()
-            connection.sock.settimeout(None)  # a tail is silent as long as its job is
+            connection.sock.settimeout(None)  # a tail is silent while its job prints nothing
             connection.request(
                 "GET", f"{address.path}?{urlencode(parameters)}" if parameters else address.path
             )
@@ -85,7 +86,7 @@ class Proxy(BaseHTTPRequestHandler):
             for part in self._parts(response, address.path):
                 self.wfile.write(part)
                 self.wfile.flush()
-        except (OSError, HTTPException) as error:  # konduktor has left a tail, or VictoriaLogs has ended
+        except (OSError, HTTPException) as error:  # konduktor closed the connection, or VictoriaLogs ended
             self.log_message("%s: %s: %s", address.path, type(error).__name__, error)
         finally:
             connection.close()
@@ -98,7 +99,7 @@ class Proxy(BaseHTTPRequestHandler):
             yield response.read()
 
     def log_request(self, *_: object) -> None:
-        """Log no request: only failures are printed."""
+        """Suppress the log of requests, so that only failures are printed."""
 
 
 def main() -> None:
