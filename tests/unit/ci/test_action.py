@@ -182,12 +182,14 @@ def test_a_verdict_adds_no_markup_and_no_outputs(action: Action) -> None:
             {
                 "workers": "0",
                 "kubernetes": "1.35",
+                "replace": "pluto-ml=. konduktor=latest",
                 "wait-seconds": "900",
                 "args": "--images registry\n--keep-cluster",
             },
             {},
             [
-                *("--tracker", "embedded", "--workers", "0", "--kubernetes", "1.35", "--wait", "900"),
+                *("--tracker", "embedded", "--workers", "0", "--kubernetes", "1.35"),
+                *("--replace", "pluto-ml=.", "--replace", "konduktor=latest", "--wait", "900"),
                 *("--images", "registry", "--keep-cluster"),
             ],
         ),
