@@ -145,7 +145,7 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
         verdict="FAIL" if first.result == "FAIL" else "UNKNOWN",
         cause=first.cause or "run.evidence_missing",
         ranks=first.ranks,
-        explanation=_with(first, checks),
+        explanation=_with(first, checks, bundle),
         evidence=first.evidence,
         next=next_commands.commands(bundle, first),
         consequences=rest,
@@ -153,13 +153,22 @@ def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:
     )
 
 
-def _with(first: Check, checks: list[Check]) -> str:
-    """Return why a verdict is not PASS, followed by changes in the cluster that are not the cause.
+def _with(first: Check, checks: list[Check], bundle: Bundle) -> str:
+    """Return why a verdict is not PASS, followed by replaced packages and by other changes in the cluster.
 
-    The reader should know about these changes, even though no check connects them to the cause.
+    The reader should know about them, even though no check connects them to the cause.
     """
     others = [c for c in checks if c.name == disturbances.CHECK and c.result == "PASS" and c.evidence]
-    return explanation(first.explanation, why=[check.explanation for check in others])
+    return explanation(first.explanation, why=[*_replaced(bundle), *(check.explanation for check in others)])
+
+
+def _replaced(bundle: Bundle) -> list[str]:
+    """Return a sentence for each package that the user replaced."""
+    return [
+        f"the package {each.name} was replaced: {each.version} instead of {each.locked or 'none'}, from "
+        f"{each.origin}"
+        for each in (bundle.manifest.replaced if bundle.manifest else ())
+    ]
 
 
 def _finding(facts: Facts, entry: Entry) -> Finding | None:
@@ -219,7 +228,8 @@ def _praise(facts: Facts, findings: list[Finding], accounted: str) -> str:
     untracked = (
         [] if "run-exists" in texts else ["this launch does not log with Pluto, so no points were judged"]
     )
-    return explanation("", why=[*(texts[name] for name in telling if name in texts), *untracked, accounted])
+    proofs = [texts[name] for name in telling if name in texts]
+    return explanation("", why=[*proofs, *untracked, *_replaced(facts.bundle), accounted])
 
 
 def accounted(facts: Facts) -> str:
