@@ -19,10 +19,9 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.progress import Progress
 from harness.evidence.io.redaction import Redactor
 from harness.evidence.io.writer import BundleWriter, ProgressListener
-from harness.launch import pod_standard
+from harness.launch import pod_standard, replaced_packages
 from harness.launch.described import (
     check_ranks_that_log,
-    check_replaced,
     expected_of,
     launch_of,
     user_run_id,
@@ -55,6 +54,7 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
     chosen, workload = cluster_of(context.settings), as_workload(job)
     _check(workload, context.settings)
     with processes.signals_as_interrupt():
+        packages = replaced_packages.resolved(context)
         recorded = _new_bundle(context, workload)
         recorded.writer.listener = listener
         if context.settings.pluto_api_key is not None and context.settings.tracker == "embedded":
@@ -64,7 +64,7 @@ def run(job: Workload | JobFile, context: RunContext, listener: ProgressListener
         use = ClusterUse(chosen, recorded)
         try:
             with workload.begun(recorded) as begun:
-                _launch(workload, use.up(), recorded, begun)
+                _launch(workload, packages.applied(use.up(), recorded), recorded, begun)
         except (Exception, KeyboardInterrupt) as error:
             _stopped(error, recorded)
             if isinstance(error, UsageError):
@@ -84,8 +84,10 @@ def launch(job: Workload | JobFile, context: RunContext, ready: Ready) -> Outcom
     """
     workload = as_workload(job)
     _check(workload, context.settings)
+    packages = replaced_packages.resolved(context)
     recorded = _new_bundle(context, workload)
     try:
+        ready = packages.applied(ready, recorded)
         with workload.begun(recorded) as begun:
             _launch(workload, ready, recorded, begun)
     except (Exception, KeyboardInterrupt) as error:
@@ -183,7 +185,7 @@ def _check(workload: Workload, settings: Settings) -> None:
     workload.check(settings)
     pod_standard.check(workload, settings)
     scripts.users(settings)
-    check_replaced(workload, settings)
+    replaced_packages.check(workload, settings)
     check_ranks_that_log(workload, settings)
     if (run_id := user_run_id(workload, settings)) is not None:
         check_run_id(run_id)

@@ -249,9 +249,9 @@ class Settings(BaseSettings):
     def _replacements(cls, value: dict[str, str]) -> dict[str, str]:
         if not value:
             return value
-        from harness.core.replacements import parse  # its imports take 10 ms
+        from harness.core.replacements import normalized  # its imports take 10 ms
 
-        return {(one := parse(name, spec)).name: one.spec for name, spec in value.items()}
+        return normalized(value)
 
     @field_validator("pluto_run_id", "pluto_api_key", "kubernetes", mode="before")
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -68,6 +68,11 @@ def pairs(texts: Iterable[str]) -> dict[str, str]:
         if found.setdefault(name, spec) != spec:
             raise UsageError(f"--replace: {name} is replaced twice, by {found[name]} and by {spec}")
     return found
+
+
+def normalized(specs: Mapping[str, str]) -> dict[str, str]:
+    """Return the specs by normalized name, with absolute paths. Raises UsageError as `parse`."""
+    return {(one := parse(name, spec)).name: one.spec for name, spec in specs.items()}
 
 
 def parse(name: str, spec: str) -> Replacement:

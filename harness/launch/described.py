@@ -15,7 +15,6 @@ from harness.launch.prepare import netcheck_first
 from harness.launch.workloads.base import Workload
 from harness.launch.workloads.training import Training
 from harness.provision.cluster import Ready
-from harness.provision.konduktor import KONDUKTOR
 from harness.provision.placement import require_node
 from harness.settings import Settings
 from harness.tracker.shared.run_id import make_run_id
@@ -90,23 +89,6 @@ def _device(workload: Workload) -> Literal["cpu", "cuda"] | None:
 def versions_of(ready: Ready, workload: Workload) -> dict[str, str]:
     """Return the versions of the stack, and those in the worker image if the workload uses this image."""
     return {**ready.versions, **(ready.worker.components if workload.uses_worker_image else {})}
-
-
-def check_replaced(workload: Workload, settings: Settings) -> None:
-    """Raise UsageError if a package is to be replaced in an image that the harness does not build."""
-    packages = [name for name in settings.replace if name != KONDUKTOR]
-    if KONDUKTOR in settings.replace and workload.launcher != "konduktor":
-        raise UsageError(
-            f"--replace konduktor applies to konduktor jobs, and {workload.launcher} launches {workload.name}"
-        )
-    if not packages:
-        return
-    own = settings.worker_image if settings.kubeconfig is not None else None
-    if own or settings.kubeconfig is not None or not workload.uses_worker_image:
-        raise UsageError(
-            f"--replace cannot change {', '.join(packages)} in {own or 'an image of your own'}",
-            hint="it applies to the worker image on a kind cluster; install the package in your image",
-        )
 
 
 def launch_of(workload: Workload, namespace: str, context: RecordedContext) -> Launch:

@@ -26,9 +26,8 @@ from harness.provision.controllers.prove import prove
 from harness.provision.controllers.readiness import CONTROLLERS
 from harness.provision.images.build import ImageRef
 from harness.provision.images.stack import resolve
-from harness.provision.konduktor import KONDUKTOR, konduktor_version, replaced_konduktor
+from harness.provision.konduktor import konduktor_version
 from harness.provision.preflight import JobProperties, Requirement, missing, requirements
-from harness.provision.replaced import version_texts
 from harness.settings import Settings
 
 HINT = "`harness preflight` shows all requirements, and with --install it installs what is missing"
@@ -116,7 +115,6 @@ class ExistingCluster:
             prove(kube)
             nodes = queues.schedulable_nodes(kube)
         controller_versions = {each.what: each.state for each in needs if each.what in ("jobset", "kueue")}
-        replaced = replaced_konduktor(context)[1] if KONDUKTOR in self.settings.replace else ()
         return Ready(
             cluster=self,
             kube=kube,
@@ -125,12 +123,10 @@ class ExistingCluster:
             versions={
                 **controller_versions,
                 "kubernetes": version,
-                "konduktor": replaced[0].version if replaced else konduktor_version(),
+                "konduktor": konduktor_version(),
                 "images": "registry",
-                **version_texts(replaced),
             },
             use=self.use(),
-            replaced=replaced,
         )
 
     def _refuse_lacks(self, needs: list[Requirement]) -> None:

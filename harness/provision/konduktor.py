@@ -30,6 +30,7 @@ MARKER = "complete"
 KONDUKTOR: Final = "konduktor-nightly"
 MISSING: Final = "launch.konduktor_missing"
 INSTALL_SECONDS = 900
+_REPLACED: dict[str, tuple[Path, tuple[Replaced, ...]]] = {}
 
 
 def environment_dir(settings: Settings, lock: Path = LOCK) -> Path:
@@ -87,13 +88,15 @@ def konduktor_bin(context: RunContext) -> Path:
 def replaced_konduktor(context: RunContext) -> tuple[Path, tuple[Replaced, ...]]:
     """Return the `konduktor` program that the user chose (`--replace`), and what it replaces.
 
-    Its environment has the packages of the lock, except those that differ. Raises UsageError if konduktor
-    cannot be resolved, built or installed.
+    Its environment has the packages of the lock, except those that differ. A version is resolved once for
+    this process. Raises UsageError if konduktor cannot be resolved, built or installed.
     """
     from harness.core.replacements import parse
     from harness.provision.replaced import change, install
 
     one = parse(KONDUKTOR, context.settings.replace[KONDUKTOR])
+    if (known := _REPLACED.get(one.spec)) and one.kind == "versions":
+        return known
     found = change(
         [one], LOCK, ["--python-version", f"{sys.version_info.major}.{sys.version_info.minor}"], context
     )
@@ -108,6 +111,7 @@ def replaced_konduktor(context: RunContext) -> tuple[Path, tuple[Replaced, ...]]
             if not program.is_file():
                 raise UsageError(f"--replace: {one.spec} has no program konduktor")
             (home / MARKER).write_text(f"{found.replaced[0].version}\n")
+    _REPLACED[one.spec] = program, found.replaced
     return program, found.replaced
 
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from harness.context import RunContext
 from harness.core.errors import HarnessError
-from harness.evidence.schema.bundle import Replaced
 from harness.provision.images import scripts, versions
 from harness.provision.images.debian import Bases
 from harness.provision.images.docker import CAUSE, build_command, files_of, image_id, making
@@ -42,8 +41,6 @@ class ImageRef:
 
     Empty if the image was not built on this machine.
     """
-    replaced: tuple[Replaced, ...] = ()
-    """The packages in which the image differs from the lock."""
 
     @property
     def local(self) -> LocalImage:

@@ -3,36 +3,37 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from harness.context import RunContext
 from harness.core.locks import locked
-from harness.core.replacements import KONDUKTOR, Replacement, parse
+from harness.core.replacements import Replacement
+from harness.provision.images import versions
 from harness.provision.images.build import FILES, ROOT, WORKER, ImageRef
 from harness.provision.images.docker import build_command, image_id, making
 from harness.provision.images.packages import GLIBC, without_programs
 from harness.provision.platforms import target
-from harness.provision.replaced import Change, change, install, version_texts
+from harness.provision.replaced import Change, change, install
 from harness.provision.source.store import key
 
 REPOSITORY = "harness/replaced-worker"
 """Not that of the worker image, because a launch without replacements looks there for an image to reuse."""
 
 
-def with_replacements(worker: ImageRef, python: str, context: RunContext) -> ImageRef:
-    """Return the worker image with the packages of settings.replace, or `worker` if there are none.
+def change_of(wanted: Sequence[Replacement], context: RunContext) -> Change:
+    """Return what the packages change in the worker image. Raises UsageError as `replaced.change`."""
+    return change(wanted, WORKER.lock, _target(context), context)
 
-    `python` is the image's version, such as "3.13". Raises UsageError if a package cannot be resolved, built
-    or installed, and ToolError (cause image.build_failed) with the path of the log.
+
+def with_change(worker: ImageRef, found: Change, context: RunContext) -> ImageRef:
+    """Return the worker image with the packages of a change.
+
+    Raises UsageError if a package has no wheel for the image, and ToolError (cause image.build_failed) with
+    the path of the log.
     """
-    wanted = of_worker(context)
-    if not wanted:
-        return worker
-    platform = f"{target().machine}-manylinux_2_{GLIBC[0]}"
-    options = ["--python-version", python, "--python-platform", platform]
-    found = change(wanted, WORKER.lock, options, context)
-    folder = _installed(found, [*options, "--only-binary", ":all:"], context)
+    folder = _installed(found, [*_target(context), "--only-binary", ":all:"], context)
     tag = f"{REPOSITORY}:{key(worker.image_id, found.key)}"
     with making(tag, context) as shell:
         if shell is not None:
@@ -40,19 +41,17 @@ def with_replacements(worker: ImageRef, python: str, context: RunContext) -> Ima
             words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
             words += ["--build-context", f"packages={folder}"]
             shell.run([*build_command(), *words, "-f", FILES / "replaced.Dockerfile", "-t", tag, ROOT])
-    versions = {each.name: each.version for each in found.replaced}
-    components = dict(worker.components) | version_texts(found.replaced)
-    if "pluto-ml" in versions:
-        components["pluto"] = versions["pluto-ml"]
-    return replace(
-        worker, tag=tag, image_id=image_id(tag) or "", components=components, replaced=found.replaced
-    )
+    components = dict(worker.components)
+    for each in found.replaced:
+        if each.name == "pluto-ml":
+            components["pluto"] = each.version
+    return replace(worker, tag=tag, image_id=image_id(tag) or "", components=components)
 
 
-def of_worker(context: RunContext) -> list[Replacement]:
-    """Return the replaced packages of the worker image."""
-    replaced = [parse(name, spec) for name, spec in context.settings.replace.items()]
-    return [each for each in replaced if each.name != KONDUKTOR]
+def _target(context: RunContext) -> list[str]:
+    """Return uv's options for the Python version and the platform of the worker image."""
+    python = versions.load(context.settings).worker.python
+    return ["--python-version", python, "--python-platform", f"{target().machine}-manylinux_2_{GLIBC[0]}"]
 
 
 def _installed(found: Change, options: list[str], context: RunContext) -> Path:

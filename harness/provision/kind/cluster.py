@@ -88,10 +88,9 @@ class KindCluster(KindNodes):
             return Ready(
                 cluster=self,
                 kube=kube,
-                worker=images.ranks,
+                worker=images.worker,
                 schedulable_nodes=nodes,
                 versions=images.versions(),
-                replaced=images.replaced,
                 use=self.use(),
             )
 

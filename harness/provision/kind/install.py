@@ -21,25 +21,22 @@ from harness.core.clock import CLOCK
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, reached
 from harness.core.progress import Progress
-from harness.evidence.schema.bundle import Replaced
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers import queues, victoria_logs
 from harness.provision.controllers import tracker as embedded
 from harness.provision.controllers.quick import quick
-from harness.provision.images import mirror, scripts, versions
+from harness.provision.images import mirror, scripts
 from harness.provision.images.build import ImageRef, build_tracker, build_worker
 from harness.provision.images.debian import Bases
 from harness.provision.images.load import load_images
 from harness.provision.images.local import LocalImage
-from harness.provision.images.replaced_image import with_replacements
 from harness.provision.images.stack import Stack, resolve
 from harness.provision.images.victoria_logs import victoria_logs_images
 from harness.provision.kind import copied, early, power, template
 from harness.provision.kind.early import Begun
 from harness.provision.kind.nodes import KindNodes
 from harness.provision.kind.state import State
-from harness.provision.konduktor import KONDUKTOR, konduktor_bin, konduktor_version, replaced_konduktor
-from harness.provision.replaced import version_texts
+from harness.provision.konduktor import konduktor_bin, konduktor_version
 
 AGAIN_SECONDS = 180
 """Maximum seconds until controllers serve after a restart of their nodes."""
@@ -52,16 +49,10 @@ class Images:
     stack: Stack
     worker: ImageRef
     tracker: ImageRef
-    ranks: ImageRef
-    """The worker image, or the image on it in which the user's packages replace those of the lock."""
-    replaced: tuple[Replaced, ...] = ()
-    """The packages that the user replaced, in the image of the ranks and in konduktor's environment."""
 
     @classmethod
     def make(cls, context: RunContext) -> Images:
-        """Build or download all images. Raises UsageError if a package cannot be replaced."""
         own: dict[str, ImageRef] = {}
-        konduktor = replaced_konduktor(context)[1] if KONDUKTOR in context.settings.replace else ()
 
         def build_own(bases: Bases) -> list[LocalImage]:
             own.update(worker=build_worker(bases, context), tracker=build_tracker(bases, context))
@@ -71,9 +62,7 @@ class Images:
                 konduktor_bin(context)
             return [image.local for image in own.values()]
 
-        stack = resolve(context, build_own)
-        ranks = with_replacements(own["worker"], versions.load(context.settings).worker.python, context)
-        return cls(stack, **own, ranks=ranks, replaced=(*konduktor, *ranks.replaced))
+        return cls(resolve(context, build_own), **own)
 
     @property
     def own(self) -> list[LocalImage]:
@@ -90,13 +79,10 @@ class Images:
         """Return the versions for the manifest of a bundle."""
         return {
             **self.stack.versions,
-            "konduktor": next(
-                (one.version for one in self.replaced if one.name == KONDUKTOR), konduktor_version()
-            ),
+            "konduktor": konduktor_version(),
             "kubernetes": self.stack.kubernetes,
             "images": self.stack.way,
-            "worker": scripts.version_text(self.ranks.tag, self.ranks.changed),
-            **version_texts(self.replaced),
+            "worker": scripts.version_text(self.worker.tag, self.worker.changed),
         }
 
 
@@ -202,9 +188,6 @@ def install(
         _mark_ready(kind, state, images.fingerprint)
         if begun is not None and not begun.copied:
             _freeze(kind, images, context)
-    if images.ranks != images.worker:
-        with context.writer.stage("replaced packages to nodes"):
-            load_images([images.ranks.local], kind.pools(), context)
     if kind.settings.logs:
         with context.writer.stage("logs"), reached():
             _install_logs(kind, kube, images, context)

@@ -1,0 +1,60 @@
+"""Launch with the packages that the user replaces: konduktor, and those of the worker image (`--replace`)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from harness.context import RunContext
+from harness.core.errors import UsageError
+from harness.core.replacements import KONDUKTOR, parse
+from harness.evidence.schema.bundle import Replaced
+from harness.launch.workloads.base import Workload
+from harness.provision.cluster import Ready
+from harness.provision.images import replaced_image, scripts
+from harness.provision.konduktor import replaced_konduktor
+from harness.provision.replaced import Change, version_texts
+from harness.settings import Settings
+
+
+@dataclass(frozen=True)
+class Packages:
+    """What the user's packages change, known before anything is created."""
+
+    worker: Change | None = None
+    konduktor: tuple[Replaced, ...] = ()
+
+    def applied(self, ready: Ready, context: RunContext) -> Ready:
+        """Return the cluster with the changed worker image in its nodes, and with the versions in use."""
+        if self.worker is not None:
+            worker = replaced_image.with_change(ready.worker, self.worker, context)
+            ready.cluster.provide_image(worker.tag, context)
+            named = {"worker": scripts.version_text(worker.tag, worker.changed)}
+            ready = replace(ready, worker=worker, versions=ready.versions | named)
+        used = (*self.konduktor, *(self.worker.replaced if self.worker else ()))
+        versions = version_texts(used)
+        if self.konduktor:
+            versions["konduktor"] = self.konduktor[0].version
+        return replace(ready, replaced=used, versions=ready.versions | versions)
+
+
+def check(workload: Workload, settings: Settings) -> None:
+    """Raise UsageError if a package is to be replaced in an image that the harness does not build."""
+    packages = [name for name in settings.replace if name != KONDUKTOR]
+    if KONDUKTOR in settings.replace and workload.launcher != "konduktor":
+        raise UsageError(f"--replace konduktor: {workload.name} is not a konduktor job")
+    if packages and (settings.kubeconfig is not None or not workload.uses_worker_image):
+        image = settings.worker_image if settings.kubeconfig is not None else None
+        raise UsageError(
+            f"--replace cannot change {', '.join(packages)} in {image or 'an image of your own'}",
+            hint="it applies to the worker image on a kind cluster; install the package in your image",
+        )
+
+
+def resolved(context: RunContext) -> Packages:
+    """Return what settings.replace changes. Raises UsageError if a package cannot be resolved or built."""
+    wanted = [parse(name, spec) for name, spec in context.settings.replace.items()]
+    of_worker = [each for each in wanted if each.name != KONDUKTOR]
+    return Packages(
+        replaced_image.change_of(of_worker, context) if of_worker else None,
+        replaced_konduktor(context)[1] if len(of_worker) < len(wanted) else (),
+    )
