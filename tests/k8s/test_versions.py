@@ -1,4 +1,4 @@
-"""`--replace` on a real cluster: a job runs with another client or another konduktor, and the verdict names it."""
+"""`--replace` on a real cluster: jobs run with another client or konduktor, which the verdict names."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def client(tmp_path: Path) -> Path:
 
 
 def test_a_client_that_drops_a_point_is_named(launch: Launch, job: JobFile, client: Path) -> None:
-    """Contract: the point is named, and the client of the checkout; the same checkout without the edit passes."""
+    """Contract: the verdict names the point and the replaced client."""
     manager = client / "content" / "pluto" / "sync" / "process.py"
     manager.write_text(manager.read_text() + DROPPING)
     outcome = launch(job, replace={"pluto-ml": str(client)})
