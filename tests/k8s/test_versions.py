@@ -53,14 +53,11 @@ def client(tmp_path: Path) -> Path:
     checkout = tmp_path / "client"
     installed = distribution("pluto-ml")
     for file in installed.files or ():
-        if (
-            ".." not in file.parts
-            and "__pycache__" not in file.parts
-            and file.name not in ("RECORD", "INSTALLER")
-        ):
+        source = Path(str(file.locate()))
+        if source.is_file() and ".." not in file.parts and source.name not in ("RECORD", "INSTALLER"):
             copy = checkout / "content" / file
             copy.parent.mkdir(parents=True, exist_ok=True)
-            copy.write_bytes(Path(str(file.locate())).read_bytes())
+            copy.write_bytes(source.read_bytes())
     (checkout / "pyproject.toml").write_text(PROJECT)
     (checkout / "backend.py").write_text(BACKEND)
     return checkout
