@@ -1,4 +1,7 @@
-"""The controller by its Helm chart: an older release, its upgrade, its removal, and the next installation."""
+"""The controller by its Helm chart: an older release, its upgrade, its removal, and the next installation.
+
+Meanwhile Prometheus scrapes its pods, and the queries of the Grafana dashboard run.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -22,14 +26,20 @@ from harness.provision.images.build import build_controller
 from harness.provision.images.stack import resolve
 from harness.settings import Settings
 from harness.torchrun_controller.api import crd, names
-from harness.torchrun_controller.objects import manifests
+from harness.torchrun_controller.objects import dashboard, manifests
 from tests import tools
+from tests.prometheus_server import Prometheus, as_run
 
 pytestmark = [pytest.mark.controller, pytest.mark.nightly]
 CHART = Path("manifests/torchrun-chart")
 KINDS = (names.JOB_KIND, names.QUEUE_KIND)
 RELEASE = "torchrun"
 SECONDS = 240
+WITHOUT_ERRORS_EMPTY = {
+    "Failed reconciles",
+    "Refused requests to the API server",
+    "Wait for admission, 95th percentile",  # a histogram that begins between two scrapes has no rate
+}
 
 
 @dataclass(frozen=True)
@@ -55,6 +65,26 @@ class Chart:
         image = ("--set", f"image.repository={repository}", "--set-string", f"image.tag={tag}")
         return self.helm(verb, RELEASE, str(folder), *image, "--wait", "--timeout=180s", *words)
 
+    def scraped(self) -> list[dict[str, Any]]:
+        """Return how Prometheus scrapes the controller's pods from outside, through the API server."""
+        found = self.team.kube.configuration
+        pods = self.team.kube.objects("v1", "Pod", self.namespace)
+        return [
+            {
+                "job_name": pod["metadata"]["name"],
+                "scheme": "https",
+                "metrics_path": f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}:"
+                f"{manifests.PORT}/proxy/metrics",
+                "tls_config": {
+                    "ca_file": found.ssl_ca_cert,
+                    "cert_file": found.cert_file,
+                    "key_file": found.key_file,
+                },
+                "static_configs": [{"targets": [found.host.removeprefix("https://")]}],
+            }
+            for pod in pods
+        ]
+
     def deployment(self) -> Object | None:
         return self.team.kube.get("apps/v1", "Deployment", manifests.NAME, self.namespace)
 
@@ -68,6 +98,11 @@ class Chart:
 
     def uids(self) -> dict[str, dict[str, str]]:
         return {kind: self.team.uids(kind) for kind in KINDS}
+
+
+def prepared(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 @pytest.fixture
@@ -115,6 +150,15 @@ def test_install_upgrade_and_uninstall(chart: Chart, tmp_path: Path) -> None:
     deployment = chart.deployment()
     assert deployment is not None
     assert deployment["status"]["availableReplicas"] == 2
+    with Prometheus(prepared(tmp_path / "prometheus"), chart.scraped()) as prometheus:
+        assert prometheus.until("sum(torchrun_leader)", least=1) == [({}, 1)]
+        team.job("scraped")
+        team.until("scraped", "Succeeded")
+        prometheus.until(as_run(dashboard.PANELS[0].query, team.namespace), least=2)
+        for panel in dashboard.PANELS:
+            if panel.title not in WITHOUT_ERRORS_EMPTY:
+                prometheus.until(as_run(panel.query))
+            prometheus.query(as_run(panel.query))
     with pytest.raises(HarnessError, match="gang"):
         chart.release("upgrade", CHART, "--set", "gang=volcano")
     kept = chart.helm("uninstall", RELEASE, "--wait")
