@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -26,6 +27,8 @@ _SECRETS = (
 """Names of files that usually contain a secret, in lower case."""
 _SECRET_FOLDERS = (".ssh", ".aws", ".kube", ".gnupg", ".azure", ".docker", ".config/gcloud", ".huggingface")
 _HARMLESS = ("*.pub", "*.example", "*.sample", "*.template", "*.dist", "known_hosts")
+_BACKUP = re.compile(r"(?:\.(?:bak|backup|old|orig|save|swp)|~)+$")
+"""The ends with which editors and people name a copy."""
 _CERTIFICATE, _PRIVATE = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
 _PEM_BYTES = 1 << 20
 
@@ -61,7 +64,7 @@ def listing(excluded: Sequence[tuple[str, str]]) -> Iterator[str]:
 
 def _is_secret(top: Path, path: str) -> bool:
     lower = path.lower()
-    name = lower.rpartition("/")[2]
+    name = _BACKUP.sub("", lower.rpartition("/")[2])
     if any(fnmatchcase(name, pattern) for pattern in _HARMLESS):
         return False
     if any(f"/{folder}/" in f"/{lower}" for folder in _SECRET_FOLDERS):

@@ -152,6 +152,45 @@ def test_torchrunignore_wins_over_git(proj: Path) -> None:
     assert files == (ALL | added) - {"train.py"}
 
 
+REPORTS = {
+    "a rule with a slash holds at its own level alone": (
+        {".gitignore": "data/*\n"},
+        {"src/project/data/__init__.py": True, "data/big.csv": False},
+    ),
+    "generated code that git ignores": (
+        {".gitignore": "lib/rpc/*_pb2.py\n", ".torchrunignore": "!*_pb2.py\n"},
+        {"lib/rpc/time_pb2.py": True, "lib/rpc/time.py": True},
+    ),
+    "a build folder that is needed in the cluster": (
+        {".gitignore": "dist/\n*.map\n", ".torchrunignore": "!dist/\n*.map\n"},
+        {"dist/app/main.js": True, "dist/app/main.map": False},
+    ),
+    "an exception in a folder that is excluded by its content": (
+        {".torchrunignore": "data/*\n!data/keep.csv\n"},
+        {"data/keep.csv": True, "data/large.csv": False},
+    ),
+    "data of a tool with ignore files of its own": (
+        {"store/.gitignore": "/large.csv\n"},
+        {"store/large.csv": False, "store/large.csv.dvc": True},
+    ),
+}
+"""What users of other tools reported: rules, and which files they expect in the cluster."""
+
+
+@pytest.mark.parametrize("inside", [True, False], ids=["git", "no git"])
+@pytest.mark.parametrize("report", REPORTS)
+def test_reports_of_other_tools(tmp_path: Path, git: Git, report: str, inside: bool) -> None:
+    """Contract: the same in a work tree and outside of one."""
+    rules, files = REPORTS[report]
+    for name, text in {**dict.fromkeys(files, ""), **rules}.items():
+        (tmp_path / "top" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "top" / name).write_text(text)
+    if inside:
+        git(tmp_path / "top", "init", "-q")
+    sent = scan(tmp_path / "top")[0]
+    assert {name: name in sent for name in files} == files
+
+
 def test_names_of_any_bytes(proj: Path) -> None:
     """Contract: line breaks, quotes and bytes that are no UTF-8 are part of a name."""
     names = [b"new\nline.py", b"bad\xff\xfe.py", b'q"\t\\.py', "ümläut.py".encode(), b"-x", b" lead"]

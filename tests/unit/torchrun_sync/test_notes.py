@@ -23,6 +23,7 @@ SECRETS = (
     ),
     *("client_secret_1.json", "my-service-account.json", "secrets.yaml", ".kube/config", ".aws/config"),
     *(".docker/config.json", ".ssh/deploy", "credentials", "terraform.tfstate", "store.p12"),
+    *("server.key.bak", ".netrc~", ".env.bak", "id_rsa.old"),
 )
 HARMLESS = (
     *("train.py", "credentials.py", "secrets.py", "env.py", "environment.yaml", ".env.example", "id_rsa.pub"),
