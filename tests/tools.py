@@ -19,6 +19,7 @@ from harness.settings import Settings
 
 HELM = "v3.22.0"
 SECONDS = 1800
+HINT = "install helm and prometheus, and put them on PATH; only nightly tests need them"
 
 
 def helm() -> str:
@@ -77,9 +78,11 @@ def _run(command: list[str], folder: Path, **variables: str) -> None:
             check=False,
         )
     except FileNotFoundError:
-        raise HarnessError(f"`{' '.join(command)}` cannot run: {command[0]} is not on PATH") from None
+        raise HarnessError(
+            f"`{' '.join(command)}` cannot run: {command[0]} is not on PATH", hint=HINT
+        ) from None
     if done.returncode:
-        raise HarnessError(f"`{' '.join(command)}` failed: {done.stderr.strip()[-2000:]}")
+        raise HarnessError(f"`{' '.join(command)}` failed: {done.stderr.strip()[-2000:]}", hint=HINT)
 
 
 def main() -> int:

@@ -65,9 +65,16 @@ class Chart:
         image = ("--set", f"image.repository={repository}", "--set-string", f"image.tag={tag}")
         return self.helm(verb, RELEASE, str(folder), *image, "--wait", "--timeout=180s", *words)
 
-    def scraped(self) -> list[dict[str, Any]]:
-        """Return how Prometheus scrapes the controller's pods from outside, through the API server."""
+    def scraped(self, folder: Path) -> list[dict[str, Any]]:
+        """Return how Prometheus scrapes the controller's pods from outside, through the API server.
+
+        The client's certificates are put into the folder: this process alone can read where they are.
+        """
         found = self.team.kube.configuration
+        tls = {"ca_file": found.ssl_ca_cert, "cert_file": found.cert_file, "key_file": found.key_file}
+        for name, path in tls.items():
+            (folder / name).touch(0o600)
+            (folder / name).write_bytes(Path(path).read_bytes())
         pods = self.team.kube.objects("v1", "Pod", self.namespace)
         return [
             {
@@ -75,11 +82,7 @@ class Chart:
                 "scheme": "https",
                 "metrics_path": f"/api/v1/namespaces/{self.namespace}/pods/{pod['metadata']['name']}:"
                 f"{manifests.PORT}/proxy/metrics",
-                "tls_config": {
-                    "ca_file": found.ssl_ca_cert,
-                    "cert_file": found.cert_file,
-                    "key_file": found.key_file,
-                },
+                "tls_config": {name: str(folder / name) for name in tls},
                 "static_configs": [{"targets": [found.host.removeprefix("https://")]}],
             }
             for pod in pods
@@ -98,11 +101,6 @@ class Chart:
 
     def uids(self) -> dict[str, dict[str, str]]:
         return {kind: self.team.uids(kind) for kind in KINDS}
-
-
-def prepared(folder: Path) -> Path:
-    folder.mkdir()
-    return folder
 
 
 @pytest.fixture
@@ -150,7 +148,7 @@ def test_install_upgrade_and_uninstall(chart: Chart, tmp_path: Path) -> None:
     deployment = chart.deployment()
     assert deployment is not None
     assert deployment["status"]["availableReplicas"] == 2
-    with Prometheus(prepared(tmp_path / "prometheus"), chart.scraped()) as prometheus:
+    with Prometheus(tmp_path, chart.scraped(tmp_path)) as prometheus:
         assert prometheus.until("sum(torchrun_leader)", least=1) == [({}, 1)]
         team.job("scraped")
         team.until("scraped", "Succeeded")
