@@ -31,6 +31,7 @@ _BACKUP = re.compile(r"(?:\.(?:bak|backup|old|orig|save|swp)|~)+$")
 """The ends with which editors and people name a copy."""
 _CERTIFICATE, _PRIVATE = b"-----BEGIN CERTIFICATE-----", b"PRIVATE KEY-----"
 _PEM_BYTES = 1 << 20
+_POINTER, _POINTER_BYTES = b"version https://git-lfs.github.com/spec/", 1024
 
 
 def warnings(top: Path, entries: Sequence[Entry]) -> Iterator[str]:
@@ -45,6 +46,8 @@ def warnings(top: Path, entries: Sequence[Entry]) -> Iterator[str]:
     if large:
         named = _some([f"{e['path']} ({e['size'] / 1e6:.1f} MB)" for e in large])
         yield f"warning: large files are sent: {named}; move data to a claim, or add it to {OWN}"
+    if pointers := [e["path"] for e in files if e["size"] < _POINTER_BYTES and _is_pointer(top / e["path"])]:
+        yield f"warning: Git LFS pointers are sent in place of the files: {_some(pointers)}; git lfs pull"
     if not files:
         yield f"warning: no file of {top} is sent; `--dry-run` lists the excluded files"
 
@@ -72,6 +75,15 @@ def _is_secret(top: Path, path: str) -> bool:
     if not any(fnmatchcase(name, pattern) for pattern in _SECRETS):
         return False
     return not (name.endswith(".pem") and _is_certificate(top / path))
+
+
+def _is_pointer(file: Path) -> bool:
+    """Return whether a file is the pointer that git writes if Git LFS has not fetched the content."""
+    try:
+        with file.open("rb") as opened:
+            return opened.read(len(_POINTER)) == _POINTER
+    except OSError:
+        return False
 
 
 def _is_certificate(file: Path) -> bool:

@@ -353,6 +353,7 @@ def sync(
     from harness.cli.torchrun.attached import Attached
     from harness.cli.torchrun.jobs import PROGRAM
     from harness.torchrun_controller.api import names
+    from harness.torchrun_sync import notes
 
     walker = _walker(folder)
     jobs = _jobs(namespace, kubeconfig, context)
@@ -361,7 +362,10 @@ def sync(
         raise UsageError(
             f"{name} was created without code, so its pods accept none", hint=f"{PROGRAM} submit"
         )
-    attached = Attached(jobs, name, walker, progress(quiet), watch)
+    report = progress(quiet)
+    if line := notes.summary(walker.scan().excluded):
+        report(line)
+    attached = Attached(jobs, name, walker, report, watch)
     if watch:
         return attached.stay()
     attached.bring(SYNC_SECONDS)

@@ -71,6 +71,16 @@ def test_large_files_are_named_with_their_size(tmp_path: Path) -> None:
     assert "and 1 more; " in line
 
 
+def test_a_pointer_of_git_lfs_is_not_the_file(tmp_path: Path) -> None:
+    """Contract: a training would read the pointer in place of the weights, in the cluster alone."""
+    pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 4000000000\n"
+    (tmp_path / "weights.bin").write_text(pointer)
+    (tmp_path / "train.py").write_text("")
+    said: list[str] = []
+    Walker(tmp_path, said.append).scan()
+    assert said == ["warning: Git LFS pointers are sent in place of the files: weights.bin; git lfs pull"]
+
+
 def test_a_warning_comes_once_and_before_the_file_is_sent(tmp_path: Path) -> None:
     """Contract: each scan warns only about what is new, as `--watch` scans again and again."""
     (tmp_path / "train.py").write_text("")
