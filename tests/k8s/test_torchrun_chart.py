@@ -159,6 +159,7 @@ def test_install_upgrade_and_uninstall(chart: Chart, tmp_path: Path) -> None:
             prometheus.query(as_run(panel.query))
     with pytest.raises(HarnessError, match="gang"):
         chart.release("upgrade", CHART, "--set", "gang=volcano")
+    before = chart.uids()
     kept = chart.helm("uninstall", RELEASE, "--wait")
     assert "torchrunjobs.torchrun.ai" in kept
     assert chart.deployment() is None
