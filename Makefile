@@ -29,7 +29,7 @@ GO_MISSING := Go 1.26 or newer is needed and not on PATH: HARNESS_IMAGES=source 
 # Targets install packages into .venv and into the system, so two of them cannot run at once (`make -j`).
 .NOTPARALLEL:
 .DEFAULT_GOAL := help
-.PHONY: help e2e images test test-cluster nightly faults programs soak unit coverage lint workflows format site reference doctor kind browser pictures recording lock clean
+.PHONY: help e2e images test test-cluster nightly faults programs soak unit coverage lint workflows format site reference doctor kind browser tools pictures recording lock clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z0-9]+:.*## / {printf "  make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -47,7 +47,7 @@ test-cluster: images browser ## the other tests on a real cluster, with a fault 
 	$(BIN)/pytest $(BOTH) -m "cluster and not smoke" $(PYTEST_ARGS)
 
 # Its clusters are those that kind creates. Those of `make test` are copies, where there is a template.
-nightly: images browser ## the tests that both leave out, without the faults; more examples of properties
+nightly: images browser tools ## the tests that both leave out, without the faults; more examples of properties
 	$(BIN)/pytest tests/unit --hypothesis-profile=nightly
 	HARNESS_FRESH=true $(BIN)/pytest -m "nightly and not faults" $(PYTEST_ARGS)
 
@@ -106,6 +106,9 @@ doctor: $(MADE) ## see what the machine lacks, and install it on Debian as root
 
 browser: $(MADE) ## see that there is a Chromium for the tests of the report, and install it on Debian as root
 	$(BIN)/python -m tests.browser
+
+tools: $(MADE) ## Helm (by Go) and Prometheus (of Debian) for nightly tests, in the cache
+	$(BIN)/python -m tests.tools
 
 pictures: browser ## docs/images, of recorded bundles and of the tracker
 	$(BIN)/python -m docs.make_screenshots

@@ -1,5 +1,8 @@
 """Seconds of a workspace's way into pods: the first 100 MB, and then three small files, edited.
 
+Those bytes are random, so that they do not shrink. `code_compression` is the ratio of size to sent bytes for
+real code, the harness's judge; `kept_compression` is that of the archive in Secrets, which 64 pods share.
+
 Without options the pods are processes of this machine, so that the figures are of the sync itself: reading,
 hashing, framing, writing, switching. With --kubeconfig they are the running pods of a job, by exec.
 
@@ -26,6 +29,7 @@ from sync_processes import pod  # noqa: E402
 from harness.core.kubernetes import Kube  # noqa: E402
 from harness.torchrun_sync.channel import Open  # noqa: E402
 from harness.torchrun_sync.fleet import Fleet  # noqa: E402
+from harness.torchrun_sync.packing import pack  # noqa: E402
 from harness.torchrun_sync.pods import target  # noqa: E402
 from harness.torchrun_sync.tree import Walker  # noqa: E402
 
@@ -77,6 +81,21 @@ def measured(pods: dict[str, Open], megabytes: int, repeat: int) -> dict[str, ob
     }
 
 
+def compression(open_pod: Open) -> dict[str, float]:
+    """Return the ratios of the size of real code to what a sync sends, and to what the cluster keeps."""
+    walker = Walker(ROOT / "harness" / "judge")
+    tree = walker.scan()
+    with Fleet({"pod": open_pod}) as fleet:
+        sent = fleet.sync(walker).sent
+    kept = pack(tree, 1, tree.size)
+    contents = sum(entry["size"] for entry in tree.by_digest().values())
+    return {
+        "code_megabytes": round(contents / 1e6, 2),
+        "code_compression": round(contents / sent, 2),
+        "kept_compression": round(contents / len(kept or b""), 2),
+    }
+
+
 def _spread(values: list[float]) -> dict[str, float]:
     return {"median": round(median(values), 3), "worst": round(max(values), 3)}
 
@@ -102,7 +121,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as folder:
         made = {f"pod-{index}": pod(Path(folder) / f"pod{index}") for index in range(asked.pods)}
         opened = {name: each.open for name, each in made.items()}
-        print(json.dumps(measured(opened, asked.megabytes, asked.repeat), indent=2))
+        made["code"] = pod(Path(folder) / "code")
+        ratios = compression(made["code"].open)
+        print(json.dumps({**measured(opened, asked.megabytes, asked.repeat), **ratios}, indent=2))
         for each in made.values():
             each.end()
     return 0

@@ -1,8 +1,7 @@
-"""Ignore files in a sync, according to .torchrunignore, each folder's .gitignore, and built-in rules.
+"""Ignore rules outside of git's work trees: .torchrunignore, each folder's .gitignore, and built-in rules.
 
-The rules have the syntax of .gitignore, and the library pathspec matches them. .torchrunignore takes
-precedence, then the nearest .gitignore, then the built-in rules. As in git, a file in an ignored folder
-cannot be included again.
+The rules have the syntax of .gitignore, and the library pathspec matches them. As in git, a file in an
+ignored folder cannot be included again. The path of a folder ends with a slash.
 """
 
 from __future__ import annotations
@@ -17,40 +16,53 @@ from harness.core.user_files import read_text
 OWN = ".torchrunignore"
 GIT = ".gitignore"
 NEVER_MEANT = (
-    *(".git/", ".torchrun/", "__pycache__/", "*.pyc", ".venv/", "venv/", ".tox/", ".mypy_cache/"),
+    *(".git", ".torchrun/", "__pycache__/", "*.pyc", ".venv/", "venv/", ".tox/", ".mypy_cache/"),
     *(".pytest_cache/", ".ruff_cache/", ".ipynb_checkpoints/", ".DS_Store"),
 )
-"""The built-in rules. An ignore file can override them, e.g. `!.git/` in .torchrunignore."""
+"""The built-in rules. An ignore file can override them, e.g. `!.git` in .torchrunignore."""
 MAX_RULES = 2000
 """The maximum number of lines in an ignore file, because each path is compared with each line."""
 _HINT = "its syntax is that of .gitignore"
+_BUILT_IN = GitIgnoreSpec.from_lines(NEVER_MEANT)
+
+
+class OwnRules:
+    """The rules of the .torchrunignore file of a folder."""
+
+    def __init__(self, top: Path) -> None:
+        self._spec = _spec(top / OWN)
+
+    def decision(self, path: str) -> bool | None:
+        """Return True if the rules exclude a path, False if they include it again, None without a rule."""
+        return _ignored(self._spec, path)
 
 
 class Ignored:
-    """The ignore rules of a folder. Call `enter` for each folder of a walk, outer folders first."""
+    """The .gitignore files of a folder. Call `enter` for each folder of a walk, outer folders first."""
 
     def __init__(self, top: Path) -> None:
         self._top = top
-        self._own = _spec(top / OWN)
         self._by_folder: dict[str, GitIgnoreSpec] = {}
-        self._rest = GitIgnoreSpec.from_lines(NEVER_MEANT)
 
     def enter(self, folder: str) -> None:
         """Read the .gitignore of a folder. The path is relative to the top folder, "" for the top folder."""
         if spec := _spec(self._top / folder / GIT):
             self._by_folder[folder] = spec
 
-    def __contains__(self, path: str) -> bool:
-        """Return whether a path is ignored. The path of a folder must end with a slash."""
-        if (ignored := _ignored(self._own, path)) is not None:
-            return ignored
+    def decision(self, path: str) -> bool | None:
+        """Return whether the nearest .gitignore with a rule for a path ignores it; None without a rule."""
         parts = path.rstrip("/").split("/")[:-1]
         for depth in range(len(parts), -1, -1):
             folder = "/".join(parts[:depth])
             ignored = _ignored(self._by_folder.get(folder), path[len(folder) + 1 if folder else 0 :])
             if ignored is not None:
                 return ignored
-        return bool(_ignored(self._rest, path))
+        return None
+
+
+def is_never_meant(path: str) -> bool:
+    """Return whether a built-in rule excludes a path: caches, virtual environments, git's own files."""
+    return bool(_ignored(_BUILT_IN, path))
 
 
 def _ignored(spec: GitIgnoreSpec | None, path: str) -> bool | None:

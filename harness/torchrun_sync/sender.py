@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from hashlib import sha256
@@ -21,6 +22,12 @@ from harness.torchrun_sync.tree import Tree
 PIECE = 256 << 10
 WINDOW = 16 << 20
 """The maximum number of unacknowledged bytes. The pod sends four acks for this number of bytes."""
+CONTENT = ("data", "zdata")
+"""The frames with a piece of a file: as it is, and compressed."""
+WORTH = 0.9
+"""The ratio of sizes up to which a piece is sent compressed."""
+PROBE = 4096
+"""The size of the start of a piece that shows whether the piece shrinks. Images and weights do not."""
 _Answer = TypeVar("_Answer")
 
 
@@ -73,7 +80,7 @@ class Sender:
         self._channel: Channel | None = None
         self._frames = Frames()
         self.sent = 0
-        """The number of bytes sent of file contents, including bytes on lost connections."""
+        """The number of bytes sent of file contents, compressed, including bytes on lost connections."""
         self.files = self.reconnects = 0
 
     def state(self) -> State:
@@ -190,7 +197,7 @@ class Sender:
                 channel.send(pack(kind, payload), Deadline.after(self._limits.stall))
                 if kind == "drop":
                     raise Changed(entry["path"])
-                if kind == "data":
+                if kind in CONTENT:
                     sent += len(payload)
                     self.sent += len(payload)
                 while sent - came > WINDOW:
@@ -218,7 +225,15 @@ def _content(top: Path, entry: Entry, offset: int) -> Any:
             if not piece or (done == size and digest.hexdigest() != entry["sha256"]):
                 break
             if done > offset:
-                yield "data", piece
+                yield _piece(piece)
         else:
             return
     yield "drop", b"{}"
+
+
+def _piece(piece: bytes) -> tuple[str, bytes]:
+    """Return the frame of a piece of a file: compressed, if that makes it smaller."""
+    if len(zlib.compress(piece[:PROBE], 1)) > WORTH * min(len(piece), PROBE):
+        return "data", piece
+    compressed = zlib.compress(piece, 1)
+    return ("zdata", compressed) if len(compressed) <= WORTH * len(piece) else ("data", piece)

@@ -1,4 +1,4 @@
-"""Scan a folder for a sync. The result is the folder's entries with digests, without ignored files."""
+"""Scan a folder for a sync. The result is the folder's entries with digests, without excluded files."""
 
 from __future__ import annotations
 
@@ -13,8 +13,11 @@ from hashlib import sha256
 from pathlib import Path
 
 from harness.core.errors import UsageError
-from harness.torchrun_sync.ignored import OWN, Ignored
+from harness.core.progress import Progress
+from harness.torchrun_sync.ignored import OWN
+from harness.torchrun_sync.notes import warnings
 from harness.torchrun_sync.pod.entries import Entry, leaves, tree_digest
+from harness.torchrun_sync.selection import Selection, unreadable
 
 PIECE = 1 << 20
 SHOWN = 5
@@ -29,7 +32,9 @@ class Tree:
     top: Path
     entries: tuple[Entry, ...]
     skipped: tuple[str, ...] = ()
-    """Paths of sockets, pipes and devices. They have no content to send."""
+    """Paths of sockets, pipes and devices, which have no content to send."""
+    excluded: tuple[tuple[str, str], ...] = ()
+    """Paths that are not sent, with the reason. The path of a folder ends with a slash."""
 
     @cached_property
     def digest(self) -> str:
@@ -52,6 +57,9 @@ class Walker:
     """Scans a folder repeatedly. It reads a file again only if the file's stamp has changed."""
 
     top: Path
+    warn: Progress = lambda _: None
+    """A function that is called once with each warning about the content."""
+    _warned: set[str] = field(default_factory=set)
     _digests: dict[str, tuple[Stamp, str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -60,10 +68,19 @@ class Walker:
             raise UsageError(f"expected a folder to sync, but {self.top} {problem}", hint="--dir FOLDER")
 
     def scan(self) -> Tree:
-        """Return the tree. Raises UsageError for a link that leads out of it, or for an unreadable file."""
+        """Return the tree. Raises UsageError for a link that leads out of it, or for an unreadable file.
+
+        Everything that is sent was scanned before, so `warn` is called before it is sent.
+        """
+        selection = Selection(self.top)
         entries: list[Entry] = []
-        skipped: list[str] = []
-        self._folder("", Ignored(self.top), entries, skipped)
+        for path, status in selection.walk():
+            try:
+                entries.append(self._entry(path, status))
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise unreadable(self.top / path, error) from None
         self._forget({entry["path"] for entry in entries})
         astray = [e for e in entries if e["kind"] == "link" and leaves(e["path"], e["target"])]
         if astray:
@@ -74,58 +91,34 @@ class Walker:
                 f"{named}{more}",
                 hint=f"add them to {OWN}, or replace them by copies of their targets",
             )
-        return Tree(self.top, tuple(sorted(entries, key=lambda e: str(e["path"]))), tuple(skipped))
+        tree = Tree(
+            self.top,
+            tuple(sorted(entries, key=lambda e: str(e["path"]))),
+            tuple(selection.skipped),
+            tuple(selection.excluded),
+        )
+        for warning in (
+            *(f"note: {notice}" for notice in selection.notices),
+            *warnings(self.top, tree.entries),
+        ):
+            if warning not in self._warned:
+                self._warned.add(warning)
+                self.warn(warning)
+        return tree
 
     def stamps(self) -> dict[str, Stamp | str]:
         """Return a stamp or mode per path, without reading files. The result changes if the tree changes."""
-        entries: list[Entry] = []
-        stamps: dict[str, Stamp | str] = {}
-        self._folder("", Ignored(self.top), entries, [], stamps)
-        return stamps
+        return {
+            path: f"{status.st_mode}" if stat.S_ISDIR(status.st_mode) else _stamp(status)
+            for path, status in Selection(self.top).walk()
+        }
 
-    def _folder(
-        self,
-        folder: str,
-        ignored: Ignored,
-        entries: list[Entry],
-        skipped: list[str],
-        stamps: dict[str, Stamp | str] | None = None,
-    ) -> None:
-        ignored.enter(folder)
-        try:
-            inside = sorted(os.scandir(self.top / folder), key=lambda each: each.name)
-        except FileNotFoundError:  # The folder was removed during the scan.
-            return
-        except OSError as error:
-            raise _unreadable(self.top / folder, error) from None
-        for there in inside:
-            path = f"{folder}/{there.name}" if folder else there.name
-            is_folder = there.is_dir(follow_symlinks=False)
-            if (f"{path}/" if is_folder else path) in ignored:
-                continue
-            try:
-                status = there.stat(follow_symlinks=False)
-                if stamps is not None:
-                    stamps[path] = f"{status.st_mode}" if is_folder else _stamp(status)
-                elif (entry := self._entry(path, status)) is not None:
-                    entries.append(entry)
-                else:
-                    skipped.append(path)
-            except FileNotFoundError:
-                continue
-            except OSError as error:
-                raise _unreadable(self.top / path, error) from None
-            if is_folder:
-                self._folder(path, ignored, entries, skipped, stamps)
-
-    def _entry(self, path: str, status: os.stat_result) -> Entry | None:
+    def _entry(self, path: str, status: os.stat_result) -> Entry:
         mode = stat.S_IMODE(status.st_mode) & 0o777
         if stat.S_ISDIR(status.st_mode):
             return {"path": path, "kind": "dir", "mode": mode | 0o700}
         if stat.S_ISLNK(status.st_mode):
             return {"path": path, "kind": "link", "target": os.readlink(self.top / path)}
-        if not stat.S_ISREG(status.st_mode):
-            return None
         size, digest = self._digest(path)
         return {"path": path, "kind": "file", "mode": mode, "size": size, "sha256": digest}
 
@@ -156,7 +149,3 @@ def _stamp(status: os.stat_result) -> Stamp:
 
 def _settled(stamp: Stamp) -> bool:
     return time.time_ns() - max(stamp[1], stamp[2]) > 2_000_000_000
-
-
-def _unreadable(path: Path, error: OSError) -> UsageError:
-    return UsageError(f"{path} cannot be read: {error.strerror}", hint=f"chmod it, or add it to {OWN}")

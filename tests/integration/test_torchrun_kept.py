@@ -20,7 +20,7 @@ from test_torchrun_sync import NAMES, TREES, _write, fleet, here
 
 from harness.torchrun_sync import bundle
 from harness.torchrun_sync.packing import pack
-from harness.torchrun_sync.pod.kept import Whole, joined, restore, split
+from harness.torchrun_sync.pod.kept import Whole, come, joined, restore, split
 from harness.torchrun_sync.pod.store import Store
 from harness.torchrun_sync.sender import Changed
 from harness.torchrun_sync.tree import Walker
@@ -54,6 +54,21 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
 @pytest.fixture
 def to(tmp_path: Path) -> Pod:
     return pod(tmp_path / "pod")
+
+
+def test_64_pods_cost_one_upload(here: Path, tmp_path: Path) -> None:
+    """Contract: all take the code from the parts that were stored once; a sync of the same sends no file."""
+    (here / "big.bin").unlink()
+    keep(tmp_path / "parts", here)
+    pods = [pod(tmp_path / f"pod{index}") for index in range(64)]
+    for each in pods:
+        assert "from Secrets" in come(Store(str(each.root)), str(tmp_path / "parts"), READY)
+    assert [seen(each.mount) for each in pods] == [seen(here)] * 64
+    with fleet(pods[::16]) as job:
+        done = job.sync(Walker(here))
+    assert (done.pods, done.files, done.sent) == (4, 0, 0)
+    for each in pods:
+        each.end()
 
 
 def test_a_new_pod_has_the_code_without_a_client(here: Path, to: Pod, tmp_path: Path) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
@@ -25,7 +27,9 @@ from harness.core.errors import HarnessError, UsageError
 from harness.torchrun_sync import bundle
 from harness.torchrun_sync.channel import Channel, Cut, PodRefused
 from harness.torchrun_sync.fleet import Fleet
+from harness.torchrun_sync.pod.entries import Refused
 from harness.torchrun_sync.pod.frames import Frames, pack
+from harness.torchrun_sync.pod.receiver import Receiver
 from harness.torchrun_sync.sender import Limits
 from harness.torchrun_sync.tree import Walker
 
@@ -174,7 +178,7 @@ def test_a_cut_connection_goes_on_where_it_was(cuts: list[int], hidden: bool) ->
     with tempfile.TemporaryDirectory() as folder:
         top = Path(folder) / "here"
         top.mkdir()
-        (top / "a.bin").write_bytes(b"ab" * (1 << 20))
+        (top / "a.bin").write_bytes(random.Random(1).randbytes(2 << 20))
         (top / "b.bin").write_bytes(b"ba" * (1 << 20))
         to = pod(Path(folder) / "pod", list(cuts))
         to.leave_open = hidden
@@ -347,6 +351,35 @@ def _refusal(to: Pod, entries: list[dict[str, object]]) -> str:
     kind, text = frame
     assert kind == "error"
     return text.decode()
+
+
+def test_text_travels_compressed(tmp_path: Path) -> None:
+    """Contract: code takes less than half of its size, what does not shrink takes its size, and names of any
+    bytes come as they are.
+    """
+    top, to = tmp_path / "here", pod(tmp_path / "pod")
+    top.mkdir()
+    source = Path(__file__).read_bytes()
+    (top / os.fsdecode(b"new\nline \xff.py")).write_bytes(source)
+    (top / "long.py").write_bytes(source * 100)
+    (top / "noise.bin").write_bytes(os.urandom(1 << 20))
+    with fleet([to]) as job:
+        done = job.sync(Walker(top))
+    assert seen(to.mount) == seen(top)
+    assert (1 << 20) < done.sent < (1 << 20) + len(source) * 101 / 2
+    to.end()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [b"x", zlib.compress(b"x" * 100)[:-1], zlib.compress(b"x" * ((1 << 20) + 1))],
+    ids=["noise", "cut", "bomb"],
+)
+def test_a_piece_that_is_not_compressed_right_is_refused(tmp_path: Path, payload: bytes) -> None:
+    """Contract: the receiver writes no more than a piece, whatever it is sent."""
+    receiver = Receiver(str(tmp_path / "mount/.torchrun"), str(tmp_path / "control"), "session")
+    with pytest.raises((Refused, zlib.error)):
+        receiver.answer("zdata", payload)
 
 
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", pack("nonsense"), pack("data", b"x")])

@@ -142,6 +142,39 @@ def test_edited_code_runs_in_the_same_pods(team: Team, here: Path) -> None:
 
 
 @pytest.mark.nightly
+def test_the_pods_have_what_git_has(team: Team, tmp_path: Path) -> None:
+    """Contract: a tracked file that a rule matches, no private file that .git/info/exclude names; the same
+    from a worktree, whose `.git` file does not come. What stays here is said.
+    """
+    top, tree = tmp_path / "proj", tmp_path / "tree"
+    (top / "lib/data").mkdir(parents=True)
+    for name in ("lib/__init__.py", "lib/data/__init__.py", "tokenizer.bin", "private.env"):
+        (top / name).write_text("")
+    (top / ".gitignore").write_text("data/\n*.bin\n")
+    (top / "train.py").write_text(
+        "import os, lib.data\n"
+        "print('bin', os.path.exists('tokenizer.bin'), 'env', os.path.exists('private.env'))\n"
+        "print('git', os.path.exists('.git'))\n"
+    )
+    git = ["git", "-C", str(top), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    (top / ".git/info/exclude").write_text("private.env\n")
+    for words in (
+        ("add", "-f", "lib/data/__init__.py", "tokenizer.bin"),
+        ("add", "."),
+        ("commit", "-qm", "x"),
+        ("worktree", "add", "-q", str(tree)),
+    ):
+        subprocess.run([*git, *words], check=True)
+    (top / "other.bin").write_text("")
+    code, said = submit(team, top, "tracked").ends()
+    assert (code, said.count("bin True env False"), said.count("git False")) == (0, 2, 2), said
+    assert "not sent: other.bin, private.env (git ignores it)" in said
+    code, said = submit(team, tree, "worktree").ends()
+    assert (code, said.count("bin True env False"), said.count("git False")) == (0, 2, 2), said
+
+
+@pytest.mark.nightly
 def test_ctrl_c_detaches_and_the_job_is_found_again(team: Team, here: Path) -> None:
     """Contract: the job goes on; the words that were said bring one back, and new code into it."""
     with (here / "train.py").open("a") as file:

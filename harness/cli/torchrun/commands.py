@@ -13,6 +13,7 @@ from harness.core.errors import HarnessError, UsageError
 
 if TYPE_CHECKING:
     from harness.cli.torchrun.jobs import Jobs
+    from harness.torchrun_sync.tree import Walker
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="name of the TorchrunJob")]
 Namespace = Annotated[
@@ -89,7 +90,8 @@ def submit(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="print the job without creating it, after the cluster has validated it"
+            "--dry-run",
+            help="print the job as the cluster validates it, and which files are not sent; create nothing",
         ),
     ] = False,
     namespace: Namespace = None,
@@ -99,8 +101,8 @@ def submit(
 ) -> int:
     """Run the code of this folder in a TorchrunJob, and stay attached until it ends.
 
-    Files that match .gitignore or .torchrunignore are not sent. The exit code is
-    that of the job. Ctrl-C detaches with exit code 130, and the job continues.
+    Files that git ignores, or that match .torchrunignore, are not sent. The exit
+    code is that of the job. Ctrl-C detaches with exit code 130, and the job continues.
     """
     if watch and (detach or suspended or not sync):
         raise UsageError("--watch cannot be combined with --detach, --suspend or --no-sync")
@@ -109,7 +111,7 @@ def submit(
     from harness.cli.torchrun.attached import Attached
     from harness.cli.torchrun.jobs import PROGRAM, environment, name_of
     from harness.cli.torchrun.kept import Keeper, take
-    from harness.torchrun_sync.tree import Walker
+    from harness.torchrun_sync import notes
 
     spec = _set_fields(
         jobQueue=queue,
@@ -130,14 +132,18 @@ def submit(
         or None,
         suspend=suspended or None,
     )
-    walker = Walker(folder) if sync else None
+    walker = _walker(folder) if sync else None
     name = name or name_of(folder)
     report = progress(quiet)
     if dry_run:
-        digest = walker.scan().digest if walker else None
-        return _dry_run(name, spec, digest, namespace, kubeconfig, context)
+        tree = walker.scan() if walker else None
+        for line in notes.listing(tree.excluded) if tree else ():
+            report(line)
+        return _dry_run(name, spec, tree.digest if tree else None, namespace, kubeconfig, context)
     packed = take(walker, 1) if walker else None
     digest = packed.tree.digest if packed else None
+    if packed and (line := notes.summary(packed.tree.excluded)):
+        report(line)
     jobs = _jobs(namespace, kubeconfig, context)
     job = jobs.create(jobs.document(name, spec, digest, jobs.namespace))
     job_name = job["metadata"]["name"]
@@ -154,6 +160,13 @@ def submit(
         attached.bring(SUBMIT_SECONDS)
     print(job_name)
     return 0
+
+
+def _walker(folder: Path) -> "Walker":
+    """Return the walker of a folder. Its warnings are printed before the folder's files are sent."""
+    from harness.torchrun_sync.tree import Walker
+
+    return Walker(folder, lambda warning: print(warning, file=sys.stderr, flush=True))
 
 
 def _set_fields(**fields: Any) -> dict[str, Any]:
@@ -340,16 +353,19 @@ def sync(
     from harness.cli.torchrun.attached import Attached
     from harness.cli.torchrun.jobs import PROGRAM
     from harness.torchrun_controller.api import names
-    from harness.torchrun_sync.tree import Walker
+    from harness.torchrun_sync import notes
 
-    walker = Walker(folder)
+    walker = _walker(folder)
     jobs = _jobs(namespace, kubeconfig, context)
     job = jobs.get(name)
     if names.WORKSPACE_ANNOTATION not in (job["metadata"].get("annotations") or {}):
         raise UsageError(
             f"{name} was created without code, so its pods accept none", hint=f"{PROGRAM} submit"
         )
-    attached = Attached(jobs, name, walker, progress(quiet), watch)
+    report = progress(quiet)
+    if line := notes.summary(walker.scan().excluded):
+        report(line)
+    attached = Attached(jobs, name, walker, report, watch)
     if watch:
         return attached.stay()
     attached.bring(SYNC_SECONDS)

@@ -245,7 +245,7 @@ def _asked(path: str) -> Object:
     return {"path": path, "port": "http"}
 
 
-class _Plain(yaml.SafeDumper):
+class Plain(yaml.SafeDumper):
     """A dumper that repeats equal parts instead of writing YAML anchors."""
 
     def ignore_aliases(self, data: object) -> bool:
@@ -255,7 +255,7 @@ class _Plain(yaml.SafeDumper):
 
 def text() -> str:
     """Return the content of controller.yaml."""
-    return HEADER + yaml.dump_all(documents(), Dumper=_Plain, sort_keys=False, width=110)
+    return HEADER + yaml.dump_all(documents(), Dumper=Plain, sort_keys=False, width=110)
 
 
 def kustomization_text() -> str:

@@ -26,6 +26,8 @@ from harness.torchrun_sync.pod.store import Store
 ACK_BYTES = 4 << 20
 """The receiver sends an ack after each ACK_BYTES bytes that it receives."""
 IDLE_SECONDS = 90.0
+MAX_PIECE = 1 << 20
+"""The maximum size in bytes of an uncompressed piece of a file."""
 MAX_ENTRIES = 1 << 30
 """The maximum size in bytes of a tree's unpacked entries."""
 
@@ -55,7 +57,9 @@ class Receiver:
     def answer(self, kind: str, payload: bytes) -> bytes:
         """Process a frame. Return the response frame, or b"" if there is none. Raises Refused."""
         if kind == "data":
-            return self._data(payload)
+            return self._data(payload, len(payload))
+        if kind == "zdata":
+            return self._data(_inflated(payload), len(payload))
         if kind == "entries":
             self._packed += payload
             return b""
@@ -88,13 +92,14 @@ class Receiver:
 
     def _file(self, message: dict[str, Any]) -> bytes:
         self._content = self.store.content(message["sha256"], message["size"], message["offset"])
-        return self._data(b"")
+        return self._data(b"", 0)
 
-    def _data(self, payload: bytes) -> bytes:
+    def _data(self, piece: bytes, received: int) -> bytes:
+        """Write a piece of the file. `received` is its size in the frame."""
         if self._content is None:
             raise Refused("data came that belongs to no file")
-        self._content.write(payload)
-        self._received += len(payload)
+        self._content.write(piece)
+        self._received += received
         if self._content.received == self._content.size:
             self._content.finish()
             self._content = None
@@ -136,6 +141,14 @@ class Receiver:
         del message
         self.control.release()
         return _message("released")
+
+
+def _inflated(payload: bytes) -> bytes:
+    inflating = zlib.decompressobj()
+    piece = inflating.decompress(payload, MAX_PIECE)
+    if not inflating.eof:
+        raise Refused(f"expected a whole compressed piece of at most {MAX_PIECE} bytes")
+    return piece
 
 
 def _message(kind: str, **said: Any) -> bytes:

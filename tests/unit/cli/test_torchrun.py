@@ -209,3 +209,23 @@ def test_the_plugin_says_its_own_name() -> None:
     for words, says in (([], "Usage: kubectl torchrun"), (["submit"], "Usage: kubectl torchrun submit")):
         said = subprocess.run([program, *words, "--help"], capture_output=True, text=True, check=True)
         assert says in said.stdout
+
+
+def test_a_dry_run_names_what_is_not_sent_and_what_looks_like_a_secret(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Contract: on stderr, with the reason; stdout has the job alone. A warning comes with --quiet, too."""
+    here = kubeconfig.parent / "here"
+    (here / "data").mkdir(parents=True)
+    for name in ("train.py", ".env", "data/x.csv"):
+        (here / name).write_text("")
+    (here / ".gitignore").write_text("data/\n")
+    words = ["torchrun", "submit", "--queue", "cpu", "--dry-run", "--kubeconfig", str(kubeconfig)]
+    for quiet in ([], ["--quiet"]):
+        with pytest.raises(SystemExit) as ended:
+            main([*words, *quiet, "--dir", str(here), "python train.py"])
+        said = capsys.readouterr()
+        assert ended.value.code == 0
+        assert "look like secrets are sent to the cluster: .env;" in said.err
+        assert ("not sent: data/ (a .gitignore file excludes it)" in said.err) == (not quiet)
+        assert yaml.safe_load(said.out)["kind"] == "TorchrunJob"

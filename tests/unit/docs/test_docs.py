@@ -29,7 +29,21 @@ from tests import reader
 BIN = Path(sys.executable).parent
 COMMANDS = commands()
 HARNESS = [command for command in COMMANDS if Path(command.program).name == "harness"]
-OTHERS = {"make", "kubectl", "pytest", "bash", "pip", "pipx", "uvx", "python3", "git", "sed", "export", "."}
+OTHERS = {
+    "make",
+    "kubectl",
+    "pytest",
+    "bash",
+    "pip",
+    "pipx",
+    "uvx",
+    "python3",
+    "git",
+    "helm",
+    "sed",
+    "export",
+    ".",
+}
 """Programs that the documents may call."""
 OUTPUTS = {
     "runs",

@@ -123,6 +123,49 @@ def test_kai_queue_has_a_finalizer_and_no_owner() -> None:
     assert document["spec"]["resources"]["gpu"] == {"quota": -1, "limit": -1, "overQuotaWeight": 1}
 
 
+SHARE = {"quota": (int, float), "limit": (int, float), "overQuotaWeight": (int, float)}
+KAI_SCHEMA: dict[str, Any] = {
+    "displayName": str,
+    "parentQueue": str,
+    "priority": int,
+    "preemptMinRuntime": str,
+    "reclaimMinRuntime": str,
+    "resources": {"cpu": SHARE, "gpu": SHARE, "memory": SHARE},
+}
+"""The fields of spec and their types in kai-scheduler's CRD queues.scheduling.run.ai, version v2."""
+
+
+def outside(value: Any, schema: Any, path: str = "spec") -> list[str]:
+    """Return the paths of the fields that the schema does not have, or has with another type."""
+    if not isinstance(schema, dict):
+        return [] if isinstance(value, schema) and not isinstance(value, bool) else [path]
+    unknown = [f"{path}.{name}" for name in value.keys() - schema.keys()]
+    known = [outside(value[name], schema[name], f"{path}.{name}") for name in value.keys() & schema.keys()]
+    return [*unknown, *(each for found in known for each in found)]
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        {"kaiQueue": "gpu", "parentKaiQueue": "team"},
+        {"queue": {"name": "gpu", "parentQueue": "team"}},
+        {"queue": {"name": "g", "resources": {"gpu": {"quota": 8, "limit": -1, "overQuotaWeight": 2}}}},
+    ],
+)
+def test_a_kai_queue_fits_kai_scheduler_s_schema(given: dict[str, Any]) -> None:
+    """Contract: every field is one that its API server keeps; each Queue has a parent, as kai-scheduler does
+    not schedule the pods of a Queue without one.
+    """
+    one = queue(**given)
+    one["metadata"]["finalizers"] = [names.FINALIZER]
+    [document] = made(look(one, kai=True))
+    assert (document["apiVersion"], document["kind"]) == ("scheduling.run.ai/v2", "Queue")
+    assert outside(document["spec"], KAI_SCHEMA) == []
+    assert document["spec"]["parentQueue"]
+    assert outside({"resources": {"tpu": {}}, "priority": "high"}, KAI_SCHEMA) != []
+
+
 def test_kai_queue_goes_before_its_queue() -> None:
     """Contract: the finalizer is removed when the Queue is gone, and another's Queue is left alone."""
     one = queue(kaiQueue="gpu")

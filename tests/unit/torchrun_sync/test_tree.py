@@ -1,4 +1,4 @@
-"""What of a folder travels, next to git's own answer; and when a file is read again."""
+"""What of a folder outside of git travels, next to git's own answer; and when a file is read again."""
 
 from __future__ import annotations
 
@@ -50,8 +50,10 @@ def paths(top: Path) -> set[str]:
 def test_what_gitignore_files_leave_out_is_what_git_leaves_out(
     outer: list[str], inner: list[str], deepest: list[str]
 ) -> None:
-    """Contract: .gitignore files mean what they mean to git, at each level."""
-    with tempfile.TemporaryDirectory() as folder:
+    """Contract: .gitignore files mean what they mean to git, at each level, also where git is not asked: the
+    repository lies elsewhere.
+    """
+    with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as elsewhere:
         top = Path(folder)
         for where, rules in (("", outer), ("d", inner), ("d/a", deepest)):
             (top / where / "a").mkdir(parents=True, exist_ok=True)
@@ -59,9 +61,10 @@ def test_what_gitignore_files_leave_out_is_what_git_leaves_out(
             (top / where / ".gitignore").write_text("\n".join(rules) + "\n")
             for name in NAMES[1:3]:
                 (top / where / name).write_text(name)
-        subprocess.run(["git", "init", "-q", folder], check=True)
+        subprocess.run(["git", "init", "-q", "--bare", elsewhere], check=True)
+        asked = ["git", "-C", folder, f"--git-dir={elsewhere}", f"--work-tree={folder}", "ls-files"]
         said = subprocess.run(
-            ["git", "-C", folder, "ls-files", "-z", "--others", "--exclude-standard"],
+            [*asked, "-z", "--others", "--exclude-standard"],
             capture_output=True,
             check=True,
             env={**os.environ, "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"},

@@ -1,0 +1,155 @@
+"""List the files of a git work tree as git does: tracked files, and untracked files that no rule ignores.
+
+To git, an ignore rule has no effect on a tracked file, and rules come from more places than .gitignore files:
+the folders above, .git/info/exclude, and the user's global file. Only git itself knows all of them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from harness.core.errors import UsageError
+from harness.core.processes import environment
+
+SECONDS = 120.0
+"""The timeout of one git command. Network file systems are slow."""
+GITLINK = "160000"
+"""The mode of a submodule in git's index."""
+IGNORED = "git ignores it"
+_REFUSAL = re.compile(r"^(?:fatal|error): (.*)$", re.M)
+_TRUST = re.compile(r"git config --global --add safe\.directory .*")
+_KEPT = ("GIT_CONFIG", "GIT_CEILING_DIRECTORIES", "GIT_DISCOVERY_ACROSS_FILESYSTEM", "GIT_EXEC_PATH")
+"""Prefixes of git's variables that may stay. Others, such as GIT_DIR in a hook, name another repository."""
+
+
+class NoWorkTree(Exception):
+    """Git does not regard the folder as a part of a work tree. The text is git's reason."""
+
+
+@dataclass(frozen=True)
+class GitFiles:
+    """The files of one folder of a work tree. Paths are relative to the folder."""
+
+    tracked: frozenset[str]
+    untracked: frozenset[str]
+    """Untracked files that are not ignored."""
+    submodules: frozenset[str]
+    repositories: frozenset[str]
+    """Folders of untracked repositories inside of the work tree."""
+    ignored_folders: frozenset[str]
+    _tracked_folders: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_tracked_folders", frozenset(_parents({*self.tracked, *self.submodules})))
+
+    def is_tracked(self, path: str) -> bool:
+        """Return whether git tracks a file or something in a folder, whose path ends with a slash."""
+        if path.endswith("/"):
+            return path[:-1] in self.submodules or path[:-1] in self._tracked_folders
+        return path in self.tracked
+
+    def is_ignored(self, path: str) -> bool:
+        """Return whether git ignores an untracked path. The path of a folder ends with a slash."""
+        if path.endswith("/"):
+            return path[:-1] in self.ignored_folders
+        return path not in self.untracked
+
+
+def git_files(folder: Path) -> GitFiles:
+    """Return the files of a folder in a work tree.
+
+    Raises NoWorkTree if the folder is in none, and UsageError if git cannot list the files.
+    """
+    indexed = _git(folder, "ls-files", "-z", "-t", "--stage", "--cached", "--others", "--exclude-standard")
+    tracked: set[str] = set()
+    untracked: set[str] = set()
+    submodules: set[str] = set()
+    repositories: set[str] = set()
+    for record in indexed:
+        tag, rest = record[0], record[2:]
+        if tag == "?":
+            (repositories if rest.endswith("/") else untracked).add(rest.rstrip("/"))
+            continue
+        entry, _, path = rest.partition("\t")
+        (submodules if entry.startswith(GITLINK) else tracked).add(path)
+    listed = tracked or untracked or submodules or repositories
+    if not listed and not os.path.lexists(folder / ".git") and _is_ignored(folder):
+        raise NoWorkTree(f"git ignores the folder {folder} itself")
+    # Without a listed file, the folder may be a part of an ignored one, for which this option fails in git.
+    only_ignored = ("ls-files", "-z", "--others", "--ignored", "--exclude-standard", "--directory")
+    ignored = _git(folder, *only_ignored) if listed else []
+    # A folder whose files are all ignored is listed like an ignored folder, but its files are listed, too.
+    inside = _parents(ignored)
+    ignored_folders = {path[:-1] for path in ignored if path.endswith("/") and path[:-1] not in inside}
+    return GitFiles(
+        *(frozenset(each) for each in (tracked, untracked, submodules, repositories, ignored_folders))
+    )
+
+
+def is_in_repository(folder: Path) -> Path | None:
+    """Return the nearest `.git` of a folder or of the folders above it, or None. It may be unusable."""
+    top = folder.resolve()
+    return next((each / ".git" for each in (top, *top.parents) if os.path.lexists(each / ".git")), None)
+
+
+def _is_ignored(folder: Path) -> bool:
+    return _run(folder, "check-ignore", "--quiet", ".").returncode == 0
+
+
+def _git(folder: Path, *arguments: str) -> list[str]:
+    """Return the NUL-terminated records that a git command prints. Names may contain any byte but NUL."""
+    done = _run(folder, *arguments)
+    if done.returncode == 0:
+        return [os.fsdecode(each) for each in done.stdout.split(b"\0") if each]
+    text = done.stderr.decode(errors="replace")
+    refusals = _REFUSAL.findall(text)
+    reason = "; ".join(refusals) or text.strip() or f"exit code {done.returncode}"
+    if "not a git repository" in text or "must be run in a work tree" in text:
+        raise NoWorkTree(reason)
+    trust = _TRUST.search(text)
+    raise UsageError(
+        f"{folder} is in a git work tree, but git cannot list its files: {reason}",
+        hint=trust[0] if trust else f"`git -C {folder} status` must work first; or sync a copy without .git",
+    )
+
+
+def _run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    # fsmonitor is a program that the repository's configuration names; listing files does not need it.
+    command = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", *arguments]
+    others = {name: None for name in os.environ if name.startswith("GIT_") and not name.startswith(_KEPT)}
+    changes = {**others, "LC_ALL": "C", "LANGUAGE": None, "GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        return subprocess.run(
+            command,
+            env=environment(changes),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        raise UsageError(
+            f"{folder} is in a git work tree, but there is no `git` command to list the files to send",
+            hint="install git, or sync a copy of the folder without .git",
+        ) from None
+    except subprocess.TimeoutExpired:
+        raise UsageError(
+            f"git did not list the files of {folder} within {SECONDS:g} s",
+            hint=f"`git -C {folder} ls-files --others --exclude-standard` must end",
+        ) from None
+
+
+def _parents(paths: Iterable[str]) -> set[str]:
+    """Return all folders that contain one of the paths."""
+    folders: set[str] = set()
+    for path in paths:
+        folder = path.rstrip("/").rpartition("/")[0]
+        while folder and folder not in folders:
+            folders.add(folder)
+            folder = folder.rpartition("/")[0]
+    return folders

@@ -1,0 +1,161 @@
+"""Select what of a folder is sent. The first of these rules that applies to a path decides:
+
+1. the folder's .torchrunignore; a folder that it includes again is sent with its whole content;
+2. in a git work tree, git (git_files.py): tracked files are sent, ignored files are not;
+   elsewhere, the .gitignore files (ignored.py);
+3. built-in rules against caches and virtual environments, except for files that git tracks.
+
+Submodules and other repositories below the folder are work trees with their own rules.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from harness.core.errors import UsageError
+from harness.torchrun_sync.git_files import IGNORED, GitFiles, NoWorkTree, git_files, is_in_repository
+from harness.torchrun_sync.ignored import GIT, OWN, Ignored, OwnRules, is_never_meant
+
+BUILT_IN = "a built-in rule excludes it"
+_KINDS = (stat.S_ISDIR, stat.S_ISREG, stat.S_ISLNK)
+
+
+class _Rules(Protocol):
+    """The rules for one part of the folder. The path of a folder ends with a slash."""
+
+    def enter(self, folder: str) -> None: ...
+    def excluded(self, path: str) -> str:
+        """Return the reason why a path is not sent, or ""."""
+        ...
+
+
+@dataclass(frozen=True)
+class _ByGit:
+    files: GitFiles
+
+    def enter(self, folder: str) -> None:
+        pass
+
+    def excluded(self, path: str) -> str:
+        if self.files.is_tracked(path):
+            return ""
+        if path.rstrip("/") not in self.files.repositories and self.files.is_ignored(path):
+            return IGNORED
+        return BUILT_IN if is_never_meant(path) else ""
+
+
+@dataclass(frozen=True)
+class _ByFiles:
+    ignored: Ignored
+
+    def enter(self, folder: str) -> None:
+        self.ignored.enter(folder)
+
+    def excluded(self, path: str) -> str:
+        decision = self.ignored.decision(path)
+        if decision is None:
+            return BUILT_IN if is_never_meant(path) else ""
+        return f"a {GIT} file excludes it" if decision else ""
+
+
+class _Whole:
+    """A folder that .torchrunignore includes again."""
+
+    def enter(self, folder: str) -> None:
+        pass
+
+    def excluded(self, path: str) -> str:
+        return BUILT_IN if is_never_meant(path) else ""
+
+
+@dataclass
+class Selection:
+    """One walk through a folder. The lists are complete at the end of the walk."""
+
+    top: Path
+    excluded: list[tuple[str, str]] = field(default_factory=list)
+    """Paths that are not sent, with the reason. The path of a folder ends with a slash."""
+    skipped: list[str] = field(default_factory=list)
+    """Paths of sockets, pipes and devices, which have no content to send."""
+    notices: list[str] = field(default_factory=list)
+    """What the user may not expect about the rules, one sentence each."""
+
+    def walk(self) -> Iterator[tuple[str, os.stat_result]]:
+        """Yield each selected file, folder and link, with its status. Raises UsageError."""
+        self._own = OwnRules(self.top)
+        yield from self._folder("", self._rules(""), "")
+
+    def _folder(self, folder: str, rules: _Rules, base: str) -> Iterator[tuple[str, os.stat_result]]:
+        """Walk through a folder, to whose part `rules` apply. Their paths are relative to `base`."""
+        rules.enter(_below(folder, base))
+        try:
+            inside = sorted(os.scandir(self.top / folder), key=lambda each: each.name)
+        except FileNotFoundError:  # The folder was removed during the scan.
+            return
+        except OSError as error:
+            raise unreadable(self.top / folder, error) from None
+        for there in inside:
+            path = f"{folder}/{there.name}" if folder else there.name
+            try:
+                status = there.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            except OSError as error:
+                raise unreadable(self.top / path, error) from None
+            is_folder = stat.S_ISDIR(status.st_mode)
+            named = f"{path}/" if is_folder else path
+            own = self._own.decision(named)
+            reason = (
+                rules.excluded(_below(named, base)) if own is None else f"{OWN} excludes it" if own else ""
+            )
+            if not any(is_kind(status.st_mode) for is_kind in _KINDS):
+                if reason in ("", IGNORED):  # git lists none of them
+                    self.skipped.append(path)
+            elif reason:
+                self.excluded.append((named, reason))
+            else:
+                yield path, status
+                if is_folder:
+                    yield from self._folder(path, *self._inner(path, rules, base, own is False))
+
+    def _inner(self, path: str, rules: _Rules, base: str, included: bool) -> tuple[_Rules, str]:
+        """Return the rules for the content of a folder, and the folder that their paths are relative to."""
+        if os.path.lexists(self.top / path / ".git"):
+            return self._rules(path), path
+        if isinstance(rules, _ByGit) and _below(path, base) in rules.files.submodules:
+            if not any(os.scandir(self.top / path)):
+                self.notices.append(
+                    f"the submodule {path} is empty here, so it is sent empty: git submodule update --init"
+                )
+            return _ByFiles(Ignored(self.top / path)), path
+        return (_Whole(), base) if included else (rules, base)
+
+    def _rules(self, path: str) -> _Rules:
+        """Return the rules for a folder that git may know."""
+        folder = self.top / path
+        repository = is_in_repository(folder)
+        if repository is not None:
+            try:
+                return _ByGit(git_files(folder))
+            except UsageError as error:
+                hint = f"{error.hint}; or add {path}/ to {OWN}" if path else error.hint
+                raise UsageError(error.message, hint=hint) from None
+            except NoWorkTree as no:
+                self.notices.append(
+                    f"{repository} does not decide which files are sent ({no}); {GIT} files do"
+                )
+        return _ByFiles(Ignored(folder))
+
+
+def _below(path: str, base: str) -> str:
+    return path[len(base) + 1 :] if base and path != base else "" if path == base else path
+
+
+def unreadable(path: Path, error: OSError) -> UsageError:
+    """Return the error for a file or folder that cannot be read."""
+    return UsageError(f"{path} cannot be read: {error.strerror}", hint=f"chmod it, or add it to {OWN}")
