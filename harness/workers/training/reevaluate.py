@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--tolerance", type=float, default=1e-9, help="largest difference in nats; sums differ more on GPUs"
     )
     given = made.parse_args(arguments)
-    folder = given.checkpoint.resolve()
+    folder = checkpoint.named(given.checkpoint)
     try:
         manifest = checkpoint.verified(folder)
     except checkpoint.Torn as error:

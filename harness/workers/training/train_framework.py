@@ -40,8 +40,10 @@ def main(arguments: list[str] | None = None) -> int:
         loss = trainer.train_all()
     except BaseException:
         trainer.trackers.finish(ok=False)
+        trainer.close()
         raise
     unsent = ranks.sum(trainer.trackers.finish(ok=True, artifacts=_artifacts(trainer)))
+    trainer.close()
     ranks.tell(
         "DONE",
         f"{trainer.steps} steps, validation loss {loss.mean:.6f} nats, perplexity {loss.perplexity:.4f}, "
