@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
-from . import build, checkpoint, state, texts
+from . import build, checkpoint, documents, state, texts
 from .checkpoint import Manifest
 from .texts import Stream
 
@@ -123,7 +123,7 @@ def _best(run: Path, data: Path) -> Found | None:
         options = argparse.Namespace(**manifest.options)
         torch.set_num_threads(options.threads)
         tokenizer = build.tokenizer(options)
-        stream = texts.read(data / "val.jsonl", tokenizer, options.context, options.text_field)
+        stream = texts.read(documents.files(data, "val"), tokenizer, options.context, options.text_field)
         loss, tokens = evaluated(_model(folder, manifest), stream, options.micro_batch)
         found |= {"loss": loss, "tokens": tokens}
     except Exception as error:  # as above, or val.jsonl is missing

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from . import build, checkpoint, state, texts
+from . import build, checkpoint, documents, state, texts
 from .evaluation import evaluate
 from .ranks import ended_with, meet
 
@@ -42,7 +42,7 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     ranks = meet(given.device, options.meeting, options.timeout)
     tokenizer = build.tokenizer(options)
-    stream = texts.read(given.data_dir / "val.jsonl", tokenizer, options.context, options.text_field)
+    stream = texts.read(documents.files(given.data_dir, "val"), tokenizer, options.context, options.text_field)
     model = build.model(options, tokenizer)
     state.load(model, load_file(folder / "rank-0" / state.MODEL), folder)
     model = model.to(ranks.device)

@@ -30,7 +30,7 @@ from .evaluation import Loss, evaluate
 from .options import plain
 from .ranks import Ranks, Refused
 from .run_lock import RunLock
-from .texts import Stream
+from .texts import Stream, fingerprint
 from .trackers import Trackers
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -45,6 +45,7 @@ class Trainer:
         self.options, self.ranks, self.train, self.val = options, ranks, train, val
         self.run: Path = options.out_dir / options.run
         self._lock: RunLock | None = None
+        self._texts = fingerprint(train)
         self.per_epoch = order.steps(train.whole, options.batch)
         self.steps = self.per_epoch * options.epochs
         if options.max_steps is not None:
@@ -261,10 +262,13 @@ class Trainer:
         if newest is None:
             return
         folder, manifest = newest
-        if manifest.order != self._order():
+        order = self._order()
+        if other := [name for name, value in manifest.order.items() if order.get(name) != value]:
+            before, now = ({name: values.get(name) for name in other} for values in (manifest.order, order))
+            reason = "the texts have changed" if other == ["texts"] else f"{before} has become {now}"
             raise Refused(
-                f"{folder} was written with {manifest.order}, and this run has {self._order()}: "
-                "the data would be taken in another order. Another --run-name begins anew"
+                f"{folder} cannot be resumed, because the order of the data would differ: {reason}. "
+                "Another --run-name begins anew"
             )
         try:
             state.restore(folder, manifest, self.model, self.optimizer, self.scaler, self.ranks)
@@ -280,7 +284,8 @@ class Trainer:
     def _order(self) -> dict[str, int]:
         """Return the values that determine the order of the data."""
         names = {"seed": self.options.seed, "batch": self.options.batch}
-        return names | {"sequences": self.train.whole, "context": self.train.context}
+        names |= {"sequences": self.train.whole, "context": self.train.context}
+        return names | {"texts": self._texts}
 
     def _seed(self, step: int) -> int:
         """Return the seed of this rank's random generators at a step. It is different for each rank."""

@@ -38,18 +38,25 @@ end_rank() { grep -qz '^LOCAL_RANK=' "/proc/$1/environ" 2>/dev/null && kill -9 "
 say() { echo "[DDP] node $NODE_RANK: $*"; }
 
 # Texts on a volume belong to the user. The training uses them and never replaces them.
-texts() { [ -f "$DATA_DIR/train.jsonl" ] && [ -f "$DATA_DIR/val.jsonl" ]; }
+split() {
+  for text in "$DATA_DIR/$1.jsonl" "$DATA_DIR/$1.jsonl.gz" "$DATA_DIR/$1.jsonl.zst" "$DATA_DIR/$1-"[0-9]*.json* \
+    "$DATA_DIR/$1"; do
+    [ ! -e "$text" ] || return 0
+  done
+  return 1
+}
+texts() { split train && split val; }
 # Generate texts of a known entropy in a folder on the volume, then move them to their place. source.json is moved last,
 # so when it exists, all files exist. After an interruption, the next start continues.
 make_texts() {
   making="$DATA_DIR/.harness-texts-$id"
   if [ ! -f "$making/source.json" ]; then
     if texts; then
-      say "$DATA_DIR has train.jsonl and val.jsonl: this training uses them, and makes no texts"
+      say "$DATA_DIR has texts of both splits: this training uses them, and makes no texts"
       return
     fi
-    for name in train.jsonl val.jsonl; do
-      [ ! -e "$DATA_DIR/$name" ] || refuse_texts "$name"
+    for name in train val; do
+      ! split "$name" || refuse_texts "${text##*/}"
     done
     python3 -m training.source --out-dir "$making" || exit 1
   fi
