@@ -28,11 +28,15 @@ export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 TORCH_NCCL_ASYNC_ERROR_HANDLING=1
 # Rank 0 creates this file after the last barrier. A node that starts later has nothing to do.
 export TRAINING_ENDED="$OUT_DIR/.ended-$RUN_ID-$id"
 # A line is added each time the ranks have joined. It counts the restarts by torchrun and by this script.
-export TRAINING_MET=/tmp/training-met
+export TRAINING_MET=${TMPDIR:-/tmp}/training-met
 : >"$TRAINING_MET"
-# A rank that refuses its options or data creates this file, because a restart would not help.
-export TRAINING_REFUSED=/tmp/training-refused
+# A rank that refuses its options or data writes the reason into this file, because a restart would not help. A copy on
+# the shared disk ends the other nodes, which would wait for this one. Its name must be of this launch only: after
+# `kubectl apply` of the same manifests, a file of an earlier launch would end the next one.
+export TRAINING_REFUSED=${TMPDIR:-/tmp}/training-refused
 rm -f "$TRAINING_REFUSED"
+everywhere=${HARNESS_NONCE:+$OUT_DIR/.refused-$RUN_ID-$HARNESS_NONCE}
+refused() { [ -e "$TRAINING_REFUSED" ] || { [ -n "$everywhere" ] && [ -e "$everywhere" ]; }; }
 # Only ranks of this container: if pods share the PID namespace of the node, /proc also has ranks of other pods.
 end_rank() { grep -qz '^LOCAL_RANK=' "/proc/$1/environ" 2>/dev/null && kill -9 "$1" 2>/dev/null; }
 say() { echo "[DDP] node $NODE_RANK: $*"; }
@@ -91,7 +95,7 @@ restarts() { echo $(($(met) - $(uniq "$TRAINING_MET" | wc -l))); }
 # rendezvous. The number of folders on the shared disk is the number of the current one.
 closed="$OUT_DIR/.closed-$RUN_ID-$id"
 meeting() { set -- "$closed"-*; [ -d "$1" ] && echo $# || echo 0; }
-error=/tmp/torchrun-error.json
+error=${TMPDIR:-/tmp}/torchrun-error.json
 since=$(date +%s)
 while :; do
   if [ -e "$TRAINING_ENDED" ]; then
@@ -109,7 +113,7 @@ while :; do
   # A node that waits for nodes that have ended would wait until the limit of torchrun. A signal to this subshell is lost
   # before the subshell has reset the trap above, so the subshell also ends by itself.
   (while sleep 1 && kill -0 $pid; do
-    [ ! -e "$TRAINING_REFUSED" ] || kill $pid
+    ! refused || kill $pid
     [ -e "$TRAINING_ENDED" ] && [ "$(met)" = "$before" ] && sleep 5 && kill $pid
   done) 2>/dev/null &
   watcher=$!
@@ -122,8 +126,13 @@ while :; do
     say "torchrun refuses these options"
     break
   fi
-  if [ -e "$TRAINING_REFUSED" ]; then
-    say "the trainer refuses its options or its data, and is not started again: the line above says why"
+  if refused; then
+    if [ -e "$TRAINING_REFUSED" ]; then
+      [ -z "$everywhere" ] || cp "$TRAINING_REFUSED" "$everywhere" 2>/dev/null
+      say "the trainer refuses its options or its data, and is not started again: the line above says why"
+    else
+      say "another node refuses its options or its data, and the training is not started again: $(cat "$everywhere")"
+    fi
     code=2
     break
   fi
