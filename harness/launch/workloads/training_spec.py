@@ -162,7 +162,8 @@ class TrainingSpec:
         except ValueError as error:
             raise UsageError(f"--data: {error}") from None
         except OSError as error:
-            raise UsageError(f"--data: {error.filename or self.data} cannot be read: {error.strerror}") from None
+            path = error.filename or self.data
+            raise UsageError(f"--data: {path} cannot be read: {error.strerror}") from None
         if problems:
             rest = [*problems[1:], *([f"… and {others} more"] if others else [])]
             hint = "\n  → ".join(rest) or "correct the file, or leave the line out"

@@ -20,17 +20,20 @@ def copy_texts(data: Path, destination: Path) -> None:
     """
     destination.mkdir(parents=True, exist_ok=True)
     wanted = {path.relative_to(data) for path in data.iterdir() if path.is_file()}
-    splits = {split: [path.relative_to(data) for path in documents.files(data, split)] for split in documents.SPLITS}
+    splits = {
+        split: [path.relative_to(data) for path in documents.files(data, split)] for split in documents.SPLITS
+    }
     wanted.update(path for paths in splits.values() for path in paths)
     size = sum((data / path).stat().st_size for path in wanted)
     if size > (free := shutil.disk_usage(destination).free):
         raise HarnessError(
-            f"--data {data}: expected {size / 2**30:.1f} GiB of free disk space for the copy in {destination}, "
-            f"found {free / 2**30:.1f} GiB",
+            f"--data {data}: expected {size / 2**30:.1f} GiB of free disk space for the copy in "
+            f"{destination}, found {free / 2**30:.1f} GiB",
             hint="free some space, or train on fewer texts",
         )
     if Path(SOURCE) not in wanted:
-        (destination / SOURCE).unlink(missing_ok=True)  # of texts that are replaced; the loss would be compared with it
+        # It is of texts that are replaced. The loss would be compared with their entropy.
+        (destination / SOURCE).unlink(missing_ok=True)
     for path in sorted(wanted):
         (destination / path).parent.mkdir(mode=0o755, exist_ok=True)
         shutil.copyfile(data / path, destination / path)

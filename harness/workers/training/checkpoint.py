@@ -39,8 +39,8 @@ VERSION = 1
 MANIFEST = "manifest.json"
 BEST, BEST_NAME = "best", "best.txt"
 TRACKERS, IDENTITY, RUN_NAME = "trackers", "id", "run"
-"""The subfolder of a run for trackers.py, the file in it that identifies the run in the trackers, and the file
-with the name of the run for which the identifier was created."""
+"""The subfolder of a run for trackers.py, the file in it that identifies the run in the trackers, and the
+file with the name of the run for which the identifier was created."""
 KEPT = 2
 """Smallest number of checkpoints to keep. If the newest is damaged, the one before is used."""
 NAME = re.compile(r"epoch-\d{4,}-step-(\d{8,})")

@@ -6,9 +6,9 @@ The texts of a split, `train` or `val`, are one of
     DIR/train/*                   shards in a folder, which may also be named train.jsonl
     DIR/train-0001.jsonl …        shards beside each other, also compressed
 
-Shards are read in the order of their names. The content decides about compression (gzip, zstd) and encoding: UTF-8,
-or UTF-16 and UTF-32, as PowerShell writes them. Byte order marks, CRLF and empty lines are accepted. Everything else
-that is not one JSON object a line with a text raises ValueError with the file and the line.
+Shards are read in the order of their names. The content decides about compression (gzip, zstd) and encoding:
+UTF-8, or UTF-16 and UTF-32, as PowerShell writes them. Byte order marks, CRLF and empty lines are accepted.
+Everything else that is not one JSON object a line with a text raises ValueError with the file and the line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import errno
 import gzip
 import io
 import json
-import os
 import re
 import stat
 import zlib
@@ -93,7 +92,9 @@ def _require_all(shards: Sequence[Path]) -> None:
     for count in {int(number[2]) for number in numbers if number}:
         there = {int(number[1]) for number in numbers if number and int(number[2]) == count}
         if len(there) < count:
-            raise ValueError(f"{shards[0].parent}: expected {count} shards, as {shards[0].name}; found {len(there)}")
+            raise ValueError(
+                f"{shards[0].parent}: expected {count} shards, as {shards[0].name}; found {len(there)}"
+            )
 
 
 def _entries(folder: Path) -> list[Path]:
@@ -109,7 +110,7 @@ def _stem(path: Path) -> str | None:
 
 
 def _shards(folder: Path) -> list[Path]:
-    """Return the files of a folder of shards. Hidden files and those of Spark, such as _SUCCESS, are left out."""
+    """Return the files of a folder of shards, without hidden files and those of Spark, such as _SUCCESS."""
     shards = sorted(path for path in _entries(folder) if not path.name.startswith((".", "_")))
     if odd := [path for path in shards if _stem(path) is None]:
         raise ValueError(f"{folder}: expected only files {', '.join(_SHARDS)}; found {odd[0].name}")
@@ -165,7 +166,9 @@ def checked(paths: Sequence[Path], field: str) -> Iterator[str | ValueError]:
             encoding = error.encoding.upper()[:6]
             yield ValueError(f"{path}:{number + 1}: {encoding} is expected, as in the first line")
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-            yield ValueError(f"{path}: the compressed data is damaged or cut off after line {number}: {error}")
+            yield ValueError(
+                f"{path}: the compressed data is damaged or cut off after line {number}: {error}"
+            )
         except _Unsupported as error:
             yield ValueError(f"{path}: {error}")
         except OSError:
@@ -173,7 +176,9 @@ def checked(paths: Sequence[Path], field: str) -> Iterator[str | ValueError]:
         except Exception as error:
             if type(error).__name__ != "ZstdError":  # of a module that can be missing
                 raise
-            yield ValueError(f"{path}: the compressed data is damaged or cut off after line {number}: {error}")
+            yield ValueError(
+                f"{path}: the compressed data is damaged or cut off after line {number}: {error}"
+            )
 
 
 class _Unsupported(Exception):
@@ -195,7 +200,9 @@ def _lines(file: io.BufferedReader) -> Iterator[bytes | str]:
         lines = io.TextIOWrapper(content, encoding, newline="\n")
     while line := lines.readline(MAX_LINE):
         if len(line) == MAX_LINE:
-            raise _Unsupported(f"one JSON object a line is expected; found a line of more than {MAX_LINE} bytes")
+            raise _Unsupported(
+                f"one JSON object a line is expected; found a line of more than {MAX_LINE} bytes"
+            )
         yield line
 
 
@@ -203,7 +210,11 @@ def _encoding(head: bytes) -> str:
     """Return the encoding of a file, by its byte order mark or the first character of its JSON."""
     encoding = json.detect_encoding(head)
     begins = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE))
-    if encoding in ("utf-8", "utf-8-sig") or begins or head.decode(encoding, "ignore").lstrip()[:1] in ("{", "["):
+    if (
+        encoding in ("utf-8", "utf-8-sig")
+        or begins
+        or head.decode(encoding, "ignore").lstrip()[:1] in ("{", "[")
+    ):
         return encoding
     return "utf-8"
 
@@ -222,7 +233,8 @@ def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
             import zstandard  # type: ignore[import-not-found,unused-ignore]
         except ImportError:
             raise _Unsupported(
-                "compressed by zstd, which this Python cannot read: `pip install zstandard`, or `zstd -d` the file"
+                "compressed by zstd, which this Python cannot read: `pip install zstandard`, "
+                "or `zstd -d` the file"
             ) from None
         return io.BufferedReader(_ZstdFrames(file, zstandard.ZstdDecompressor()))
     return io.BufferedReader(zstd.ZstdFile(file))
@@ -285,7 +297,9 @@ def _text(line: bytes | str, field: str, number: int) -> str:
 
 
 _OBJECT = "one JSON object a line is expected"
-_CONVERT = f"{_OBJECT}, and not an array or an object over several lines, which `jq -c .[]` or `jq -c .` converts"
+_CONVERT = (
+    f"{_OBJECT}, and not an array or an object over several lines, which `jq -c .[]` or `jq -c .` converts"
+)
 
 
 def _expected(line: bytes | str, error: Exception, number: int) -> str:

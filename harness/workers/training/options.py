@@ -23,7 +23,10 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
     )
     data = made.add_argument_group("data")
     data.add_argument(
-        "--data-dir", type=Path, default=Path("/data"), help="folder with train.jsonl and val.jsonl, or shards of them"
+        "--data-dir",
+        type=Path,
+        default=Path("/data"),
+        help="folder with train.jsonl and val.jsonl, or shards of them",
     )
     data.add_argument("--text-field", default="text", help="key of the text in each JSON line")
     data.add_argument("--context", type=int, default=128, help="length of a sequence in tokens")
@@ -108,8 +111,8 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
             documents.files(options.data_dir, split)
         except ValueError as error:
             made.error(f"{error}")
-        except OSError as error:
-            made.error(f"{options.data_dir} cannot be read: {error.strerror}")
+        except (FileNotFoundError, PermissionError) as error:
+            made.error(f"{error.filename} cannot be read: {error.strerror}")
     for name in ("model_local_dir", "tokenizer_local_dir"):
         folder = getattr(options, name)
         if folder and not Path(folder).is_dir():

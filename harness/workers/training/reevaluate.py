@@ -42,7 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     ranks = meet(given.device, options.meeting, options.timeout)
     tokenizer = build.tokenizer(options)
-    stream = texts.read(documents.files(given.data_dir, "val"), tokenizer, options.context, options.text_field)
+    stream = texts.read(
+        documents.files(given.data_dir, "val"), tokenizer, options.context, options.text_field
+    )
     model = build.model(options, tokenizer)
     state.load(model, load_file(folder / "rank-0" / state.MODEL), folder)
     model = model.to(ranks.device)

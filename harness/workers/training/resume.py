@@ -1,8 +1,8 @@
 """Find the checkpoint from which a run resumes, and repair what a copy of the run has lost.
 
 A run can come from `cp`, `kubectl cp`, rsync or an object store. Such a copy can lack links, or have a folder
-or a text file in their place, and its files can belong to another user. What is lossless is repaired. Anything
-else raises Unusable before the first step, because each attempt would fail in the same way.
+or a text file in their place, and its files can belong to another user. What is lossless is repaired.
+Anything else raises Unusable before the first step, because each attempt would fail in the same way.
 """
 
 from __future__ import annotations
@@ -17,7 +17,15 @@ from pathlib import Path
 from . import checkpoint
 from .checkpoint import BEST, BEST_NAME, MANIFEST, TRACKERS, Manifest, Torn, Unreadable, Unusable
 
-_LASTING = {errno.EACCES, errno.EPERM, errno.EROFS, errno.EEXIST, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
+_LASTING = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+}
 """Errors that remain after a restart. Others, such as a full disk, can pass."""
 Say = Callable[[str], None]
 
@@ -71,8 +79,9 @@ def resumable(run: Path, say: Say) -> tuple[Path, Manifest] | None:
     except Unreadable as error:
         raise Unusable(f"{error}. Run as the user that owns it, or use `chown -R`") from error
     if newest is None and defects:
+        defect = defects[0].removesuffix(": it is not used")
         raise Unusable(
-            f"{run} has {len(defects)} checkpoints, and none can be used ({defects[0].partition(': it is')[0]}): "
+            f"{run} has {len(defects)} checkpoints, and none can be used ({defect}): "
             "restore one from a copy, or remove the run to begin anew"
         )
     for defect in defects:
@@ -86,7 +95,9 @@ def _replace_best(run: Path, say: Say) -> None:
     """Replace a `best` that is not a link, because the run was copied. Raises Unusable if that loses data."""
     path = run / BEST
     if os.path.lexists(run / BEST_NAME) and not (run / BEST_NAME).is_file():
-        raise Unusable(f"{run / BEST_NAME}: expected a file with the name of a checkpoint. Remove or rename it")
+        raise Unusable(
+            f"{run / BEST_NAME}: expected a file with the name of a checkpoint. Remove or rename it"
+        )
     if path.is_symlink() or not os.path.lexists(path):
         return
     if path.is_file():
@@ -107,7 +118,9 @@ def _replace_best(run: Path, say: Say) -> None:
             "Remove or rename it"
         ) from error
     if foreign := sorted(_files(path) - {MANIFEST, *manifest.files}):
-        raise Unusable(f"{path} is a copy of {manifest.name}, but {foreign[0]} is not part of it: move it away")
+        raise Unusable(
+            f"{path} is a copy of {manifest.name}, but {foreign[0]} is not part of it: move it away"
+        )
     original = run / manifest.name
     if _intact(original):
         checkpoint.discard(path)

@@ -1,8 +1,8 @@
 """Convert documents to sequences of tokens.
 
-The documents of a split (documents.py) form one stream, with an end token after each. The stream is cut into disjoint sequences of `context` tokens; the target of each token is the next
-token of the stream. The last sequence can be shorter. Each token except the first is thus predicted
-exactly once.
+The documents of a split (documents.py) form one stream, with an end token after each. The stream is cut into
+disjoint sequences of `context` tokens; the target of each token is the next token of the stream. The last
+sequence can be shorter. Each token except the first is thus predicted exactly once.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def typecode(size: int) -> str:
 def too_large(path: Path, tokens: int, memory: int, more: str = "") -> str:
     """Return the error message for texts whose tokens do not fit into the memory of a rank."""
     return (
-        f"{path}: {tokens} tokens {more}are too many for this pod: each rank has {memory / 2**30:.1f} GiB for them. "
-        "More memory (--memory), fewer ranks in a pod or fewer texts are needed"
+        f"{path}: {tokens} tokens {more}are too many for this pod: each rank has {memory / 2**30:.1f} GiB "
+        "for them. More memory (--memory), fewer ranks in a pod or fewer texts are needed"
     )
 
 

@@ -84,6 +84,8 @@ def _given(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
             raise Refused(
                 f"--model {options.model} is gated, and this token may not read it: {hint}"
             ) from error
+        if error.errno is None and (options.local_files_only or not options.model):
+            raise Refused(f"{error}") from error  # transformers: a file of the folder is missing
         raise
     return train, val, model
 

@@ -198,7 +198,10 @@ def test_what_makes_no_sense_is_refused(asked: dict[str, Any], message: str) -> 
 
 def test_data_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").touch()
-    with pytest.raises(UsageError, match=r"expected val\.jsonl \(also \.gz or \.zst\), or shards in a folder val; found train\.jsonl"):
+    with pytest.raises(
+        UsageError,
+        match=r"expected val\.jsonl \(also \.gz or \.zst\), or shards in a folder val; found train\.jsonl",
+    ):
         TrainingSpec(data=tmp_path)
 
 
@@ -241,8 +244,11 @@ def test_texts_that_are_good_are_not_refused(tmp_path: Path) -> None:
 
 
 def test_half_an_emoji_is_refused_with_its_line_and_a_file_of_windows_is_read(tmp_path: Path) -> None:
-    """Contract: before the launch, all wrong lines of both files at once; a byte order mark and CRLF are fine."""
-    lines = [json.dumps({"text": f"line {number} of a small corpus, long enough to count. " * 4}) for number in range(400)]
+    """Contract: all wrong lines of both files before the launch. A byte order mark and CRLF are fine."""
+    lines = [
+        json.dumps({"text": f"line {number} of a small corpus, long enough to count. " * 4})
+        for number in range(400)
+    ]
     (tmp_path / "val.jsonl").write_text("\r\n".join(lines[:40]) + "\r\n", encoding="utf-8-sig")
     (tmp_path / "train.jsonl").write_text("\n".join(lines))
     TrainingSpec(data=tmp_path).examine_data()
@@ -250,7 +256,9 @@ def test_half_an_emoji_is_refused_with_its_line_and_a_file_of_windows_is_read(tm
     (tmp_path / "train.jsonl").write_text("\n".join(lines) + "\n")
     with pytest.raises(UsageError) as refused:
         TrainingSpec(data=tmp_path).examine_data()
-    assert f'{tmp_path}/train.jsonl:300: "text" has \\ud83d, half of a surrogate pair' in refused.value.message
+    assert (
+        f'{tmp_path}/train.jsonl:300: "text" has \\ud83d, half of a surrogate pair' in refused.value.message
+    )
     assert f'{tmp_path}/train.jsonl:311: "text" is a string; found null' in refused.value.hint
 
 
@@ -258,7 +266,7 @@ def test_texts_that_do_not_fit_into_the_memory_of_the_pods_are_refused(tmp_path:
     """Contract: each rank holds all tokens, two bytes each. Otherwise the kernel would kill each attempt."""
     texts_in(tmp_path, train=GOOD * 100)
     TrainingSpec(data=tmp_path, memory="1Mi").examine_data()
-    with pytest.raises(UsageError, match="tokens are too many for this pod: each rank has 0.0 GiB"):
+    with pytest.raises(UsageError, match=r"tokens are too many for this pod: each rank has 0\.0 GiB"):
         TrainingSpec(data=tmp_path, memory="1Mi", processes=20).examine_data()
 
 
@@ -271,7 +279,9 @@ def test_shards_are_copied_to_the_volume(tmp_path: Path) -> None:
     copy_texts(tmp_path / "data", tmp_path / "volume")
     copied = sorted(path.relative_to(tmp_path / "volume") for path in (tmp_path / "volume").rglob("*.jsonl"))
     assert copied == [Path("train/part-0.jsonl"), Path("val.jsonl")]
-    assert all(not path.is_symlink() and path.stat().st_mode & 0o004 for path in (tmp_path / "volume").rglob("*"))
+    assert all(
+        not path.is_symlink() and path.stat().st_mode & 0o004 for path in (tmp_path / "volume").rglob("*")
+    )
     assert documents.files(tmp_path / "volume", "train") == [tmp_path / "volume/train/part-0.jsonl"]
 
 

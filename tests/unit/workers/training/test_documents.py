@@ -86,32 +86,51 @@ def test_zstd_without_a_module_is_refused_with_the_remedy(
     path = tmp_path / "train.jsonl.zst"
     path.write_bytes(b"\x28\xb5\x2f\xfd rest")
     assert problems(path) == [
-        f"{path}: compressed by zstd, which this Python cannot read: `pip install zstandard`, or `zstd -d` the file"
+        f"{path}: compressed by zstd, which this Python cannot read: `pip install zstandard`, "
+        "or `zstd -d` the file"
     ]
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b'{"text": "caf\xe9"}\n', ":1: UTF-8 is expected, and byte 0xe9 at offset 13 is not; `iconv -f LATIN1"),
-        (b'{"text": "caf\xe9"}', ":1: UTF-8 is expected, and byte 0xe9 at offset 13 is not; `iconv -f LATIN1"),
+        (
+            b'{"text": "caf\xe9"}\n',
+            ":1: UTF-8 is expected, and byte 0xe9 at offset 13 is not; `iconv -f LATIN1",
+        ),
+        (
+            b'{"text": "caf\xe9"}',
+            ":1: UTF-8 is expected, and byte 0xe9 at offset 13 is not; `iconv -f LATIN1",
+        ),
         (LINES.encode("utf-16") + b"\x00", ":4: UTF-16 is expected, as in the first line"),
         (gzip.compress(PLAIN * 99)[:-9], "the compressed data is damaged or cut off after line"),
         (gzip.compress(PLAIN)[:-8] + b"\x00" * 8, "the compressed data is damaged or cut off after line"),
         (gzip.compress(PLAIN)[:12] + b"\xff\xff\xff", "the compressed data is damaged or cut off after line"),
-        (b"PK\x03\x04...", "JSON Lines are expected, plain or compressed by gzip or zstd; found a zip archive"),
+        (
+            b"PK\x03\x04...",
+            "JSON Lines are expected, plain or compressed by gzip or zstd; found a zip archive",
+        ),
         (b"PAR1....", "found a Parquet file"),
         (b"BZh91AY", "found compressed by bzip2"),
-        (b'[\n{"text": "a"},\n{"text": "b"}\n]\n', ":1: one JSON object a line is expected, and not an array"),
+        (
+            b'[\n{"text": "a"},\n{"text": "b"}\n]\n',
+            ":1: one JSON object a line is expected, and not an array",
+        ),
         (b'[{"text": "a"}, {"text": "b"}]\n', ":1: one JSON object a line is expected, and not an array"),
-        (b'{\n  "text": "a"\n}\n', ":1: one JSON object a line is expected, and not an array or an object over"),
+        (
+            b'{\n  "text": "a"\n}\n',
+            ":1: one JSON object a line is expected, and not an array or an object over",
+        ),
         (b'text\n"a"\n', ":1: one JSON object a line is expected; found 'text'"),
         (b"\x00\x00\x00\x18ftyp", ":1: one JSON object a line is expected; found"),
         (b'{"text": null}\n', ':1: "text" is a string; found null'),
         (b'{"text": ["a"]}\n', ':1: "text" is a string; found an array'),
         (b'{"text": {"a": 1}}\n', ':1: "text" is a string; found an object'),
         (b'{"text": true}\n', ':1: "text" is a string; found a boolean'),
-        (b'{"content": "a"}\n', ':1: "text" is expected; the object has "content". --text-field names another'),
+        (
+            b'{"content": "a"}\n',
+            ':1: "text" is expected; the object has "content". --text-field names another',
+        ),
         (b'{"text": "\\ud83d"}\n', ':1: "text" has \\ud83d, half of a surrogate pair, which is no text'),
         (b'{"text": "a"}\n{"text": "b"}{"text": "c"}\n', ":2: one JSON object a line is expected; found"),
         (b'{"text": "a"}\r{"text": "b"}\r', ":1: one JSON object a line is expected; found"),
@@ -155,7 +174,10 @@ def write(folder: Path, *names: str) -> None:
         (["train.jsonl"], ["train.jsonl"]),
         (["train.jsonl.gz"], ["train.jsonl.gz"]),
         (["train/b.jsonl", "train/a.jsonl.gz"], ["train/a.jsonl.gz", "train/b.jsonl"]),
-        (["train.jsonl/part-00000.json", "train.jsonl/_SUCCESS", "train.jsonl/.x.crc"], ["train.jsonl/part-00000.json"]),
+        (
+            ["train.jsonl/part-00000.json", "train.jsonl/_SUCCESS", "train.jsonl/.x.crc"],
+            ["train.jsonl/part-00000.json"],
+        ),
         (["train-0.jsonl", "train-1.jsonl.gz"], ["train-0.jsonl", "train-1.jsonl.gz"]),
         (
             ["train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"],

@@ -25,7 +25,13 @@ def node(folder: Path, torchrun: str, **more: str) -> subprocess.CompletedProces
     (folder / "torchrun").chmod(0o755)
     environment = {
         **{"PATH": f"{folder}:{os.environ['PATH']}", "HOSTNAME": "node-0", "NNODES": "2", "RESTARTS": "3"},
-        **{"MASTER_ADDR": "node-0", "RUN_ID": "run", "DATA_DIR": str(folder), "OUT_DIR": str(folder), "TMPDIR": str(folder)},
+        **{
+            "MASTER_ADDR": "node-0",
+            "RUN_ID": "run",
+            "DATA_DIR": str(folder),
+            "OUT_DIR": str(folder),
+            "TMPDIR": str(folder),
+        },
         **more,
     }
     return subprocess.run(
@@ -55,7 +61,9 @@ def test_an_error_of_usage_ends_the_node_at_once(tmp_path: Path, torchrun: str) 
 
 def test_the_other_nodes_of_a_launch_end_with_the_reason(tmp_path: Path) -> None:
     """Contract: a refusal that only one rank sees, such as data that only its node lacks, ends all nodes."""
-    waits = "#!/bin/bash\ntrap 'exit 1' TERM\necho started >>\"$OUT_DIR/starts\"\nwhile :; do sleep 0.1; done\n"
+    waits = (
+        "#!/bin/bash\ntrap 'exit 1' TERM\necho started >>\"$OUT_DIR/starts\"\nwhile :; do sleep 0.1; done\n"
+    )
     refuses = '#!/bin/bash\necho "rank 1: no data" >"$TRAINING_REFUSED"\nexit 1\n'
     first = node(tmp_path, refuses, HARNESS_NONCE="n1")
     assert first.returncode == 2

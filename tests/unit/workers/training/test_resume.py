@@ -135,7 +135,7 @@ def backup(run: Path) -> None:
     ],
 )
 def test_a_copied_run_is_resumed_with_its_best_checkpoint(copy: Callable[[Path], None], run: Path) -> None:
-    """Contract: the newest checkpoint is found, and `best` is a relative link to the one with the lowest loss."""
+    """Contract: the newest one is found, and `best` is a relative link to the one with the lowest loss."""
     copy(run)
     assert resumed(run)[0] == 3
     assert os.readlink(run / "best") == BEST
@@ -366,7 +366,7 @@ def test_an_empty_identity_is_created_again(content: str, run: Path) -> None:
 
 
 def test_an_identity_of_a_downloaded_run_is_kept(run: Path) -> None:
-    """Contract: `--resume-from` brings the id and no name, and the run goes on in the same run of a tracker."""
+    """Contract: `--resume-from` brings the id and no name, and the run continues in the tracker."""
     (run / "trackers").mkdir()
     (run / "trackers/id").write_text("0123456789abcdef")
     assert trackers._identity(run / "trackers", "b", lambda _: None) == "0123456789abcdef"

@@ -100,7 +100,7 @@ def test_a_file_to_train_on_has_one_sequence_at_least(letters: int, whole: bool,
 
 
 def test_texts_that_do_not_fit_into_the_memory_are_refused(tmp_path: Path) -> None:
-    """Contract: a restart would end in the same way, killed by the kernel. A token of bytes needs two bytes."""
+    """Contract: a restart would end in the same way, killed by the kernel. A token needs two bytes."""
     path = written(tmp_path / "train.jsonl", json.dumps({"text": "a" * 99}), json.dumps({"text": "a" * 99}))
     assert len(texts.read([path], Bytes(), 8, memory=400).tokens) == 200
     with pytest.raises(ValueError, match=r"train\.jsonl: 200 tokens or more are too many for this pod"):
