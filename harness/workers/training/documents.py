@@ -223,7 +223,7 @@ def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
     """Return the decompressed content of a file. Raises _Unsupported if no module reads the compression."""
     head = file.peek(4)
     if head.startswith(_GZIP):
-        return io.BufferedReader(gzip.GzipFile(fileobj=file))  # type: ignore[arg-type]
+        return io.BufferedReader(gzip.GzipFile(fileobj=file))
     if not head.startswith(_ZSTD):
         return file
     try:

@@ -2,9 +2,9 @@
 
 Rank 0 holds the lock. A thread changes the heartbeat in the file every second. Another launch watches the
 file: if the heartbeat changes, the launch is refused, and if it does not change for STALE_SECONDS, the launch
-takes the lock over. So the clocks of two nodes need not agree. An owner that was only slow, and whose lock was
-taken over, notices that before its next checkpoint and ends. The heartbeat is written in place, because NFS
-clients see a changed file sooner than a renamed one.
+takes the lock over. So the clocks of two nodes need not agree. An owner that was only slow, and whose lock
+was taken over, notices that before its next checkpoint and ends. The heartbeat is written in place, because
+NFS clients see a changed file sooner than a renamed one.
 
 A later attempt of the same launch takes the lock at once, and so does an attempt that sees that the owner's
 process has ended on its own machine.
@@ -91,7 +91,7 @@ class RunLock:
         self._thread.start()
 
     def lost(self) -> str:
-        """Return the later attempt that has taken the lock over, or "". Raises Unusable for another launch."""
+        """Return the later attempt that has the lock, or "". Raises Unusable if another launch has it."""
         owner = self._read()
         if owner is None or owner.token == self._own.token:
             return ""

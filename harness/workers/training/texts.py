@@ -154,7 +154,8 @@ def examine(paths: Sequence[Path], field: str, context: int | None) -> Examined:
     If `context` is not None, the files must have at least one sequence of this length. Pass None if the
     training uses another tokenizer, or if no full-length sequence is needed. Raises OSError.
     """
-    tokens, count, problems = 0, 0, []
+    tokens, count = 0, 0
+    problems: list[str] = []
     for text in checked(paths, field):
         if isinstance(text, ValueError):
             count += 1
