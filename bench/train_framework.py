@@ -93,7 +93,7 @@ def main() -> int:
         options = parsed(list(map(str, words)))
         torch.set_num_threads(options.threads)
         ranks = meet(options.device, options.meeting, options.timeout)
-        train, val = (texts.read(folder / f"{part}.jsonl", texts.Bytes(), 128) for part in ("train", "val"))
+        train, val = (texts.read([folder / f"{part}.jsonl"], texts.Bytes(), 128) for part in ("train", "val"))
         torch.manual_seed(1)
         trainer = Trainer(options, ranks, build.model(options, texts.Bytes()), train, val)
         both = {"plain": plain(train, options, ranks.device), "trainer": trainer._one_step}

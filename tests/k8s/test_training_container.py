@@ -24,6 +24,7 @@ from harness.provision.images.stack import resolve
 from harness.settings import Settings
 from harness.tracker.client.audit import EmbeddedAudit
 from harness.workers.training import checkpoint, source
+from harness.workers.training.run_lock import RunLock
 
 pytestmark = pytest.mark.training
 FILES = Path(__file__).parent / "files"
@@ -180,6 +181,42 @@ def test_the_validation_loss_does_not_depend_on_world_size(
     assert ran.code == 0, ran.out[-3000:]
     said = json.loads(next(line for line in ran.out.splitlines() if line.startswith("{")))
     assert abs(said["loss"] - said["told"]) <= 1e-9
+
+
+@pytest.mark.nightly
+def test_a_copied_run_is_continued(run: Run, undisturbed: tuple[Ran, Path], tmp_path: Path) -> None:
+    """Contract: a copy in which `best` is a folder ends with the same weights, and `best` is a link again."""
+    shutil.copytree(undisturbed[1], tmp_path / "a")
+    assert not (tmp_path / "a/best").is_symlink()
+    newest = checkpoint.newest(tmp_path / "a", print)
+    assert newest is not None
+    shutil.rmtree(newest[0])
+    ran = train(run, tmp_path)
+    assert ran.code == 0, ran.out[-3000:]
+    assert ran.weights == undisturbed[0].weights
+    assert (tmp_path / "a/best").is_symlink()
+    assert (
+        checkpoint.verified(tmp_path / "a/best").losses == checkpoint.verified(undisturbed[1] / "best").losses
+    )
+
+
+@pytest.mark.nightly
+def test_another_writer_and_another_model_are_refused_at_once(
+    run: Run, undisturbed: tuple[Ran, Path], tmp_path: Path
+) -> None:
+    """Contract: exit code 2 of every rank before the first step, in one sentence."""
+    subprocess.run(["cp", "-a", f"{undisturbed[1]}", f"{tmp_path}/a"], check=True)
+    other = train(run, tmp_path, "--width", "64", ranks=2)
+    assert "the weights are of another model" in other.out
+    assert other.out.count("exitcode  : 2") >= 1
+    lock = RunLock(tmp_path / "a", print)
+    lock.acquire()
+    try:
+        refused = train(run, tmp_path, ranks=2)
+    finally:
+        lock.release()
+    assert "/out/a is in use by process" in refused.out
+    assert "resumed at step" not in refused.out
 
 
 @pytest.mark.nightly

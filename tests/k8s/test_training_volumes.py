@@ -22,7 +22,7 @@ from harness.evidence.io.reader import Bundle
 from harness.launch import workload_file
 from harness.launch.user_secrets import Wanted
 from harness.launch.workloads import claims, training
-from harness.launch.workloads.training_spec import TEXTS, TrainingSpec
+from harness.launch.workloads.training_spec import TrainingSpec
 from harness.provision.cluster import Ready
 from harness.report.finalize import Outcome
 from harness.settings import Settings
@@ -177,7 +177,7 @@ def test_data_of_a_user_is_only_read(volumes: Volumes, theirs: Settings, mode: s
     volumes.claim()
     texts = volumes.folder / claims.DATASETS
     texts.mkdir(parents=True, exist_ok=True)
-    for name in TEXTS:
+    for name in ("train.jsonl", "val.jsonl"):
         (texts / name).write_text('{"text": "the user wrote this line, and nobody else"}\n' * 200)
     before = {path.name: path.read_bytes() for path in texts.iterdir()}
     outcome = passed(train(theirs, 12, claims_namespace=THEIRS))

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import json
 import shlex
-import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -36,7 +35,8 @@ from harness.launch.workloads.plain import PlainWorkload
 from harness.launch.workloads.pod_options import PodOptions, by_reference
 from harness.launch.workloads.statefulset import StatefulSetWorkload
 from harness.launch.workloads.training_pod import Volumes
-from harness.launch.workloads.training_spec import PORT, TrainingSpec
+from harness.launch.workloads.training_spec import MEMORY, PORT, TrainingSpec
+from harness.launch.workloads.training_texts import copy_texts
 from harness.provision.cluster import SharedFolder
 from harness.provision.images.etcd import etcd_image
 from harness.provision.source.programs import pinned
@@ -226,12 +226,7 @@ class Training:
             claims.make_folders(surroundings.shared_folder, surroundings.namespace)
         if self.spec.data is not None:
             folder = self.spec.volumes or surroundings.namespace
-            destination = shared_folder(surroundings).here / folder / claims.DATASETS
-            destination.mkdir(parents=True, exist_ok=True)
-            for path in sorted(self.spec.data.glob("*")):
-                if path.is_file():
-                    shutil.copy(path, destination)
-                    (destination / path.name).chmod(0o644)  # The ranks run as another user.
+            copy_texts(self.spec.data, shared_folder(surroundings).here / folder / claims.DATASETS)
         if self.spec.brings_etcd:
             documents += etcd(etcd_image(surroundings.context), surroundings.namespace)
         keys = self._keys_secret(surroundings)
@@ -391,7 +386,7 @@ def manifests(
 def _complete(pod: Object, spec: TrainingSpec, labels: Object) -> None:
     """Add the command, environment, volumes, GPUs and spread over nodes to the pods of either kind."""
     container = pod["containers"][0]
-    memory = spec.memory or ("8Gi" if spec.gpus is None else None)
+    memory = spec.memory or (MEMORY if spec.gpus is None else None)
     limits: Object = {"memory": memory} if memory else {}
     requests = {"memory": spec.memory or "4Gi"} if spec.gpus else {"cpu": "250m", "memory": "512Mi"}
     if spec.gpus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from array import array
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, NoReturn
@@ -13,13 +14,14 @@ from harness.core.errors import UsageError
 from harness.launch.names import LOCAL_IMAGE
 from harness.launch.user_secrets import Wanted
 from harness.launch.workloads import claims
-from harness.workers.training import options, texts
+from harness.workers.training import documents, options, texts
 from harness.workers.training.object_store import located
 
 PORT = 29500
 SMOKE = "--epochs 2 --batch 256 --samples 4096 --features 128 --classes 4 --lr 3e-3 --seed 42"
 """The options of train.py for the smoke test."""
-TEXTS = ("train.jsonl", "val.jsonl")
+MEMORY = "8Gi"
+"""The default memory limit of a pod on CPUs."""
 MADE_TEXTS = "harness-texts"
 """The folder for generated texts on the volume for outputs, if there is no separate volume for texts."""
 _OWN = {"--run-name": "run", "--data-dir": "data_dir", "--out-dir": "out_dir", "--device": "device"}
@@ -67,7 +69,7 @@ class TrainingSpec:
     """Additional options of the trainer."""
     image: str = LOCAL_IMAGE
     data: Path | None = None
-    """A local folder with train.jsonl and val.jsonl. None means generated texts with a known entropy."""
+    """A local folder with the texts (documents.py). None means generated texts with a known entropy."""
     volumes: str | None = None
     """A folder of a kind cluster that is kept for later launches. None means a new folder for this launch."""
     storage_class: str | None = None
@@ -132,12 +134,13 @@ class TrainingSpec:
                 "--data and --synthetic exclude each other: one copies your texts, the other generates texts"
             )
         try:
-            missing = [name for name in TEXTS if not (data / name).is_file()]
+            for split in documents.SPLITS:
+                documents.files(data, split)
             entropy = (data / "source.json").is_file()
+        except ValueError as error:
+            raise UsageError(f"--data: {error}") from None
         except OSError as error:
             raise UsageError(f"--data {data} cannot be read: {error.strerror}") from None
-        if missing:
-            raise UsageError(f"--data {data}: expected {' and '.join(TEXTS)}, but {missing[0]} is missing")
         if self.reach is not None and not entropy:
             raise UsageError(
                 f"--reach needs texts of a known entropy; --data {data} has no source.json",
@@ -145,21 +148,38 @@ class TrainingSpec:
             )
 
     def examine_data(self) -> None:
-        """Read all texts of --data. Raises UsageError with the trainer's error if a text is invalid."""
+        """Read all texts of --data. Raises UsageError with the trainer's errors if texts are invalid."""
         if self.data is None:
             return
         parsed = self._parsed()
         bytes_ = not (parsed.model or parsed.model_local_dir or parsed.tokenizer_local_dir)
-        for name in TEXTS:
-            path = self.data / name
-            try:
-                texts.examine(
-                    path, parsed.text_field, parsed.context if bytes_ and name == TEXTS[0] else None
-                )
-            except ValueError as error:
-                raise UsageError(f"--data: {error}") from None
-            except OSError as error:
-                raise UsageError(f"--data: {path} cannot be read: {error.strerror}") from None
+        problems, others, tokens = [], 0, 0
+        try:
+            for split in documents.SPLITS:
+                context = parsed.context if bytes_ and split == documents.SPLITS[0] else None
+                examined = texts.examine(documents.files(self.data, split), parsed.text_field, context)
+                problems += examined.problems
+                others += examined.others
+                tokens += examined.tokens
+        except ValueError as error:
+            raise UsageError(f"--data: {error}") from None
+        except OSError as error:
+            path = error.filename or self.data
+            raise UsageError(f"--data: {path} cannot be read: {error.strerror}") from None
+        if problems:
+            rest = [*problems[1:], *([f"… and {others} more"] if others else [])]
+            hint = "\n  → ".join(rest) or "correct the file, or leave the line out"
+            raise UsageError(f"--data: {problems[0]}", hint=hint)
+        self._fits_memory(tokens if bytes_ else 0)
+
+    def _fits_memory(self, tokens: int) -> None:
+        """Raise UsageError if the ranks of a pod cannot hold the tokens of the byte tokenizer."""
+        quantity = self.memory or (None if self.gpus else MEMORY)
+        if quantity is None:
+            return
+        memory = int(float(parse_quantity(quantity)) * texts.MEMORY_SHARE) // self.processes
+        if tokens * array(texts.typecode(texts.Bytes.size)).itemsize > memory:
+            raise UsageError(f"--data: {texts.too_large(self.data or Path(), tokens, memory)}")
 
     def _check_range(self) -> None:
         """Raise UsageError if --max-replicas is incompatible with the other options."""

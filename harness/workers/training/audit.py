@@ -3,7 +3,7 @@
     python -m training.audit --run-dir OUT/RUN --data-dir DIR
 
 For each checkpoint, the document shows whether the files match the manifest, whether a model can be loaded
-from them, and the digest of the weights. For the link `best`, it shows the target, the losses in its manifest
+from them, and the digest of the weights. For `best`, it shows the target, the losses in its manifest
 and the validation loss that this command computes itself. It also has the entropy of the texts, if known.
 The exit code is always 0. Files that cannot be read are listed in the document.
 """
@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional
 
-from . import build, checkpoint, state, texts
+from . import build, checkpoint, documents, state, texts
 from .checkpoint import Manifest
 from .texts import Stream
 
@@ -43,7 +43,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 def document(run: Path, data: Path) -> Found:
     """Return the document, from which the harness computes the checks of a training."""
-    folders = sorted(checkpoint.all_of(run), key=lambda one: one.name.rpartition("-")[2])
+    folders = sorted(checkpoint.all_of(run), key=checkpoint.step_of)
     whole: list[tuple[Path, Manifest]] = []
     checkpoints = []
     for folder in folders:
@@ -109,8 +109,11 @@ def _model(folder: Path, manifest: Manifest) -> nn.Module:
 
 
 def _best(run: Path, data: Path) -> Found | None:
-    """Return the target, manifest losses and computed loss of the link `best`, or None without a link."""
-    folder = checkpoint.best(run)
+    """Return the target of `best`, with the losses in its manifest and the computed loss, or None without it.
+
+    If the link and best.txt differ, the target is the worse one, because users read either.
+    """
+    folder = max(checkpoint.pointers(run).values(), key=_loss, default=None)
     if folder is None:
         return None
     found: Found = {"target": folder.name, "there": folder.is_dir(), "told": {}, "why": None}
@@ -120,12 +123,20 @@ def _best(run: Path, data: Path) -> Found | None:
         options = argparse.Namespace(**manifest.options)
         torch.set_num_threads(options.threads)
         tokenizer = build.tokenizer(options)
-        stream = texts.read(data / "val.jsonl", tokenizer, options.context, options.text_field)
+        stream = texts.read(documents.files(data, "val"), tokenizer, options.context, options.text_field)
         loss, tokens = evaluated(_model(folder, manifest), stream, options.micro_batch)
         found |= {"loss": loss, "tokens": tokens}
     except Exception as error:  # as above, or val.jsonl is missing
         found["why"] = f"{type(error).__name__}: {error}"[:500]
     return found
+
+
+def _loss(folder: Path) -> float:
+    """Return the validation loss in a manifest, or infinity if there is none."""
+    try:
+        return checkpoint.manifest_of(folder).losses.get("val/loss", math.inf)
+    except checkpoint.Torn:
+        return math.inf
 
 
 def evaluated(model: nn.Module, stream: Stream, chunk: int) -> tuple[float, int]:

@@ -6,12 +6,14 @@
         rank-K/generators.pt          the states of rank K's random generators
         manifest.json                 size and SHA-256 of each file, position in the data, world size, losses
     OUT/RUN/best                      a link to the checkpoint with the lowest validation loss
-    OUT/RUN/best.txt                  the name of that checkpoint, because `kubectl cp` does not copy links
+    OUT/RUN/best.txt                  the name of that checkpoint, for file systems and copies without links
     OUT/RUN/trackers/id               a random identifier of the run (trackers.py)
+    OUT/RUN/.lock                     the one writer of the run (run_lock.py)
 
 Every rank writes its files into a folder whose name begins with a dot, and flushes them to the disk. Rank 0
 writes the manifest last, and renames the folder. A folder without a manifest, or with files that do not match
-the manifest, is not a checkpoint. A resumed run reports such a folder, and uses the previous checkpoint.
+the manifest, is not a checkpoint. A resumed run reports such a folder, and uses the previous checkpoint
+(resume.py).
 
 torch.distributed.checkpoint is not used. Under DDP every rank holds the same state, so there is nothing to
 assemble. Its folders contain no sizes or hashes, so a damaged file would be noticed only when it is
@@ -20,12 +22,15 @@ loaded.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -33,10 +38,16 @@ from typing import Any
 VERSION = 1
 MANIFEST = "manifest.json"
 BEST, BEST_NAME = "best", "best.txt"
-TRACKERS, IDENTITY = "trackers", "id"
-"""The subfolder of a run for trackers.py, and the file in it that identifies the run in the trackers."""
+TRACKERS, IDENTITY, RUN_NAME = "trackers", "id", "run"
+"""The subfolder of a run for trackers.py, the file in it that identifies the run in the trackers, and the
+file with the name of the run for which the identifier was created."""
 KEPT = 2
 """Smallest number of checkpoints to keep. If the newest is damaged, the one before is used."""
+NAME = re.compile(r"epoch-\d{4,}-step-(\d{8,})")
+"""The name of a checkpoint's folder, with the step. A backup such as `epoch-0001-step-00000034.bak` is the
+user's."""
+_NO_LINKS = {errno.EPERM, errno.EACCES, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
+"""Errors of symlink(2) on file systems without links, such as CIFS, FAT and some FUSE file systems."""
 
 
 @dataclass(frozen=True)
@@ -70,39 +81,72 @@ class Torn(Exception):
     """Raised if a folder is not an intact checkpoint. The message gives the reason."""
 
 
-def verified(folder: Path) -> Manifest:
-    """Verify the files of a checkpoint, and return its manifest. Raises Torn if it is damaged."""
+class Unreadable(Torn):
+    """Raised if this user may not read a file of a checkpoint, which can be intact."""
+
+
+class Unusable(ValueError):
+    """Raised if a run cannot be resumed. The message gives the reason and the remedy; a retry fails again."""
+
+
+def manifest_of(folder: Path) -> Manifest:
+    """Return the manifest of a checkpoint, without a look at its files. Raises Torn."""
+    path = folder / MANIFEST
     try:
-        read = json.loads((folder / MANIFEST).read_text())
-        manifest = Manifest(**read)
+        manifest = Manifest(**json.loads(path.read_text()))
+    except PermissionError as error:
+        raise Unreadable(f"user {os.getuid()} cannot read {error.filename}") from error
     except (OSError, ValueError, TypeError) as error:
         raise Torn(f"{folder.name}: {MANIFEST} cannot be read: {error}") from error
     if manifest.version != VERSION:
         raise Torn(f"{folder.name} has version {manifest.version}; expected {VERSION}")
+    return manifest
+
+
+def verified(folder: Path) -> Manifest:
+    """Verify the files of a checkpoint, and return its manifest. Raises Torn if it is damaged."""
+    manifest = manifest_of(folder)
+    if NAME.fullmatch(folder.name) and folder.name != manifest.name:
+        raise Torn(f"{folder.name} holds the checkpoint {manifest.name}")
     for name, entry in manifest.files.items():
         path = folder / name
-        if not path.is_file():
-            raise Torn(f"{folder.name}: {name} is missing")
-        if path.stat().st_size != entry["size"]:
-            raise Torn(f"{folder.name}: {name} has {path.stat().st_size} bytes of {entry['size']}")
-        if digest(path) != entry["sha256"]:
-            raise Torn(f"{folder.name}: {name} has other bytes than were written")
+        try:
+            if not path.is_file():
+                raise Torn(f"{folder.name}: {name} is missing")
+            if path.stat().st_size != entry["size"]:
+                raise Torn(f"{folder.name}: {name} has {path.stat().st_size} bytes of {entry['size']}")
+            if digest(path) != entry["sha256"]:
+                raise Torn(f"{folder.name}: {name} has other bytes than were written")
+        except PermissionError as error:
+            raise Unreadable(f"user {os.getuid()} cannot read {path}") from error
+        except OSError as error:
+            raise Torn(f"{folder.name}: {name} cannot be read: {error.strerror}") from error
     return manifest
 
 
 def newest(run: Path, say: Callable[[str], None]) -> tuple[Path, Manifest] | None:
-    """Return the newest intact checkpoint of a run, or None. Pass the defects of newer ones to `say`."""
-    for folder in sorted(all_of(run), key=lambda one: one.name.rpartition("-")[2], reverse=True):
+    """Return the newest intact checkpoint of a run, or None. Pass the defects of newer ones to `say`.
+
+    Raises Unreadable instead of skipping a checkpoint that this user may not read.
+    """
+    for folder in sorted(all_of(run), key=step_of, reverse=True):
         try:
             return folder, verified(folder)
+        except Unreadable:
+            raise
         except Torn as error:
             say(f"{error}: it is not used")
     return None
 
 
 def all_of(run: Path) -> Iterator[Path]:
-    """Yield the folders of a run that have the name of a checkpoint."""
-    yield from (path for path in run.glob("epoch-*-step-*") if path.is_dir() and not path.is_symlink())
+    """Yield the folders of a run that have the name of a checkpoint, also if they are links to folders."""
+    yield from (path for path in run.glob("epoch-*-step-*") if NAME.fullmatch(path.name) and path.is_dir())
+
+
+def step_of(folder: Path) -> int:
+    """Return the step in the name of a checkpoint's folder."""
+    return int(folder.name.rpartition("-")[2])
 
 
 def write(path: Path, save: Callable[[Path], object]) -> dict[str, Any]:
@@ -143,15 +187,19 @@ def tidy(run: Path) -> None:
     """Remove incomplete folders of earlier attempts. Call this only when no other attempt is writing."""
     for path in run.glob(".*"):
         if path.name.startswith((".epoch-", ".gone-")):
-            shutil.rmtree(path, ignore_errors=True)
+            remove(path)
 
 
 def point_best(run: Path, folder: Path) -> None:
-    """Point `best` to this checkpoint. The change is atomic."""
+    """Point `best` and best.txt to this checkpoint. Each change is atomic."""
     link = run / f".{BEST}-link"
     link.unlink(missing_ok=True)
-    link.symlink_to(folder.name)
-    link.replace(run / BEST)
+    try:
+        link.symlink_to(folder.name)
+        link.replace(run / BEST)
+    except OSError as error:
+        if error.errno not in _NO_LINKS:
+            raise
     name = run / f".{BEST_NAME}"
     name.write_text(f"{folder.name}\n")
     name.replace(run / BEST_NAME)
@@ -160,23 +208,39 @@ def point_best(run: Path, folder: Path) -> None:
 
 def restore_best(run: Path) -> None:
     """Restore the link `best` from best.txt, if a copy of the run lacks it. Call this on only one rank."""
-    name = run / BEST_NAME
-    if name.is_file() and not os.path.lexists(run / BEST):
-        folder = run / Path(name.read_text().strip()).name
-        if folder in all_of(run):
-            point_best(run, folder)
+    if not os.path.lexists(run / BEST) and (folder := best(run)) is not None and folder in all_of(run):
+        point_best(run, folder)
 
 
 def best(run: Path) -> Path | None:
-    """Return the checkpoint to which the link `best` points, or None if there is no link."""
-    link = run / BEST
-    return run / os.readlink(link) if link.is_symlink() else None
+    """Return the checkpoint that the link `best` names, or else the one that best.txt names, or None.
+
+    The checkpoint can be missing. Only the last part of the link counts: after a copy, an absolute link would
+    lead to the original run.
+    """
+    return next(iter(pointers(run).values()), None)
+
+
+def pointers(run: Path) -> dict[str, Path]:
+    """Return the checkpoints that `best` and best.txt name, by the name of the pointer. The link is first."""
+    names: dict[str, str] = {}
+    with suppress(OSError):
+        names[BEST] = Path(os.readlink(run / BEST)).name
+    with suppress(OSError, ValueError):
+        names[BEST_NAME] = (run / BEST_NAME).read_text().strip()
+    return {pointer: run / name for pointer, name in names.items() if NAME.fullmatch(name)}
+
+
+def named(path: Path) -> Path:
+    """Return the folder of a checkpoint that a user names: the folder itself, or the `best` of a run."""
+    folder = best(path.parent) if path.name == BEST and not path.is_dir() else None
+    return folder or path.resolve()
 
 
 def retain(run: Path, kept: int) -> None:
     """Remove all checkpoints except the newest `kept` and the best one. Call this on only one rank."""
     spared = best(run)
-    folders = sorted(all_of(run), key=lambda one: one.name.rpartition("-")[2])
+    folders = sorted(all_of(run), key=step_of)
     for folder in folders[: -max(kept, KEPT)]:
         if folder != spared:
             discard(folder)
@@ -185,9 +249,17 @@ def retain(run: Path, kept: int) -> None:
 def discard(folder: Path) -> None:
     """Remove a checkpoint. Rename it first, so that its remains are never mistaken for a checkpoint."""
     gone = folder.with_name(f".gone-{folder.name}")
-    shutil.rmtree(gone, ignore_errors=True)
+    remove(gone)
     folder.rename(gone)
-    shutil.rmtree(gone)
+    remove(gone)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder, or a link to one. What NFS keeps because a process has it open is left to `tidy`."""
+    if path.is_symlink():
+        path.unlink()
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def digest(path: Path) -> str:

@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = made.parse_args(arguments)
     if given.to.exists():
         made.error(f"--to must be a new folder; {given.to} exists")
-    folder = given.checkpoint.resolve()
+    folder = checkpoint.named(given.checkpoint)
     try:
         manifest = checkpoint.verified(folder)
     except checkpoint.Torn as error:

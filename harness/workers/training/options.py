@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from . import documents
+
 
 def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> argparse.ArgumentParser:
     """Return the parser of the command.
@@ -21,7 +23,10 @@ def parser(kind: type[argparse.ArgumentParser] = argparse.ArgumentParser) -> arg
     )
     data = made.add_argument_group("data")
     data.add_argument(
-        "--data-dir", type=Path, default=Path("/data"), help="folder with train.jsonl and val.jsonl"
+        "--data-dir",
+        type=Path,
+        default=Path("/data"),
+        help="folder with train.jsonl and val.jsonl, or shards of them",
     )
     data.add_argument("--text-field", default="text", help="key of the text in each JSON line")
     data.add_argument("--context", type=int, default=128, help="length of a sequence in tokens")
@@ -101,9 +106,13 @@ def parsed(arguments: list[str] | None = None) -> argparse.Namespace:
     """Return the options. Invalid options end the process with exit code 2 and a message."""
     made = parser()
     options = sensible(made, arguments)
-    for name in ("train.jsonl", "val.jsonl"):
-        if not (options.data_dir / name).is_file():
-            made.error(f"{options.data_dir / name} is not there")
+    for split in documents.SPLITS:
+        try:
+            documents.files(options.data_dir, split)
+        except ValueError as error:
+            made.error(f"{error}")
+        except (FileNotFoundError, PermissionError) as error:
+            made.error(f"{error.filename} cannot be read: {error.strerror}")
     for name in ("model_local_dir", "tokenizer_local_dir"):
         folder = getattr(options, name)
         if folder and not Path(folder).is_dir():

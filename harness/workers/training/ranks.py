@@ -11,6 +11,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -121,6 +122,7 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
     sometimes forever (observed with 3 ranks on one host), and torchrun would not notice that this rank has
     finished.
     """
+    reason = "options or data are refused, as its log shows"
     try:
         code = record(main)()
         if dist.is_initialized():
@@ -136,13 +138,15 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
     except SystemExit as error:
         code = error.code if isinstance(error.code, int) else 1
     except Refused as error:
-        _print(f"[DDP] rank {os.environ.get('RANK', '0')}: {error}\n")
+        reason = f"rank {os.environ.get('RANK', '0')}: {error}"
+        _print(f"[DDP] {reason}\n")
         code = REFUSED
     except BaseException:
         traceback.print_exc()
         code = 1
     if code == REFUSED and (noted := os.environ.get("TRAINING_REFUSED")):
-        Path(noted).touch()
+        with suppress(OSError):
+            Path(noted).write_text(f"{reason}\n")
     atexit._run_exitfuncs()  # callbacks of the trackers and of a recorder
     sys.stdout.flush()
     sys.stderr.flush()

@@ -15,7 +15,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import load_file
 
-from . import build, checkpoint, state, texts
+from . import build, checkpoint, documents, state, texts
 from .evaluation import evaluate
 from .ranks import ended_with, meet
 
@@ -32,7 +32,7 @@ def main(arguments: list[str] | None = None) -> int:
         "--tolerance", type=float, default=1e-9, help="largest difference in nats; sums differ more on GPUs"
     )
     given = made.parse_args(arguments)
-    folder = given.checkpoint.resolve()
+    folder = checkpoint.named(given.checkpoint)
     try:
         manifest = checkpoint.verified(folder)
     except checkpoint.Torn as error:
@@ -42,7 +42,9 @@ def main(arguments: list[str] | None = None) -> int:
     torch.set_num_threads(options.threads)
     ranks = meet(given.device, options.meeting, options.timeout)
     tokenizer = build.tokenizer(options)
-    stream = texts.read(given.data_dir / "val.jsonl", tokenizer, options.context, options.text_field)
+    stream = texts.read(
+        documents.files(given.data_dir, "val"), tokenizer, options.context, options.text_field
+    )
     model = build.model(options, tokenizer)
     state.load(model, load_file(folder / "rank-0" / state.MODEL), folder)
     model = model.to(ranks.device)

@@ -12,7 +12,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from . import checkpoint
-from .checkpoint import Manifest
+from .checkpoint import Manifest, Unusable
 from .ranks import Ranks
 
 MODEL, TRAINING, GENERATORS = "model.safetensors", "training.pt", "generators.pt"
@@ -58,11 +58,16 @@ def restore(
     """Restore model, optimizer, scaler and random generators from a checkpoint.
 
     If the number of ranks has changed, the random generators are not restored, because the checkpoint does
-    not have a state for every rank.
+    not have a state for every rank. Raises Unusable if the checkpoint is of another model or precision.
     """
     load(model, load_file(folder / "rank-0" / MODEL), folder)
     training = torch.load(folder / "rank-0" / TRAINING, map_location="cpu", weights_only=True)
-    optimizer.load_state_dict(training["optimizer"])
+    try:
+        optimizer.load_state_dict(training["optimizer"])
+    except ValueError as error:
+        raise Unusable(f"{folder}: the optimizer's state is of another model: {error}") from error
+    if scaler.is_enabled() and not training["scaler"]:
+        raise Unusable(f"{folder} was written without --amp fp16, so it has no scale for the gradients")
     scaler.load_state_dict(training["scaler"])
     if manifest.world == ranks.world:
         give_back(torch.load(folder / f"rank-{ranks.rank}" / GENERATORS, weights_only=True))
@@ -80,12 +85,12 @@ def unique(model: nn.Module) -> dict[str, torch.Tensor]:
 
 
 def load(model: nn.Module, weights: dict[str, torch.Tensor], folder: Path) -> None:
-    """Load weights into the model. Raises RuntimeError if their names or shapes differ from the model's."""
+    """Load weights into the model. Raises Unusable if their names or shapes differ from the model's."""
     wanted = {name: tuple(value.shape) for name, value in unique(model).items()}
     there = {name: tuple(value.shape) for name, value in weights.items()}
     if wanted != there:
         differs = sorted(name for name in wanted.keys() | there.keys() if wanted.get(name) != there.get(name))
-        raise RuntimeError(f"{folder}: the weights are of another model: {', '.join(differs[:4])}")
+        raise Unusable(f"{folder}: the weights are of another model: {', '.join(differs[:4])}")
     model.load_state_dict(weights, strict=False)  # the file has only one of the weights that share memory
 
 

@@ -1,20 +1,27 @@
-"""Convert JSONL files to sequences of tokens.
+"""Convert documents to sequences of tokens.
 
-Each line of a file has one document: `{"text": "…"}`. The documents form one stream, with an end token after
-each. The stream is cut into disjoint sequences of `context` tokens; the target of each token is the next
-token of the stream. The last sequence can be shorter. Each token except the first is thus predicted
-exactly once.
+The documents of a split (documents.py) form one stream, with an end token after each. The stream is cut into
+disjoint sequences of `context` tokens; the target of each token is the next token of the stream. The last
+sequence can be shorter. Each token except the first is thus predicted exactly once.
 """
 
 from __future__ import annotations
 
-import codecs
-import json
+import os
+import zlib
 from array import array
-from collections.abc import Iterator
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
+
+from .documents import checked, documents
+
+MEMORY_SHARE = 0.5
+"""The largest share of the memory limit for the tokens. The rest is for the model and PyTorch."""
+PROBLEMS = 20
+"""The largest number of problems that `examine` returns."""
 
 
 class Tokenizer(Protocol):
@@ -81,85 +88,95 @@ class Stream:
 
 
 def read(
-    path: Path, tokenizer: Tokenizer, context: int, field: str = "text", *, whole: bool = False
+    paths: Sequence[Path],
+    tokenizer: Tokenizer,
+    context: int,
+    field: str = "text",
+    *,
+    whole: bool = False,
+    memory: int | None = None,
 ) -> Stream:
-    """Return the tokens of a JSONL file. If `whole` is true, it must have at least one full-length sequence.
+    """Return the tokens of the files of a split. If `whole` is true, there must be a full-length sequence.
 
-    Raises OSError, or ValueError with the name of the file and, for an invalid line, its number.
+    `memory` limits the size of the tokens in bytes. Raises OSError, or ValueError with the name of the file
+    and, for an invalid line, its number.
     """
-    tokens = array("q")
-    for text in documents(path, field):
+    tokens = array(typecode(tokenizer.size))
+    for text in documents(paths, field):
         tokens.extend([*tokenizer.encode(text), tokenizer.end])
-    _enough(path, len(tokens), context if whole else None)
+        if memory is not None and len(tokens) * tokens.itemsize > memory:
+            raise ValueError(too_large(paths[0], len(tokens), memory, "or more "))
+    _enough(paths, len(tokens), context if whole else None)
     return Stream(tokens, context)
 
 
-def examine(path: Path, field: str, context: int | None) -> None:
-    """Raise the errors that `read` raises with the byte tokenizer, without keeping the text in memory.
+def typecode(size: int) -> str:
+    """Return the type code of the smallest array for the tokens of a tokenizer."""
+    return "H" if size <= 1 << 16 else "I"
 
-    If `context` is not None, the file must have at least one sequence of this length. Pass None if the
-    training uses another tokenizer, or if the file needs no full-length sequence.
+
+def too_large(path: Path, tokens: int, memory: int, more: str = "") -> str:
+    """Return the error message for texts whose tokens do not fit into the memory of a rank."""
+    return (
+        f"{path}: {tokens} tokens {more}are too many for this pod: each rank has {memory / 2**30:.1f} GiB "
+        "for them. More memory (--memory), fewer ranks in a pod or fewer texts are needed"
+    )
+
+
+def memory_of_rank() -> int | None:
+    """Return how many bytes of memory a rank has for tokens, or None if no limit is known."""
+    limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
+    for path in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        with suppress(OSError, ValueError):
+            limits.append(int(Path(path).read_text()))
+    return int(min(limits) * MEMORY_SHARE) // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def fingerprint(stream: Stream) -> int:
+    """Return a checksum of the tokens, by which a resume notices that the texts have changed."""
+    return zlib.crc32(stream.tokens)
+
+
+class Examined(NamedTuple):
+    """The result of a check of the files of a split."""
+
+    tokens: int
+    """The number of tokens of the byte tokenizer."""
+    problems: list[str]
+    """The first problems, each with the file and, for a line, its number."""
+    others: int
+    """The number of further problems."""
+
+
+def examine(paths: Sequence[Path], field: str, context: int | None) -> Examined:
+    """Check the files of a split as `read` does with the byte tokenizer, without keeping the text in memory.
+
+    If `context` is not None, the files must have at least one sequence of this length. Pass None if the
+    training uses another tokenizer, or if no full-length sequence is needed. Raises OSError.
     """
-    _enough(path, sum(len(text.encode()) + 1 for text in documents(path, field)), context)
+    tokens, count = 0, 0
+    problems: list[str] = []
+    for text in checked(paths, field):
+        if isinstance(text, ValueError):
+            count += 1
+            if len(problems) < PROBLEMS:
+                problems.append(f"{text}")
+        else:
+            tokens += len(text.encode()) + 1
+    if not count:
+        try:
+            _enough(paths, tokens, context)
+        except ValueError as error:
+            return Examined(tokens, [f"{error}"], 0)
+    return Examined(tokens, problems, count - len(problems))
 
 
-def _enough(path: Path, tokens: int, context: int | None) -> None:
+def _enough(paths: Sequence[Path], tokens: int, context: int | None) -> None:
     least = 2 if context is None else context + 1
     if tokens >= least:
         return
+    path = paths[0] if len(paths) == 1 else paths[0].parent
     reason = "" if context is None else f" (--context {context}, and the one that follows)"
-    empty = "is empty" if not path.stat().st_size else "has no document"
+    empty = "has no document" if any(each.stat().st_size for each in paths) else "is empty"
     found = f"has {tokens}" if tokens else empty
-    raise ValueError(f"{path}: at least {least} tokens are expected{reason}; the file {found}")
-
-
-def documents(path: Path, field: str) -> Iterator[str]:
-    """Yield the text of each document. Raises ValueError with the number of an invalid line."""
-    with path.open("rb") as lines:
-        for number, line in enumerate(lines, 1):
-            try:
-                if line.strip():
-                    yield _text(line.removeprefix(codecs.BOM_UTF8) if number == 1 else line, field)
-            except ValueError as error:
-                raise ValueError(f"{path}:{number}: {error}") from None
-
-
-def _text(line: bytes, field: str) -> str:
-    """Return the text of the document in a line. Raises ValueError if the line is invalid."""
-    try:
-        document = json.loads(line.decode())
-    except (ValueError, RecursionError) as error:
-        expected, document = _expected(line, error), None
-    else:
-        expected = _OBJECT
-    if not isinstance(document, dict):
-        raise ValueError(f"{expected}; found {_shown(line)}")
-    if field not in document:
-        has = f"has {', '.join(map(json.dumps, [*document][:6]))}" if document else "is empty"
-        raise ValueError(f'"{field}" is expected; the object {has}. --text-field names another')
-    text = document[field]
-    if not isinstance(text, str):
-        raise ValueError(f'"{field}" is a string; found {type(text).__name__}')
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        half = text[error.start].encode("ascii", "backslashreplace").decode()
-        raise ValueError(f'"{field}" has {half}, half of a surrogate pair, which is no text') from None
-    return text
-
-
-_OBJECT = "one JSON object a line is expected"
-
-
-def _expected(line: bytes, error: Exception) -> str:
-    """Return the error message for a line that is not valid JSON. Detect a truncated last line."""
-    if not line.endswith(b"\n") and line.lstrip().startswith(b"{") and "Extra data" not in str(error):
-        return "the last line is cut off"
-    return "UTF-8 is expected" if isinstance(error, UnicodeDecodeError) else _OBJECT
-
-
-def _shown(line: bytes) -> str:
-    try:
-        return repr(line.decode().strip()[:80])
-    except UnicodeDecodeError:
-        return repr(line.strip()[:40])
+    raise ValueError(f"{path}: at least {least} tokens are expected{reason}; it {found}")

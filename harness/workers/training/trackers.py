@@ -44,7 +44,7 @@ class Trackers:
         `seconds` limits the total time of consecutive waits for a tracker that does not respond.
         """
         self._folder, self._rank, self._say = folder / checkpoint.TRACKERS, rank, say
-        identity = share(_identity(self._folder) if rank == 0 else None)
+        identity = share(_identity(self._folder, run, say) if rank == 0 else None)
         self._number, self._told = 0, False
         # This must precede the import of Pluto's client, because it uses the process's original stdout.
         self._truth: Any = None
@@ -164,17 +164,35 @@ def _wanted(say: Callable[[str], None]) -> list[type[Pluto] | type[Mlflow]]:
     return clients
 
 
-def _identity(folder: Path) -> str:
-    """Return the id of this run in the trackers, the same in every attempt. Only rank 0 calls it."""
+def _identity(folder: Path, run: str, say: Callable[[str], None]) -> str:
+    """Return the id of this run in the trackers, the same in every attempt. Only rank 0 calls it.
+
+    A run that was copied under another name gets its own id. Otherwise both would log to one run.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / checkpoint.IDENTITY
-    if not path.is_file():
-        partial = path.with_suffix(".partial")
-        partial.write_text(secrets.token_hex(8))
-        checkpoint.flush(partial)
-        partial.replace(path)
-        checkpoint.flush(folder)
-    return path.read_text()
+    identity, name = _read(folder / checkpoint.IDENTITY), _read(folder / checkpoint.RUN_NAME)
+    if identity and name and name != run:
+        say(f"the run {run} was copied from {name}: it gets its own run in the trackers")
+        identity = ""
+    if not identity:
+        identity = secrets.token_hex(8)
+        _write(folder / checkpoint.IDENTITY, identity)
+    if name != run:
+        _write(folder / checkpoint.RUN_NAME, run)
+    return identity
+
+
+def _read(path: Path) -> str:
+    return path.read_text().strip() if path.is_file() else ""
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a file atomically."""
+    partial = path.with_suffix(".partial")
+    partial.write_text(text)
+    checkpoint.flush(partial)
+    partial.replace(path)
+    checkpoint.flush(path.parent)
 
 
 def _silent(text: str) -> None:

@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+from functools import partial
 
 import torch
 from torch import nn
 
-from . import build, checkpoint, mlflow_client, texts
+from . import build, checkpoint, documents, mlflow_client, texts
 from .options import parsed, plain
 from .ranks import Refused, ended_with, meet, same_bits
 from .texts import Stream
@@ -40,8 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
         loss = trainer.train_all()
     except BaseException:
         trainer.trackers.finish(ok=False)
+        trainer.close()
         raise
     unsent = ranks.sum(trainer.trackers.finish(ok=True, artifacts=_artifacts(trainer)))
+    trainer.close()
     ranks.tell(
         "DONE",
         f"{trainer.steps} steps, validation loss {loss.mean:.6f} nats, perplexity {loss.perplexity:.4f}, "
@@ -68,8 +71,9 @@ def _given(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
     try:
         tokenizer = build.tokenizer(options)
         folder, field = options.data_dir, options.text_field
-        train = texts.read(folder / "train.jsonl", tokenizer, options.context, field, whole=True)
-        val = texts.read(folder / "val.jsonl", tokenizer, options.context, field)
+        memory, split = texts.memory_of_rank(), partial(documents.files, folder)
+        train = texts.read(split("train"), tokenizer, options.context, field, whole=True, memory=memory)
+        val = texts.read(split("val"), tokenizer, options.context, field, memory=memory)
         torch.manual_seed(options.seed)
         model = build.model(options, tokenizer)
     except (ValueError, PermissionError) as error:
@@ -80,6 +84,8 @@ def _given(options: argparse.Namespace) -> tuple[Stream, Stream, nn.Module]:
             raise Refused(
                 f"--model {options.model} is gated, and this token may not read it: {hint}"
             ) from error
+        if error.errno is None and (options.local_files_only or not options.model):
+            raise Refused(f"{error}") from error  # transformers: a file of the folder is missing
         raise
     return train, val, model
 

@@ -14,7 +14,7 @@ import argparse
 import hashlib
 import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -24,12 +24,13 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from . import checkpoint, order, state
-from .checkpoint import Manifest
+from . import checkpoint, order, resume, state
+from .checkpoint import Manifest, Unusable
 from .evaluation import Loss, evaluate
 from .options import plain
 from .ranks import Ranks, Refused
-from .texts import Stream
+from .run_lock import RunLock
+from .texts import Stream, fingerprint
 from .trackers import Trackers
 
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
@@ -43,6 +44,8 @@ class Trainer:
     ) -> None:
         self.options, self.ranks, self.train, self.val = options, ranks, train, val
         self.run: Path = options.out_dir / options.run
+        self._lock: RunLock | None = None
+        self._texts = fingerprint(train)
         self.per_epoch = order.steps(train.whole, options.batch)
         self.steps = self.per_epoch * options.epochs
         if options.max_steps is not None:
@@ -55,6 +58,7 @@ class Trainer:
         local = [ranks.device.index] if ranks.device.type == "cuda" else None
         self.parallel = DistributedDataParallel(compiled, device_ids=local) if ranks.world > 1 else compiled
         torch.manual_seed(self._seed(0))
+        self._open_run()
         self._first_backward()
         self._resume()
         self.trackers = Trackers(
@@ -87,6 +91,7 @@ class Trainer:
         does not log them again.
         """
         self.trackers.settle()
+        self._still_writer()
         better = losses.get("val/loss", math.inf) < self.best
         self.best = min(self.best, losses.get("val/loss", math.inf))
         epoch, place = divmod(self.step, self.per_epoch)
@@ -211,28 +216,65 @@ class Trainer:
         )
 
     # -- the start ---------------------------------------------------------------------------------------
-    def _resume(self) -> None:
-        """Restore the newest intact checkpoint, if there is one."""
-        newest: Any = None
+    def _open_run(self) -> None:
+        """Create the run's folder or check it, and lock it. Raises Refused on every rank."""
+
+        def opened() -> None:
+            resume.open_run(self.run)
+            lock = RunLock(self.run, lambda text: self.ranks.tell("TRAIN", text))
+            lock.acquire()
+            self._lock = lock
+
+        self._on_rank_0(opened)
+
+    def close(self) -> None:
+        """Unlock the run."""
+        if self._lock is not None:
+            self._lock.release()
+
+    def _still_writer(self) -> None:
+        """Raise Refused on every rank if another launch has taken the run over."""
+        lock = self._lock
+        if other := self._on_rank_0(lambda: lock.lost() if lock else ""):
+            raise RuntimeError(f"a later attempt of this launch writes {self.run}: {other}")
+
+    def _on_rank_0(self, call: Callable[[], Any]) -> Any:
+        """Return the result of a call on rank 0 on every rank. Unusable becomes Refused on every rank."""
+        result, refused = None, ""
         if self.ranks.rank == 0:
+            try:
+                result = call()
+            except Unusable as error:
+                refused = f"{error}"
+        result, refused = self.ranks.of_rank_0((result, refused))
+        if refused:
+            raise Refused(refused)
+        return result
+
+    def _resume(self) -> None:
+        """Restore the newest intact checkpoint, if there is one. Raises Refused."""
+
+        def found() -> tuple[Path, Manifest] | None:
             checkpoint.tidy(self.run)
-            checkpoint.restore_best(self.run)
-            newest = checkpoint.newest(self.run, lambda text: self.ranks.tell("TRAIN", text))
-        newest = self.ranks.of_rank_0(newest)
+            return resume.resumable(self.run, lambda text: self.ranks.tell("TRAIN", text))
+
+        newest = self._on_rank_0(found)
         if newest is None:
             return
         folder, manifest = newest
-        if manifest.order != self._order():
+        order = self._order()
+        if other := [name for name, value in manifest.order.items() if order.get(name) != value]:
+            before, now = ({name: values.get(name) for name in other} for values in (manifest.order, order))
+            reason = "the texts have changed" if other == ["texts"] else f"{before} has become {now}"
             raise Refused(
-                f"{folder} was written with {manifest.order}, and this run has {self._order()}: "
-                "the data would be taken in another order. Another --run-name begins anew"
+                f"{folder} cannot be resumed, because the order of the data would differ: {reason}. "
+                "Another --run-name begins anew"
             )
-        state.restore(folder, manifest, self.model, self.optimizer, self.scaler, self.ranks)
+        try:
+            state.restore(folder, manifest, self.model, self.optimizer, self.scaler, self.ranks)
+        except Unusable as error:
+            raise Refused(f"{error}. Another --run-name begins anew") from error
         self.step, self.best = manifest.step, manifest.losses.get("val/best", math.inf)
-        if manifest.losses.get("val/loss") == self.best and self.ranks.rank == 0:
-            checkpoint.point_best(
-                self.run, folder
-            )  # an earlier attempt may have been killed before this call
         text = f"resumed at step {self.step} of {self.steps} from {folder}"
         if manifest.world != self.ranks.world:
             torch.manual_seed(self._seed(self.step))
@@ -242,7 +284,8 @@ class Trainer:
     def _order(self) -> dict[str, int]:
         """Return the values that determine the order of the data."""
         names = {"seed": self.options.seed, "batch": self.options.batch}
-        return names | {"sequences": self.train.whole, "context": self.train.context}
+        names |= {"sequences": self.train.whole, "context": self.train.context}
+        return names | {"texts": self._texts}
 
     def _seed(self, step: int) -> int:
         """Return the seed of this rank's random generators at a step. It is different for each rank."""

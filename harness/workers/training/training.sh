@@ -28,28 +28,39 @@ export TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 TORCH_NCCL_ASYNC_ERROR_HANDLING=1
 # Rank 0 creates this file after the last barrier. A node that starts later has nothing to do.
 export TRAINING_ENDED="$OUT_DIR/.ended-$RUN_ID-$id"
 # A line is added each time the ranks have joined. It counts the restarts by torchrun and by this script.
-export TRAINING_MET=/tmp/training-met
+export TRAINING_MET=${TMPDIR:-/tmp}/training-met
 : >"$TRAINING_MET"
-# A rank that refuses its options or data creates this file, because a restart would not help.
-export TRAINING_REFUSED=/tmp/training-refused
+# A rank that refuses its options or data writes the reason into this file, because a restart would not help. A copy on
+# the shared disk ends the other nodes, which would wait for this one. Its name must be of this launch only: after
+# `kubectl apply` of the same manifests, a file of an earlier launch would end the next one.
+export TRAINING_REFUSED=${TMPDIR:-/tmp}/training-refused
 rm -f "$TRAINING_REFUSED"
+everywhere=${HARNESS_NONCE:+$OUT_DIR/.refused-$RUN_ID-$HARNESS_NONCE}
+refused() { [ -e "$TRAINING_REFUSED" ] || { [ -n "$everywhere" ] && [ -e "$everywhere" ]; }; }
 # Only ranks of this container: if pods share the PID namespace of the node, /proc also has ranks of other pods.
 end_rank() { grep -qz '^LOCAL_RANK=' "/proc/$1/environ" 2>/dev/null && kill -9 "$1" 2>/dev/null; }
 say() { echo "[DDP] node $NODE_RANK: $*"; }
 
 # Texts on a volume belong to the user. The training uses them and never replaces them.
-texts() { [ -f "$DATA_DIR/train.jsonl" ] && [ -f "$DATA_DIR/val.jsonl" ]; }
+split() {
+  for text in "$DATA_DIR/$1.jsonl" "$DATA_DIR/$1.jsonl.gz" "$DATA_DIR/$1.jsonl.zst" "$DATA_DIR/$1-"[0-9]*.json* \
+    "$DATA_DIR/$1"; do
+    [ ! -e "$text" ] || return 0
+  done
+  return 1
+}
+texts() { split train && split val; }
 # Generate texts of a known entropy in a folder on the volume, then move them to their place. source.json is moved last,
 # so when it exists, all files exist. After an interruption, the next start continues.
 make_texts() {
   making="$DATA_DIR/.harness-texts-$id"
   if [ ! -f "$making/source.json" ]; then
     if texts; then
-      say "$DATA_DIR has train.jsonl and val.jsonl: this training uses them, and makes no texts"
+      say "$DATA_DIR has texts of both splits: this training uses them, and makes no texts"
       return
     fi
-    for name in train.jsonl val.jsonl; do
-      [ ! -e "$DATA_DIR/$name" ] || refuse_texts "$name"
+    for name in train val; do
+      ! split "$name" || refuse_texts "${text##*/}"
     done
     python3 -m training.source --out-dir "$making" || exit 1
   fi
@@ -84,7 +95,7 @@ restarts() { echo $(($(met) - $(uniq "$TRAINING_MET" | wc -l))); }
 # rendezvous. The number of folders on the shared disk is the number of the current one.
 closed="$OUT_DIR/.closed-$RUN_ID-$id"
 meeting() { set -- "$closed"-*; [ -d "$1" ] && echo $# || echo 0; }
-error=/tmp/torchrun-error.json
+error=${TMPDIR:-/tmp}/torchrun-error.json
 since=$(date +%s)
 while :; do
   if [ -e "$TRAINING_ENDED" ]; then
@@ -102,7 +113,7 @@ while :; do
   # A node that waits for nodes that have ended would wait until the limit of torchrun. A signal to this subshell is lost
   # before the subshell has reset the trap above, so the subshell also ends by itself.
   (while sleep 1 && kill -0 $pid; do
-    [ ! -e "$TRAINING_REFUSED" ] || kill $pid
+    ! refused || kill $pid
     [ -e "$TRAINING_ENDED" ] && [ "$(met)" = "$before" ] && sleep 5 && kill $pid
   done) 2>/dev/null &
   watcher=$!
@@ -115,8 +126,13 @@ while :; do
     say "torchrun refuses these options"
     break
   fi
-  if [ -e "$TRAINING_REFUSED" ]; then
-    say "the trainer refuses its options or its data, and is not started again: the line above says why"
+  if refused; then
+    if [ -e "$TRAINING_REFUSED" ]; then
+      [ -z "$everywhere" ] || cp "$TRAINING_REFUSED" "$everywhere" 2>/dev/null
+      say "the trainer refuses its options or its data, and is not started again: the line above says why"
+    else
+      say "another node refuses its options or its data, and the training is not started again: $(cat "$everywhere")"
+    fi
     code=2
     break
   fi

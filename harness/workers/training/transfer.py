@@ -115,7 +115,7 @@ def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Fou
 def whole_on_disk(run: Path) -> tuple[list[tuple[Path, Manifest]], list[str]]:
     """Return the intact checkpoints of a run, oldest first, and the defects of the damaged ones."""
     whole, torn = [], []
-    for folder in sorted(checkpoint.all_of(run), key=lambda one: one.name.rpartition("-")[2]):
+    for folder in sorted(checkpoint.all_of(run), key=checkpoint.step_of):
         try:
             whole.append((folder, checkpoint.verified(folder)))
         except Torn as error:

@@ -18,8 +18,10 @@ from harness.launch.names import RESTARTS
 from harness.launch.workloads import claims, training, training_spec
 from harness.launch.workloads.pod_options import PodOptions
 from harness.launch.workloads.training_spec import TrainingSpec
+from harness.launch.workloads.training_texts import copy_texts
 from harness.provision.cluster import SharedFolder
 from harness.settings import load
+from harness.workers.training import documents, source
 
 SHARED = SharedFolder(Path("/here"), "/there")
 
@@ -196,7 +198,10 @@ def test_what_makes_no_sense_is_refused(asked: dict[str, Any], message: str) -> 
 
 def test_data_must_be_there(tmp_path: Path) -> None:
     (tmp_path / "train.jsonl").touch()
-    with pytest.raises(UsageError, match=r"val\.jsonl is missing"):
+    with pytest.raises(
+        UsageError,
+        match=r"expected val\.jsonl \(also \.gz or \.zst\), or shards in a folder val; found train\.jsonl",
+    ):
         TrainingSpec(data=tmp_path)
 
 
@@ -213,8 +218,8 @@ def texts_in(folder: Path, train: str = GOOD, val: str = GOOD) -> Path:
 @pytest.mark.parametrize(
     ("files", "options", "message"),
     [
-        ({"train": ""}, (), r"train\.jsonl: at least 129 tokens are expected .*; the file is empty"),
-        ({"val": ""}, (), r"val\.jsonl: at least 2 tokens are expected; the file is empty"),
+        ({"train": ""}, (), r"train\.jsonl: at least 129 tokens are expected .*; it is empty"),
+        ({"val": ""}, (), r"val\.jsonl: at least 2 tokens are expected; it is empty"),
         ({"val": GOOD + GOOD[:40]}, (), r"val\.jsonl:2: the last line is cut off; found"),
         ({"train": GOOD + "no json\n"}, (), r"train\.jsonl:2: one JSON object a line is expected; found"),
         ({}, ("--text-field", "content"), r'train\.jsonl:1: "content" is expected; the object has "text"'),
@@ -236,6 +241,70 @@ def test_texts_that_are_good_are_not_refused(tmp_path: Path) -> None:
     training.workload(TrainingSpec(data=tmp_path)).check(load(runs_dir=tmp_path))
     options = ("--context", "4096", "--model-local-dir", "/models/gpt2")
     training.workload(TrainingSpec(data=tmp_path, options=options)).check(load(runs_dir=tmp_path))
+
+
+def test_half_an_emoji_is_refused_with_its_line_and_a_file_of_windows_is_read(tmp_path: Path) -> None:
+    """Contract: all wrong lines of both files before the launch. A byte order mark and CRLF are fine."""
+    lines = [
+        json.dumps({"text": f"line {number} of a small corpus, long enough to count. " * 4})
+        for number in range(400)
+    ]
+    (tmp_path / "val.jsonl").write_text("\r\n".join(lines[:40]) + "\r\n", encoding="utf-8-sig")
+    (tmp_path / "train.jsonl").write_text("\n".join(lines))
+    TrainingSpec(data=tmp_path).examine_data()
+    lines[299], lines[310] = '{"text": "a smile that was cut: \\ud83d"}', '{"text": null}'
+    (tmp_path / "train.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(UsageError) as refused:
+        TrainingSpec(data=tmp_path).examine_data()
+    assert (
+        f'{tmp_path}/train.jsonl:300: "text" has \\ud83d, half of a surrogate pair' in refused.value.message
+    )
+    assert f'{tmp_path}/train.jsonl:311: "text" is a string; found null' in refused.value.hint
+
+
+def test_texts_that_do_not_fit_into_the_memory_of_the_pods_are_refused(tmp_path: Path) -> None:
+    """Contract: each rank holds all tokens, two bytes each. Otherwise the kernel would kill each attempt."""
+    texts_in(tmp_path, train=GOOD * 100)
+    TrainingSpec(data=tmp_path, memory="1Mi").examine_data()
+    with pytest.raises(UsageError, match=r"tokens are too many for this pod: each rank has 0\.0 GiB"):
+        TrainingSpec(data=tmp_path, memory="1Mi", processes=20).examine_data()
+
+
+def test_shards_are_copied_to_the_volume(tmp_path: Path) -> None:
+    (tmp_path / "data/train").mkdir(parents=True)
+    texts_in(tmp_path / "data")
+    (tmp_path / "data/train.jsonl").rename(tmp_path / "data/train/part-0.jsonl")
+    (tmp_path / "data/val.jsonl").rename(tmp_path / "elsewhere")
+    (tmp_path / "data/val.jsonl").symlink_to(tmp_path / "elsewhere")
+    copy_texts(tmp_path / "data", tmp_path / "volume")
+    copied = sorted(path.relative_to(tmp_path / "volume") for path in (tmp_path / "volume").rglob("*.jsonl"))
+    assert copied == [Path("train/part-0.jsonl"), Path("val.jsonl")]
+    assert all(
+        not path.is_symlink() and path.stat().st_mode & 0o004 for path in (tmp_path / "volume").rglob("*")
+    )
+    assert documents.files(tmp_path / "volume", "train") == [tmp_path / "volume/train/part-0.jsonl"]
+
+
+def test_the_entropy_of_texts_that_were_replaced_is_removed(tmp_path: Path) -> None:
+    """Contract: otherwise a loss is compared with the entropy of other texts: training.loss_below_entropy."""
+    (tmp_path / "data").mkdir()
+    texts_in(tmp_path / "data")
+    source.main(["--out-dir", str(tmp_path / "volume"), "--documents", "20"])
+    copy_texts(tmp_path / "data", tmp_path / "volume")
+    assert sorted(path.name for path in (tmp_path / "volume").iterdir()) == ["train.jsonl", "val.jsonl"]
+
+
+@pytest.mark.parametrize("other", ["train.jsonl.gz", "train/part-1.jsonl"])
+def test_other_texts_on_a_kept_volume_are_not_mixed_with_these(other: str, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    texts_in(tmp_path / "data")
+    if "/" in other:
+        (tmp_path / "data/train").mkdir()
+        (tmp_path / "data/train.jsonl").rename(tmp_path / "data/train/part-0.jsonl")
+    (tmp_path / "volume" / other).parent.mkdir(parents=True)
+    (tmp_path / "volume" / other).write_text(GOOD)
+    with pytest.raises(HarnessError, match=f"has other texts of an earlier launch: .*{Path(other).name}"):
+        copy_texts(tmp_path / "data", tmp_path / "volume")
 
 
 @pytest.mark.parametrize("closed", ["", "val.jsonl"])

@@ -145,7 +145,16 @@ def test_a_copy_without_links_keeps_the_best(tmp_path: Path) -> None:
     assert checkpoint.best(tmp_path) == tmp_path / "epoch-0000-step-00000002"
 
 
-@pytest.mark.parametrize("name", ["epoch-0000-step-00000009", "../elsewhere", ""])
+def test_a_best_that_is_missing_is_not_restored(tmp_path: Path) -> None:
+    """Contract: best.txt leads to nothing then, which the audit reports."""
+    save(tmp_path, 1)
+    (tmp_path / "best.txt").write_text("epoch-0000-step-00000009")
+    checkpoint.restore_best(tmp_path)
+    assert not os.path.lexists(tmp_path / "best")
+    assert checkpoint.best(tmp_path) == tmp_path / "epoch-0000-step-00000009"
+
+
+@pytest.mark.parametrize("name", ["epoch-0000-step-9", "../elsewhere", ""])
 def test_a_name_of_no_checkpoint_is_not_the_best(tmp_path: Path, name: str) -> None:
     save(tmp_path, 1)
     (tmp_path / "best.txt").write_text(name)

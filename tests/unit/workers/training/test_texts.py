@@ -1,6 +1,5 @@
 """From JSONL to sequences: every token but the first is predicted exactly once."""
 
-import gzip
 import json
 import re
 from pathlib import Path
@@ -30,7 +29,7 @@ def test_every_token_but_the_first_is_predicted_once(tokens: list[int], context:
 
 def test_documents_end_with_a_mark(tmp_path: Path) -> None:
     path = written(tmp_path / "a.jsonl", json.dumps({"text": "ab"}), "", json.dumps({"text": "é"}))
-    stream = texts.read(path, Bytes(), 8)
+    stream = texts.read([path], Bytes(), 8)
     assert stream.tokens.tolist() == [97, 98, 256, *"é".encode(), 256]
 
 
@@ -43,7 +42,7 @@ def test_documents_end_with_a_mark(tmp_path: Path) -> None:
         ("[" * 100_000, "one JSON object a line is expected; found '[[["),
         ('{"other": "x", "id": 1}', '"text" is expected; the object has "other", "id". --text-field names'),
         ("{}", '"text" is expected; the object is empty'),
-        ('{"text": 5}', '"text" is a string; found int'),
+        ('{"text": 5}', '"text" is a string; found a number'),
         ('{"text": "half \\ud83d"}', '"text" has \\ud83d, half of a surrogate pair, which is no text'),
     ],
 )
@@ -51,22 +50,19 @@ def test_a_bad_line_is_named(line: str, message: str, tmp_path: Path) -> None:
     """Contract: file, number and what was seen; nothing is left out in silence."""
     path = written(tmp_path / "a.jsonl", '{"text": "fine"}', line, '{"text": "fine"}')
     with pytest.raises(ValueError, match=re.escape(f"{path}:2: {message}")):
-        texts.read(path, Bytes(), 8)
+        texts.read([path], Bytes(), 8)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"", "at least 2 tokens are expected; the file is empty"),
-        (b"\n \n", "at least 2 tokens are expected; the file has no document"),
-        (b'{"text": ""}\n', "at least 2 tokens are expected; the file has 1"),
+        (b"", "at least 2 tokens are expected; it is empty"),
+        (b"\n \n", "at least 2 tokens are expected; it has no document"),
+        (b'{"text": ""}\n', "at least 2 tokens are expected; it has 1"),
         (b'{"text": "a"}\n{"text": "b', ':2: the last line is cut off; found \'{"text": "b\''),
         (b'{"text": "a"}\n{"text": "\xc3', ":2: the last line is cut off; found"),
         (b'{"text": "a"} {"text": "b"}', ':1: one JSON object a line is expected; found \'{"text": "a"} {'),
         (b"plain text", ":1: one JSON object a line is expected; found 'plain text'"),
-        (b'{"text": "caf\xe9"}\n', ":1: UTF-8 is expected; found"),
-        ("{}".encode("utf-16"), ":1: UTF-8 is expected; found"),
-        (gzip.compress(b'{"text": "a"}', mtime=0), ":1: UTF-8 is expected; found"),
     ],
 )
 def test_an_empty_truncated_or_wrongly_encoded_file_is_refused(
@@ -78,30 +74,42 @@ def test_an_empty_truncated_or_wrongly_encoded_file_is_refused(
     with pytest.raises(
         ValueError, match=re.escape(f"{path}{'' if message[0] == ':' else ': '}{message}")
     ) as of_trainer:
-        texts.read(path, Bytes(), 8)
-    with pytest.raises(ValueError, match=re.escape(str(of_trainer.value))):
-        texts.examine(path, "text", None)
+        texts.read([path], Bytes(), 8)
+    assert texts.examine([path], "text", None).problems == [f"{of_trainer.value}"]
 
 
 def test_a_file_of_another_system_is_read(tmp_path: Path) -> None:
     """Contract: a byte order mark, CRLF, empty lines and a last line without its end are no errors."""
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'\xef\xbb\xbf{"text": "ab"}\r\n\r\n{"text": "c"}')
-    assert texts.read(path, Bytes(), 8).tokens.tolist() == [97, 98, 256, 99, 256]
-    texts.examine(path, "text", None)
+    assert texts.read([path], Bytes(), 8).tokens.tolist() == [97, 98, 256, 99, 256]
+    assert texts.examine([path], "text", None) == (5, [], 0)
 
 
 @pytest.mark.parametrize(("letters", "whole"), [(7, False), (8, True), (9, True)])
 def test_a_file_to_train_on_has_one_sequence_at_least(letters: int, whole: bool, tmp_path: Path) -> None:
     path = written(tmp_path / "train.jsonl", json.dumps({"text": "a" * letters}))
     if whole:
-        assert texts.read(path, Bytes(), 8, whole=True).whole
-        texts.examine(path, "text", 8)
+        assert texts.read([path], Bytes(), 8, whole=True).whole
+        assert not texts.examine([path], "text", 8).problems
         return
-    message = "at least 9 tokens are expected (--context 8, and the one that follows); the file has 8"
-    for refusing in (
-        lambda: texts.read(path, Bytes(), 8, whole=True),
-        lambda: texts.examine(path, "text", 8),
-    ):
-        with pytest.raises(ValueError, match=re.escape(message)):
-            refusing()
+    message = "at least 9 tokens are expected (--context 8, and the one that follows); it has 8"
+    with pytest.raises(ValueError, match=re.escape(message)):
+        texts.read([path], Bytes(), 8, whole=True)
+    assert texts.examine([path], "text", 8).problems == [f"{path}: {message}"]
+
+
+def test_texts_that_do_not_fit_into_the_memory_are_refused(tmp_path: Path) -> None:
+    """Contract: a restart would end in the same way, killed by the kernel. A token needs two bytes."""
+    path = written(tmp_path / "train.jsonl", json.dumps({"text": "a" * 99}), json.dumps({"text": "a" * 99}))
+    assert len(texts.read([path], Bytes(), 8, memory=400).tokens) == 200
+    with pytest.raises(ValueError, match=r"train\.jsonl: 200 tokens or more are too many for this pod"):
+        texts.read([path], Bytes(), 8, memory=399)
+
+
+def test_changed_texts_have_another_fingerprint(tmp_path: Path) -> None:
+    before, same, after = (
+        texts.fingerprint(texts.read([written(tmp_path / "a.jsonl", json.dumps({"text": text}))], Bytes(), 8))
+        for text in ("abc", "abc", "abd")
+    )
+    assert before == same != after

@@ -38,6 +38,7 @@ def train(volume: Path, **more: str) -> subprocess.CompletedProcess[str]:
             "HARNESS_NONCE": "n1",
             "DATA_DIR": str(volume),
             "OUT_DIR": str(volume.parent),
+            "TMPDIR": str(programs),
         },
         **more,
     }

@@ -1,0 +1,51 @@
+"""Copy the texts of `--data` to a volume of a kind cluster."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+from harness.core.errors import HarnessError
+from harness.workers.training import documents
+
+SOURCE = "source.json"
+"""The file with the entropy of generated texts (harness/workers/training/source.py)."""
+
+
+def copy_texts(data: Path, destination: Path) -> None:
+    """Copy the texts, and the other files beside them, to a volume. They replace files with the same names.
+
+    Raises HarnessError if there is not enough space, or if other texts would remain on the volume, with which
+    the ranks would train.
+    """
+    destination.mkdir(parents=True, exist_ok=True)
+    wanted = {path.relative_to(data) for path in data.iterdir() if path.is_file()}
+    splits = {
+        split: [path.relative_to(data) for path in documents.files(data, split)] for split in documents.SPLITS
+    }
+    wanted.update(path for paths in splits.values() for path in paths)
+    size = sum((data / path).stat().st_size for path in wanted)
+    if size > (free := shutil.disk_usage(destination).free):
+        raise HarnessError(
+            f"--data {data}: expected {size / 2**30:.1f} GiB of free disk space for the copy in "
+            f"{destination}, found {free / 2**30:.1f} GiB",
+            hint="free some space, or train on fewer texts",
+        )
+    if Path(SOURCE) not in wanted:
+        # It is of texts that are replaced. The loss would be compared with their entropy.
+        (destination / SOURCE).unlink(missing_ok=True)
+    for path in sorted(wanted):
+        (destination / path).parent.mkdir(mode=0o755, exist_ok=True)
+        shutil.copyfile(data / path, destination / path)
+        (destination / path).chmod(0o644)  # The ranks run as another user.
+    for split, paths in splits.items():
+        try:
+            there = [path.relative_to(destination) for path in documents.files(destination, split)]
+            problem = f"it also has {next((path for path in there if path not in paths), there[0])}"
+        except ValueError as error:
+            there, problem = [], f"{error}"
+        if there != paths:
+            raise HarnessError(
+                f"--data {data}: the volume {destination} has other texts of an earlier launch: {problem}",
+                hint="remove them there, or keep the volumes under another name (--volumes)",
+            )

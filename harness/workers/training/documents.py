@@ -1,0 +1,325 @@
+"""Read the documents of a training: JSON Lines in one file or in shards, plain or compressed.
+
+The texts of a split, `train` or `val`, are one of
+
+    DIR/train.jsonl               one file, also as train.jsonl.gz or train.jsonl.zst
+    DIR/train/*                   shards in a folder, which may also be named train.jsonl
+    DIR/train-0001.jsonl …        shards beside each other, also compressed
+
+Shards are read in the order of their names. The content decides about compression (gzip, zstd) and encoding:
+UTF-8, or UTF-16 and UTF-32, as PowerShell writes them. Byte order marks, CRLF and empty lines are accepted.
+Everything else that is not one JSON object a line with a text raises ValueError with the file and the line.
+"""
+
+from __future__ import annotations
+
+import codecs
+import errno
+import gzip
+import io
+import json
+import re
+import stat
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+SPLITS = ("train", "val")
+MAX_LINE = 256 << 20
+"""The largest length of a line. A file without line ends would otherwise fill the memory."""
+_NAMES, _COMPRESSIONS = (".jsonl", ".ndjson", ".json"), ("", ".gz", ".zst")
+_SHARDS = tuple(f"{name}{compression}" for name in _NAMES for compression in _COMPRESSIONS)
+_GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
+_OTHERS = {
+    b"PK\x03\x04": "a zip archive",
+    b"BZh": "compressed by bzip2",
+    b"\xfd7zXZ": "compressed by xz",
+    b"7z\xbc\xaf": "a 7-Zip archive",
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow file",
+    b"\x89HDF": "an HDF5 file",
+    b"\x93NUMPY": "a NumPy array",
+    b"SQLite format": "an SQLite database",
+}
+_KINDS = {
+    stat.S_ISFIFO: "a FIFO",
+    stat.S_ISSOCK: "a socket",
+    stat.S_ISCHR: "a device",
+    stat.S_ISBLK: "a device",
+}
+_TYPES: dict[type, str] = {
+    type(None): "null",
+    bool: "a boolean",
+    float: "a number",
+    list: "an array",
+    dict: "an object",
+}
+
+
+# -- files -----------------------------------------------------------------------------------------------
+def files(folder: Path, split: str) -> list[Path]:
+    """Return the files with the texts of a split, in their order. Raises ValueError if they are not clear.
+
+    Raises OSError if the folder cannot be read.
+    """
+    entries = sorted(_entries(folder))
+    forms = [[path] for path in entries if path.name in {f"{split}.jsonl{end}" for end in _COMPRESSIONS}]
+    if flat := [path for path in entries if re.fullmatch(rf"{split}-\d+(-of-\d+)?", _stem(path) or "")]:
+        forms.append(flat)
+    shards = folder / split
+    if _is_folder(shards) and (not forms or any(_stem(path) is not None for path in _entries(shards))):
+        forms.append([shards])
+    expected = f"{folder}: expected {split}.jsonl (also .gz or .zst), or shards in a folder {split}"
+    if len(forms) > 1:
+        names = " and ".join(form[0].name for form in forms)
+        raise ValueError(f"{expected}; found {names}. Remove or rename what is not meant")
+    if not forms:
+        there = [path.name for path in entries]
+        more = f" and {len(there) - 6} more" if len(there) > 6 else ""
+        raise ValueError(f"{expected}; found {', '.join(there[:6]) or 'nothing'}{more}")
+    found = _shards(forms[0][0]) if _is_folder(forms[0][0]) else forms[0]
+    for path in found:
+        _require_file(path)
+    _require_all(found)
+    return found
+
+
+def _require_all(shards: Sequence[Path]) -> None:
+    """Raise ValueError if a shard is missing whose name has the number of all shards."""
+    numbers = [re.search(r"-(\d+)-of-(\d+)$", _stem(path) or "") for path in shards]
+    for count in {int(number[2]) for number in numbers if number}:
+        there = {int(number[1]) for number in numbers if number and int(number[2]) == count}
+        if len(there) < count:
+            raise ValueError(
+                f"{shards[0].parent}: expected {count} shards, as {shards[0].name}; found {len(there)}"
+            )
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except NotADirectoryError:
+        raise ValueError(f"{folder}: expected a folder, found a file") from None
+
+
+def _stem(path: Path) -> str | None:
+    """Return the name of a file with documents without its endings, or None for another name."""
+    return next((path.name.removesuffix(end) for end in _SHARDS if path.name.endswith(end)), None)
+
+
+def _shards(folder: Path) -> list[Path]:
+    """Return the files of a folder of shards, without hidden files and those of Spark, such as _SUCCESS."""
+    shards = sorted(path for path in _entries(folder) if not path.name.startswith((".", "_")))
+    if odd := [path for path in shards if _stem(path) is None]:
+        raise ValueError(f"{folder}: expected only files {', '.join(_SHARDS)}; found {odd[0].name}")
+    if not shards:
+        raise ValueError(f"{folder}: expected files {', '.join(_SHARDS)}; found none")
+    return shards
+
+
+def _is_folder(path: Path) -> bool:
+    with suppress(OSError):
+        return path.is_dir()
+    return False
+
+
+def _require_file(path: Path) -> None:
+    """Raise ValueError if a path is not a regular file. To open a FIFO would block."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        raise ValueError(f"{path}: expected a file, found a link that leads nowhere") from None
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise ValueError(f"{path}: expected a file, found a loop of links") from None
+        raise
+    if not stat.S_ISREG(mode):
+        kind = next((text for is_kind, text in _KINDS.items() if is_kind(mode)), "a folder")
+        raise ValueError(f"{path}: expected a file, found {kind}")
+
+
+# -- lines -----------------------------------------------------------------------------------------------
+def documents(paths: Sequence[Path], field: str) -> Iterator[str]:
+    """Yield the text of each document. Raises ValueError with the file and line of the first problem."""
+    for text in checked(paths, field):
+        if isinstance(text, ValueError):
+            raise text
+        yield text
+
+
+def checked(paths: Sequence[Path], field: str) -> Iterator[str | ValueError]:
+    """Yield the text of each document, or the problem of its line."""
+    for path in paths:
+        _require_file(path)
+        number = 0
+        try:
+            with path.open("rb") as file:
+                for number, line in enumerate(_lines(file), 1):
+                    if line.strip():
+                        try:
+                            yield _text(line, field, number)
+                        except ValueError as error:
+                            yield ValueError(f"{path}:{number}: {error}")
+        except UnicodeDecodeError as error:
+            encoding = error.encoding.upper()[:6]
+            yield ValueError(f"{path}:{number + 1}: {encoding} is expected, as in the first line")
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            yield ValueError(
+                f"{path}: the compressed data is damaged or cut off after line {number}: {error}"
+            )
+        except _Unsupported as error:
+            yield ValueError(f"{path}: {error}")
+        except OSError:
+            raise
+        except Exception as error:
+            if type(error).__name__ != "ZstdError":  # of a module that can be missing
+                raise
+            yield ValueError(
+                f"{path}: the compressed data is damaged or cut off after line {number}: {error}"
+            )
+
+
+class _Unsupported(Exception):
+    """Raised for a file that is not JSON Lines at all."""
+
+
+def _lines(file: io.BufferedReader) -> Iterator[bytes | str]:
+    """Yield the lines of a file, decompressed, as text unless the encoding is UTF-8."""
+    content = _decompressed(file)
+    head = content.peek(16)[:16]
+    for magic, kind in _OTHERS.items():
+        if head.startswith(magic):
+            raise _Unsupported(f"JSON Lines are expected, plain or compressed by gzip or zstd; found {kind}")
+    encoding = _encoding(head)
+    lines: Any = content
+    if encoding == "utf-8-sig":
+        content.read(3)
+    elif encoding != "utf-8":
+        lines = io.TextIOWrapper(content, encoding, newline="\n")
+    while line := lines.readline(MAX_LINE):
+        if len(line) == MAX_LINE:
+            raise _Unsupported(
+                f"one JSON object a line is expected; found a line of more than {MAX_LINE} bytes"
+            )
+        yield line
+
+
+def _encoding(head: bytes) -> str:
+    """Return the encoding of a file, by its byte order mark or the first character of its JSON."""
+    encoding = json.detect_encoding(head)
+    begins = head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE))
+    if (
+        encoding in ("utf-8", "utf-8-sig")
+        or begins
+        or head.decode(encoding, "ignore").lstrip()[:1] in ("{", "[")
+    ):
+        return encoding
+    return "utf-8"
+
+
+def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
+    """Return the decompressed content of a file. Raises _Unsupported if no module reads the compression."""
+    head = file.peek(4)
+    if head.startswith(_GZIP):
+        return io.BufferedReader(gzip.GzipFile(fileobj=file))
+    if not head.startswith(_ZSTD):
+        return file
+    try:
+        from compression import zstd  # type: ignore[import-not-found,unused-ignore] # Python 3.14
+    except ImportError:
+        try:
+            import zstandard  # type: ignore[import-not-found,unused-ignore]
+        except ImportError:
+            raise _Unsupported(
+                "compressed by zstd, which this Python cannot read: `pip install zstandard`, "
+                "or `zstd -d` the file"
+            ) from None
+        return io.BufferedReader(_ZstdFrames(file, zstandard.ZstdDecompressor()))
+    return io.BufferedReader(zstd.ZstdFile(file))
+
+
+class _ZstdFrames(io.RawIOBase):
+    """The decompressed content of zstd frames. It raises EOFError if the last one is cut off.
+
+    The reader of zstandard ends silently there.
+    """
+
+    def __init__(self, file: io.BufferedReader, decompressor: Any) -> None:
+        self._file, self._decompressor = file, decompressor
+        self._frame: Any = None
+        self._ready, self._rest = b"", b""
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill a buffer, and return the number of bytes, which is 0 at the end."""
+        while not self._ready:
+            chunk = self._rest or self._file.read(1 << 16)
+            if not chunk:
+                if self._frame is not None:
+                    raise EOFError("the last frame is not complete")
+                return 0
+            self._frame = self._frame or self._decompressor.decompressobj()
+            self._ready, self._rest = self._frame.decompress(chunk), b""
+            if self._frame.eof:
+                self._rest, self._frame = self._frame.unused_data, None
+        part, self._ready = self._ready[: len(buffer)], self._ready[len(buffer) :]
+        buffer[: len(part)] = part
+        return len(part)
+
+
+def _text(line: bytes | str, field: str, number: int) -> str:
+    """Return the text of the document in a line. Raises ValueError if the line is invalid."""
+    try:
+        # Python's limit on the digits of an integer does not apply to a float.
+        document = json.loads(line.decode() if isinstance(line, bytes) else line, parse_int=float)
+    except (ValueError, RecursionError) as error:
+        expected, document = _expected(line, error, number), None
+    else:
+        expected = _CONVERT if number == 1 and isinstance(document, list) else _OBJECT
+    if not isinstance(document, dict):
+        raise ValueError(f"{expected}; found {_shown(line)}")
+    if field not in document:
+        has = f"has {', '.join(map(json.dumps, [*document][:6]))}" if document else "is empty"
+        raise ValueError(f'"{field}" is expected; the object {has}. --text-field names another')
+    text = document[field]
+    if not isinstance(text, str):
+        raise ValueError(f'"{field}" is a string; found {_TYPES.get(type(text), "another value")}')
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        half = text[error.start].encode("ascii", "backslashreplace").decode()
+        raise ValueError(f'"{field}" has {half}, half of a surrogate pair, which is no text') from None
+    return text
+
+
+_OBJECT = "one JSON object a line is expected"
+_CONVERT = (
+    f"{_OBJECT}, and not an array or an object over several lines, which `jq -c .[]` or `jq -c .` converts"
+)
+
+
+def _expected(line: bytes | str, error: Exception, number: int) -> str:
+    """Return the error message for a line that is not valid JSON. Detect common other formats."""
+    text = line if isinstance(line, str) else line.decode(errors="replace")
+    if not text.endswith("\n") and text.lstrip().startswith("{") and not text.rstrip().endswith("}"):
+        return "the last line is cut off"
+    if isinstance(error, UnicodeDecodeError):
+        byte = error.object[error.start]
+        return (
+            f"UTF-8 is expected, and byte 0x{byte:02x} at offset {error.start} is not; "
+            "`iconv -f LATIN1 -t UTF-8` converts Latin-1"
+        )
+    return _CONVERT if number == 1 and text.strip() in ("[", "{") else _OBJECT
+
+
+def _shown(line: bytes | str) -> str:
+    if isinstance(line, str):
+        return repr(line.strip()[:80])
+    try:
+        return repr(line.decode().strip()[:80])
+    except UnicodeDecodeError:
+        return repr(line.strip()[:40])

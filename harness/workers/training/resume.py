@@ -1,0 +1,174 @@
+"""Find the checkpoint from which a run resumes, and repair what a copy of the run has lost.
+
+A run can come from `cp`, `kubectl cp`, rsync or an object store. Such a copy can lack links, or have a folder
+or a text file in their place, and its files can belong to another user. What is lossless is repaired.
+Anything else raises Unusable before the first step, because each attempt would fail in the same way.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+from . import checkpoint
+from .checkpoint import BEST, BEST_NAME, MANIFEST, TRACKERS, Manifest, Torn, Unreadable, Unusable
+
+_LASTING = {
+    errno.EACCES,
+    errno.EPERM,
+    errno.EROFS,
+    errno.EEXIST,
+    errno.ENOTDIR,
+    errno.ELOOP,
+    errno.ENAMETOOLONG,
+}
+"""Errors that remain after a restart. Others, such as a full disk, can pass."""
+Say = Callable[[str], None]
+
+
+def open_run(run: Path) -> None:
+    """Create the folder of a run, or check that this user can change everything in it. Raises Unusable."""
+    try:
+        run.mkdir(parents=True, exist_ok=True)
+        probe = run / f".probe-{os.getpid()}"
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        if error.errno in _LASTING:
+            raise Unusable(_not_writable(run, error)) from error
+        raise
+    for folder in (run / TRACKERS, *checkpoint.all_of(run)):
+        if folder.is_symlink() and folder.is_dir() and folder.name != TRACKERS:
+            continue  # a resume removes the link, and never what it leads to
+        for each in (folder, *(path for path in folder.glob("*") if path.is_dir())):
+            if os.path.lexists(each) and not (each.is_dir() and os.access(each, os.R_OK | os.W_OK | os.X_OK)):
+                raise Unusable(_not_writable(each, None))
+
+
+def _not_writable(path: Path, error: OSError | None) -> str:
+    """Return the error message for something that is no folder, or that this user cannot change."""
+    expected = f"{path}: expected a folder that user {os.getuid()} can read and write"
+    try:
+        found = path.stat()
+    except OSError:
+        existing = next((each for each in path.parents if each.is_dir()), path)
+        broken = f"{path} is a link that leads nowhere" if path.is_symlink() else ""
+        reason = broken or f"{error.strerror if error else 'it cannot be read'} in {existing}"
+        return f"{expected}; found: {reason}. Remove it, or name another run"
+    if not stat.S_ISDIR(found.st_mode):
+        return f"{expected}; found a file. Remove it, or name another run"
+    if error is not None and error.errno == errno.EROFS:
+        return f"{expected}; found a read-only file system. Mount the volume for writing"
+    owner = f"user {found.st_uid} with mode {stat.S_IMODE(found.st_mode):04o}"
+    return f"{expected}; found one of {owner}. Run as that user, or give the run to this one with `chown -R`"
+
+
+def resumable(run: Path, say: Say) -> tuple[Path, Manifest] | None:
+    """Return the checkpoint from which a run resumes, or None for a new run. Repair `best` and best.txt.
+
+    Call this on only one rank, while no other attempt writes. Raises Unusable.
+    """
+    try:
+        _replace_best(run, say)
+        defects: list[str] = []
+        newest = checkpoint.newest(run, defects.append)
+    except Unreadable as error:
+        raise Unusable(f"{error}. Run as the user that owns it, or use `chown -R`") from error
+    if newest is None and defects:
+        defect = defects[0].removesuffix(": it is not used")
+        raise Unusable(
+            f"{run} has {len(defects)} checkpoints, and none can be used ({defect}): "
+            "restore one from a copy, or remove the run to begin anew"
+        )
+    for defect in defects:
+        say(defect)
+    if newest is not None:
+        _repair_pointers(run, newest, say)
+    return newest
+
+
+def _replace_best(run: Path, say: Say) -> None:
+    """Replace a `best` that is not a link, because the run was copied. Raises Unusable if that loses data."""
+    path = run / BEST
+    if os.path.lexists(run / BEST_NAME) and not (run / BEST_NAME).is_file():
+        raise Unusable(
+            f"{run / BEST_NAME}: expected a file with the name of a checkpoint. Remove or rename it"
+        )
+    if path.is_symlink() or not os.path.lexists(path):
+        return
+    if path.is_file():
+        # rsync, zip and Git can write the target of a link into a file.
+        if checkpoint.NAME.fullmatch(Path(path.read_bytes()[:200].decode(errors="replace").strip()).name):
+            path.unlink()
+            return
+        raise Unusable(f"{path}: expected a link to a checkpoint, found another file. Remove or rename it")
+    if not path.is_dir():
+        raise Unusable(f"{path}: expected a link to a checkpoint, found no file or folder. Remove it")
+    try:
+        manifest = checkpoint.verified(path)
+    except Unreadable:
+        raise
+    except Torn as error:
+        raise Unusable(
+            f"{path}: expected a link to a checkpoint, found a folder that is no whole checkpoint ({error}). "
+            "Remove or rename it"
+        ) from error
+    if foreign := sorted(_files(path) - {MANIFEST, *manifest.files}):
+        raise Unusable(
+            f"{path} is a copy of {manifest.name}, but {foreign[0]} is not part of it: move it away"
+        )
+    original = run / manifest.name
+    if _intact(original):
+        checkpoint.discard(path)
+        say(f"{path} was a copy of {manifest.name}, and is a link again")
+        return
+    if original.exists():
+        checkpoint.discard(original)
+    path.rename(original)
+    checkpoint.flush(run)
+    say(f"{path} was the only whole copy of {manifest.name}, which has its name again")
+
+
+def _files(folder: Path) -> set[str]:
+    return {f"{path.relative_to(folder)}" for path in folder.rglob("*") if not path.is_dir()}
+
+
+def _intact(folder: Path) -> bool:
+    try:
+        checkpoint.verified(folder)
+    except Unreadable:
+        raise
+    except Torn:
+        return False
+    return True
+
+
+def _repair_pointers(run: Path, newest: tuple[Path, Manifest], say: Say) -> None:
+    """Point `best` to the intact checkpoint with the lowest loss up to the newest one.
+
+    The losses in the manifests decide: a copy can have lost the pointers, or an attempt was killed before it
+    moved them.
+    """
+    losses: list[tuple[float, int, Path]] = []
+    for folder in checkpoint.all_of(run):
+        try:
+            manifest = checkpoint.manifest_of(folder)
+        except Torn:
+            continue
+        loss = manifest.losses.get("val/loss", math.nan)
+        if math.isfinite(loss) and manifest.step <= newest[1].step:
+            losses.append((loss, manifest.step, folder))
+    before = checkpoint.pointers(run)
+    for _, _, folder in sorted(losses):
+        complete = before == {BEST: folder, BEST_NAME: folder} and folder.is_dir()
+        if complete and not Path(os.readlink(run / BEST)).is_absolute():
+            return
+        if folder == newest[0] or _intact(folder):
+            checkpoint.point_best(run, folder)
+            if before and before.get(BEST) != folder:
+                say(f"`best` names {folder.name}, which has the lowest validation loss")
+            return

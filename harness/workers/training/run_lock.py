@@ -1,0 +1,203 @@
+"""Allow one writer per run: a lock file with its owner and a heartbeat in the run's folder.
+
+Rank 0 holds the lock. A thread changes the heartbeat in the file every second. Another launch watches the
+file: if the heartbeat changes, the launch is refused, and if it does not change for STALE_SECONDS, the launch
+takes the lock over. So the clocks of two nodes need not agree. An owner that was only slow, and whose lock
+was taken over, notices that before its next checkpoint and ends. The heartbeat is written in place, because
+NFS clients see a changed file sooner than a renamed one.
+
+A later attempt of the same launch takes the lock at once, and so does an attempt that sees that the owner's
+process has ended on its own machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from pathlib import Path
+
+from .checkpoint import Unusable
+
+LOCK = ".lock"
+BEAT_SECONDS, STALE_SECONDS, POLL_SECONDS = 1.0, 30.0, 0.2
+_WIDTH = 1024
+"""Size of the file in bytes. Each heartbeat overwrites all of it in one call."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """The writer of a run, as in the lock file."""
+
+    run: str
+    """The name of the run. A lock that was copied with its run has another one."""
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+    process: str = field(default_factory=lambda: process(os.getpid()))
+    launch: str = field(default_factory=lambda: os.environ.get("HARNESS_NONCE", ""))
+    since: str = field(default_factory=lambda: time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+    """The start of this attempt by the owner's clock. It is only shown."""
+    token: str = field(default_factory=lambda: secrets.token_hex(8))
+    """A random identifier of the attempt."""
+    beat: int = 0
+
+    def __str__(self) -> str:
+        """Return the owner for messages."""
+        launch = f" of launch {self.launch}" if self.launch else ""
+        return f"process {self.pid} on {self.host}{launch}, since {self.since}"
+
+    @property
+    def ended(self) -> bool:
+        """Return whether the owner's process ran on this machine, in this PID namespace, and has ended."""
+        here, there = process(os.getpid()).split("/"), self.process.split("/")
+        return len(here) > 1 and here[:2] == there[:2] and process(self.pid) != self.process
+
+
+def process(pid: int) -> str:
+    """Return the identity of a process: boot, PID namespace, PID and start time, or "" if it has ended.
+
+    It is also "" on a system without /proc, where no process counts as ended.
+    """
+    with suppress(OSError, IndexError):
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        state, *others = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        if state not in "ZX":
+            return f"{boot}/{os.readlink('/proc/self/ns/pid')}/{pid}/{others[18]}"
+    return ""
+
+
+class RunLock:
+    """The lock of a run. Only one rank uses it."""
+
+    def __init__(self, run: Path, say: Callable[[str], None]) -> None:
+        """Prepare the lock of the run's folder, which must exist."""
+        self._path, self._say = run / LOCK, say
+        self._own = Owner(run.name)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._beat, daemon=True, name="run-lock")
+
+    def acquire(self) -> None:
+        """Take the lock, and start the heartbeat. Raises Unusable with the owner if another launch writes."""
+        while not self._create():
+            if (owner := self._stale()) is not None:
+                self._take_over(owner)
+                break
+        self._thread.start()
+
+    def lost(self) -> str:
+        """Return the later attempt that has the lock, or "". Raises Unusable if another launch has it."""
+        owner = self._read()
+        if owner is None or owner.token == self._own.token:
+            return ""
+        if owner.launch and owner.launch == self._own.launch:
+            return f"{owner}"
+        raise Unusable(f"{self._path.parent} was taken over by {owner}: this training ends")
+
+    def release(self) -> None:
+        """Stop the heartbeat, and remove the lock if it is still this one's."""
+        self._ended.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout=10)
+        owner = self._read()
+        if owner is not None and owner.token == self._own.token:
+            self._path.unlink(missing_ok=True)
+
+    # -- the file ----------------------------------------------------------------------------------------
+    def _create(self) -> bool:
+        """Create the file, and return whether it did not exist."""
+        try:
+            file = os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o644)
+        except FileExistsError:
+            return False
+        try:
+            os.pwrite(file, self._record(), 0)
+        finally:
+            os.close(file)
+        return True
+
+    def _take_over(self, owner: Owner | str) -> None:
+        """Replace the file of a stale owner. Raises Unusable if another launch did so at the same moment."""
+        partial = self._path.with_name(f"{LOCK}-{self._own.token}")
+        partial.write_bytes(self._record())
+        partial.replace(self._path)
+        if not isinstance(owner, Owner):
+            self._say(f"the lock of {self._path.parent} is taken over: {owner}")
+        elif owner.launch != self._own.launch or not owner.launch:
+            self._say(f"the lock of {self._path.parent} is taken over from {owner}, which writes no more")
+        if (winner := self._read()) is not None and winner.token != self._own.token:
+            raise Unusable(_in_use(self._path.parent, winner))
+
+    def _record(self) -> bytes:
+        return json.dumps(asdict(self._own)).encode().ljust(_WIDTH - 1) + b"\n"
+
+    def _read(self) -> Owner | None:
+        """Return the owner in the file, or None if the file is missing, empty or being written."""
+        try:
+            known = json.loads(self._path.read_text())
+            return Owner(**{each.name: known[each.name] for each in fields(Owner)})
+        except (OSError, ValueError, TypeError, LookupError):
+            return None
+
+    # -- the other writer --------------------------------------------------------------------------------
+    def _stale(self) -> Owner | str | None:
+        """Return the owner that no longer writes, or a text if the file names none, or None if it is gone.
+
+        Raises Unusable if the owner's heartbeat changes.
+        """
+        first, polls, told = self._read(), 0, False
+        while polls * POLL_SECONDS < STALE_SECONDS:
+            owner = self._read()
+            if owner is not None:
+                if owner.run != self._own.run:
+                    return owner  # copied from another run
+                if owner.ended or (owner.launch and owner.launch == self._own.launch):
+                    return owner
+                if first is not None and owner.token == first.token and owner.beat != first.beat:
+                    raise Unusable(_in_use(self._path.parent, owner))
+                if first is None or owner.token != first.token:
+                    first, polls = owner, 0
+            elif not os.path.lexists(self._path):
+                return None
+            if polls * POLL_SECONDS > 2 * BEAT_SECONDS and not told:
+                self._say(
+                    f"{self._path.parent} is locked by {first or 'an unknown writer'}; its heartbeat is "
+                    f"awaited for {STALE_SECONDS:.0f} s"
+                )
+                told = True
+            time.sleep(POLL_SECONDS)
+            polls += 1
+        return first or f"its file names no writer, and did not change for {STALE_SECONDS:.0f} s"
+
+    def _beat(self) -> None:
+        """Change the heartbeat until the lock is released or belongs to another writer."""
+        while not self._ended.wait(BEAT_SECONDS):
+            self._own = replace(self._own, beat=self._own.beat + 1)
+            try:
+                file = os.open(self._path, os.O_RDWR)
+            except FileNotFoundError:
+                with suppress(OSError):
+                    self._create()  # a user removed it; a launch that comes first has it
+                continue
+            except OSError:
+                continue  # such errors of a network volume can pass
+            try:
+                text = os.pread(file, _WIDTH, 0)
+                with suppress(ValueError):
+                    if json.loads(text).get("token") != self._own.token:
+                        return
+                os.pwrite(file, self._record(), 0)
+            except OSError:
+                pass
+            finally:
+                os.close(file)
+
+
+def _in_use(run: Path, owner: Owner) -> str:
+    """Return the error message for a run that another launch writes."""
+    return f"{run} is in use by {owner}: wait for the end of that training, or name another run"

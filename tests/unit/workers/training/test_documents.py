@@ -1,0 +1,254 @@
+"""Texts as people have them: encodings, compression, shards, and files that are none."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from harness.workers.training import documents
+
+TEXTS = ["ab", "é \u2028 \x00 𝄞", ""]
+LINES = "".join(f"{json.dumps({'text': text}, ensure_ascii=False)}\n" for text in TEXTS)
+PLAIN = LINES.encode()
+
+
+def read(*paths: Path, field: str = "text") -> list[str]:
+    return list(documents.documents(paths, field))
+
+
+def problems(*paths: Path) -> list[str]:
+    return [f"{each}" for each in documents.checked(paths, "text") if isinstance(each, ValueError)]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        PLAIN,
+        b"\xef\xbb\xbf" + PLAIN,
+        PLAIN.replace(b"\n", b"\r\n"),
+        b"\n \r\n" + PLAIN.replace(b"\n", b"\n\n\t\n"),
+        PLAIN.removesuffix(b"\n"),
+        LINES.encode("utf-16"),
+        LINES.encode("utf-16-le"),
+        LINES.encode("utf-16-be"),
+        b"\xfe\xff" + LINES.encode("utf-16-be"),
+        LINES.replace("\n", "\r\n").encode("utf-16"),
+        LINES.encode("utf-32"),
+        LINES.encode("utf-32-be"),
+        gzip.compress(PLAIN),
+        gzip.compress(PLAIN[:20]) + gzip.compress(PLAIN[20:]),
+        gzip.compress(LINES.encode("utf-16")),
+        json.dumps({"text": TEXTS[0], "n": int("9" * 4300)}).encode()[:-1]
+        + b"9}\n"
+        + b"".join(PLAIN.splitlines(True)[1:]),
+    ],
+)
+def test_the_content_decides_how_a_file_is_read(content: bytes, tmp_path: Path) -> None:
+    """Contract: byte order marks, line ends, encodings with a mark or without, gzip, whatever the name is."""
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(content)
+    assert read(path) == TEXTS
+
+
+def zstd(content: bytes) -> bytes:
+    """Return compressed content, by Python 3.14 or zstandard."""
+    if sys.version_info >= (3, 14):
+        from compression import zstd
+
+        return zstd.compress(content)
+    return pytest.importorskip("zstandard").ZstdCompressor().compress(content)
+
+
+def test_zstd_is_read_over_several_frames(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl.zst"
+    path.write_bytes(zstd(PLAIN[:20]) + zstd(PLAIN[20:] + PLAIN * 3000))
+    assert read(path) == TEXTS * 3001
+
+
+def test_zstd_that_is_cut_off_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl.zst"
+    path.write_bytes(zstd(PLAIN)[:-3])
+    assert "compressed data is damaged or cut off after line" in problems(path)[0]
+
+
+def test_zstd_without_a_module_is_refused_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "zstandard", None)
+    monkeypatch.setitem(sys.modules, "compression", None)
+    path = tmp_path / "train.jsonl.zst"
+    path.write_bytes(b"\x28\xb5\x2f\xfd rest")
+    assert problems(path) == [
+        f"{path}: compressed by zstd, which this Python cannot read: `pip install zstandard`, "
+        "or `zstd -d` the file"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            b'{"text": "caf\xe9"}\n',
+            ":1: UTF-8 is expected, and byte 0xe9 at offset 13 is not; `iconv -f LATIN1",
+        ),
+        (
+            b'{"text": "caf\xe9"}',
+            ":1: UTF-8 is expected, and byte 0xe9 at offset 13 is not; `iconv -f LATIN1",
+        ),
+        (LINES.encode("utf-16") + b"\x00", ":4: UTF-16 is expected, as in the first line"),
+        (gzip.compress(PLAIN * 99)[:-9], "the compressed data is damaged or cut off after line"),
+        (gzip.compress(PLAIN)[:-8] + b"\x00" * 8, "the compressed data is damaged or cut off after line"),
+        (gzip.compress(PLAIN)[:12] + b"\xff\xff\xff", "the compressed data is damaged or cut off after line"),
+        (
+            b"PK\x03\x04...",
+            "JSON Lines are expected, plain or compressed by gzip or zstd; found a zip archive",
+        ),
+        (b"PAR1....", "found a Parquet file"),
+        (b"BZh91AY", "found compressed by bzip2"),
+        (
+            b'[\n{"text": "a"},\n{"text": "b"}\n]\n',
+            ":1: one JSON object a line is expected, and not an array",
+        ),
+        (b'[{"text": "a"}, {"text": "b"}]\n', ":1: one JSON object a line is expected, and not an array"),
+        (
+            b'{\n  "text": "a"\n}\n',
+            ":1: one JSON object a line is expected, and not an array or an object over",
+        ),
+        (b'text\n"a"\n', ":1: one JSON object a line is expected; found 'text'"),
+        (b"\x00\x00\x00\x18ftyp", ":1: one JSON object a line is expected; found"),
+        (b'{"text": null}\n', ':1: "text" is a string; found null'),
+        (b'{"text": ["a"]}\n', ':1: "text" is a string; found an array'),
+        (b'{"text": {"a": 1}}\n', ':1: "text" is a string; found an object'),
+        (b'{"text": true}\n', ':1: "text" is a string; found a boolean'),
+        (
+            b'{"content": "a"}\n',
+            ':1: "text" is expected; the object has "content". --text-field names another',
+        ),
+        (b'{"text": "\\ud83d"}\n', ':1: "text" has \\ud83d, half of a surrogate pair, which is no text'),
+        (b'{"text": "a"}\n{"text": "b"}{"text": "c"}\n', ":2: one JSON object a line is expected; found"),
+        (b'{"text": "a"}\r{"text": "b"}\r', ":1: one JSON object a line is expected; found"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_named(content: bytes, message: str, tmp_path: Path) -> None:
+    """Contract: the file, the line, what was expected and what was found."""
+    path = tmp_path / "train.jsonl"
+    path.write_bytes(content)
+    found = problems(path)
+    assert found[0].startswith(f"{path}:")
+    assert message in found[0]
+    with pytest.raises(ValueError) as raised:  # noqa: PT011 - the message is compared
+        read(path)
+    assert f"{raised.value}" == found[0]
+
+
+def test_all_wrong_lines_are_found(tmp_path: Path) -> None:
+    path = tmp_path / "train.jsonl"
+    path.write_text('{"text": "a"}\nx\n{"text": "b"}\n{"text": null}\n')
+    assert [each.partition(": ")[0] for each in problems(path)] == [f"{path}:2", f"{path}:4"]
+
+
+def test_a_line_without_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(documents, "MAX_LINE", 1000)
+    path = tmp_path / "train.jsonl"
+    path.write_text(json.dumps({"text": "a" * 1000}))
+    assert "found a line of more than 1000 bytes" in problems(path)[0]
+
+
+# -- files -----------------------------------------------------------------------------------------------
+def write(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_bytes(gzip.compress(PLAIN) if name.endswith(".gz") else PLAIN)
+
+
+@pytest.mark.parametrize(
+    ("there", "used"),
+    [
+        (["train.jsonl"], ["train.jsonl"]),
+        (["train.jsonl.gz"], ["train.jsonl.gz"]),
+        (["train/b.jsonl", "train/a.jsonl.gz"], ["train/a.jsonl.gz", "train/b.jsonl"]),
+        (
+            ["train.jsonl/part-00000.json", "train.jsonl/_SUCCESS", "train.jsonl/.x.crc"],
+            ["train.jsonl/part-00000.json"],
+        ),
+        (["train-0.jsonl", "train-1.jsonl.gz"], ["train-0.jsonl", "train-1.jsonl.gz"]),
+        (
+            ["train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"],
+            ["train-00000-of-00002.jsonl", "train-00001-of-00002.jsonl"],
+        ),
+        (["train.jsonl", "train-old.jsonl", "train/notes.txt", "training.jsonl"], ["train.jsonl"]),
+    ],
+)
+def test_one_file_or_shards_in_the_order_of_their_names(
+    there: list[str], used: list[str], tmp_path: Path
+) -> None:
+    write(tmp_path, *there)
+    found = documents.files(tmp_path, "train")
+    assert [f"{path.relative_to(tmp_path)}" for path in found] == used
+    assert read(*found) == TEXTS * len(used)
+
+
+@pytest.mark.parametrize(
+    ("there", "message"),
+    [
+        ([], "expected train.jsonl (also .gz or .zst), or shards in a folder train; found nothing"),
+        (["data.csv"], "or shards in a folder train; found data.csv"),
+        (["train.jsonl", "train.jsonl.gz"], "found train.jsonl and train.jsonl.gz. Remove or rename"),
+        (["train.jsonl", "train/a.jsonl"], "found train.jsonl and train. Remove or rename"),
+        (["train.jsonl", "train-0.jsonl"], "found train.jsonl and train-0.jsonl. Remove or rename"),
+        (["train/a.jsonl", "train/b.csv"], "train: expected only files .jsonl, .jsonl.gz"),
+        (["train/_SUCCESS"], "train: expected files .jsonl, .jsonl.gz"),
+        (["train-00000-of-00003.jsonl", "train-00002-of-00003.jsonl"], "expected 3 shards, as train-00000"),
+    ],
+)
+def test_unclear_texts_are_refused(there: list[str], message: str, tmp_path: Path) -> None:
+    """Contract: no file is left out in silence, and no shard is missing in silence."""
+    write(tmp_path, *there)
+    with pytest.raises(ValueError) as refused:  # noqa: PT011 - the message is compared
+        documents.files(tmp_path, "train")
+    assert message in str(refused.value)
+
+
+def _socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        before = Path.cwd()
+        os.chdir(path.parent)  # the path of a socket is short
+        try:
+            made.bind(path.name)
+        finally:
+            os.chdir(before)
+
+
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [
+        (os.mkfifo, "a FIFO"),
+        (_socket, "a socket"),
+        (lambda path: path.symlink_to("/dev/null"), "a device"),
+        (lambda path: path.symlink_to(path.name), "a loop of links"),
+        (lambda path: path.symlink_to("nowhere"), "a link that leads nowhere"),
+    ],
+)
+@pytest.mark.parametrize("name", ["train.jsonl", "train/a.jsonl"])
+def test_what_is_no_file_is_refused_and_not_opened(
+    make: Callable[[Path], None], kind: str, name: str, tmp_path: Path
+) -> None:
+    """Contract: a FIFO would block for ever."""
+    path = tmp_path / name
+    path.parent.mkdir(exist_ok=True)
+    make(path)
+    with pytest.raises(ValueError, match=f"{path}: expected a file, found {kind}"):
+        documents.files(tmp_path, "train")
+
+
+def test_a_link_to_a_file_is_read(tmp_path: Path) -> None:
+    write(tmp_path, "elsewhere")
+    (tmp_path / "train.jsonl").symlink_to("elsewhere")
+    assert read(*documents.files(tmp_path, "train")) == TEXTS
