@@ -15,13 +15,14 @@ from .smi import Smi
 
 Cause = Literal["gpu.shared", "gpu.mig"]
 CAUSES: tuple[Cause, ...] = ("gpu.shared", "gpu.mig")
-SPEED = frozenset(
+UNPROVED = frozenset(
     {
-        *("compute.slow", "memory.slow", "copy.slow", "gpu.clocks", "gpu.throttled", "gpu.fewer"),
+        *("compute.slow", "memory.slow", "copy.slow", "gpu.clocks", "gpu.throttled"),
         *("collective.slow", "straggler.rank", "link.slow"),
+        *("gpu.fewer", "gpu.absent"),
     }
 )
-"""Causes that prove nothing about a shared GPU."""
+"""Causes that prove nothing about a shared GPU: its speed, and the number of GPUs that a pod gets."""
 VISIBLE, MPS = "NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"
 WHOLE = "ACCEPT_WHOLE"
 """Environment variable that the launch sets to 1 if the labels of all tested nodes prove that no GPU is
@@ -105,7 +106,7 @@ def _used(device: Device, smi: Smi | None) -> str | None:
 
 def excuse(verdict: str, cause: str | None) -> bool:
     """Return whether a result proves nothing about a shared GPU."""
-    return verdict in ("FAIL", "WARN") and cause in SPEED
+    return verdict in ("FAIL", "WARN") and cause in UNPROVED
 
 
 def excused(text: str, why: str) -> str:
