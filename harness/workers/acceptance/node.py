@@ -97,7 +97,7 @@ class Node:
     def _at_rest(self, device: Device) -> Iterator[Check]:
         gpu = devices.of(self._reading.smi, device)
         if gpu is None:
-            return gpu_state.not_told(gpu_state.AT_REST, self._untold(device), **device.where)
+            return gpu_state.not_told(gpu_state.AT_REST, _untold(self._reading, device), **device.where)
         return gpu_state.at_rest(gpu, self.limits, **device.where)
 
     def _links(self) -> Iterator[Check]:
@@ -105,7 +105,7 @@ class Node:
         for device in self.devices:
             gpu = devices.of(self._reading.smi, device)
             if gpu is None:
-                yield from gpu_state.not_told(("env.nvlink",), self._untold(device), **device.where)
+                yield from gpu_state.not_told(("env.nvlink",), _untold(self._reading, device), **device.where)
             else:
                 yield gpu_state.links(gpu, all_links, self.limits, gpus=len(self.devices), **device.where)
 
@@ -113,20 +113,14 @@ class Node:
         from . import load
 
         with load.busy(self.devices):
-            now = smi_run.read().smi
+            now = smi_run.read()
+        yield smi_health.under_load(self._reading, now, self.devices)
         for device in self.devices:
-            gpu = devices.of(now, device)
+            gpu = devices.of(now.smi, device)
             if gpu is None:
-                yield from gpu_state.not_told(gpu_state.UNDER_LOAD, self._untold(device), **device.where)
+                yield from gpu_state.not_told(gpu_state.UNDER_LOAD, _untold(now, device), **device.where)
             else:
                 yield from gpu_state.under_load(gpu, self.limits, **device.where)
-
-    def _untold(self, device: Device) -> str:
-        if self._reading.smi is None:
-            return f"nvidia-smi gave no data: {self._reading.error}"
-        return (
-            f"nvidia-smi lists no GPU {device.uuid or 'of its kind (PyTorch has UUIDs from version 2.5 on)'}"
-        )
 
     def fair(self, step: Step) -> Step:
         """Return a step that does not judge the speed of a GPU which others can use at the same time."""
@@ -180,6 +174,12 @@ class Node:
 
         for device in self.devices:
             yield Step("train", "TRAIN", _many(training.checks, device, self.mode), device.where)
+
+
+def _untold(reading: smi_health.Reading, device: Device) -> str:
+    if reading.smi is None:
+        return f"nvidia-smi gave no data: {reading.error}"
+    return f"nvidia-smi lists no GPU {device.uuid or 'of its kind (PyTorch has UUIDs from version 2.5 on)'}"
 
 
 def _equal(tested: Sequence[Device]) -> Iterator[Check]:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .check import Check
 from .devices import Device, of
 from .smi import NOT_SUPPORTED, Gpu, Smi, bus, notes
 
 TAG = "ENV"
-SMI, HEALTH = "env.smi", "env.health"
+SMI, HEALTH, UNDER_LOAD = "env.smi", "env.health", "env.smi.load"
 MAX_LETTERS = 300
 _LOST = re.compile(
     r"unable to (?:determine|detect) the device handle|gpu is lost|fallen off the bus|requires? (?:a )?reset",
@@ -87,6 +87,21 @@ def checks(reading: Reading, devices: Sequence[Device]) -> Iterator[Check]:
             continue
         own = [note for note in placed if bus(note) == gpu.bus]
         yield _of_gpu(gpu, own, device)
+
+
+def under_load(at_rest: Reading, loaded: Reading, devices: Sequence[Device]) -> Check:
+    """Return the check UNDER_LOAD: the worst problem that nvidia-smi reports only while the GPUs compute."""
+    before = {(one.id, one.gpu, one.verdict, one.text) for one in checks(at_rest, devices)}
+    new = [
+        one
+        for one in checks(loaded, devices)
+        if one.verdict != "PASS" and (one.id, one.gpu, one.verdict, one.text) not in before
+    ]
+    order = ("FAIL", "UNKNOWN", "WARN")
+    if new:
+        return replace(min(new, key=lambda one: order.index(one.verdict)), id=UNDER_LOAD)
+    text = "nvidia-smi reports no other problem while the GPUs compute"
+    return Check(id=UNDER_LOAD, tag=TAG, verdict="PASS", text=text)
 
 
 def lost_gpus(smi: Smi | None) -> list[str]:

@@ -354,6 +354,17 @@ def test_an_inforom_warning_names_the_gpu() -> None:
     assert (failed.gpu, failed.index, failed.cause) == (smi_texts.uuid(1), 1, "gpu.inforom")
 
 
+def test_a_gpu_that_is_lost_under_load() -> None:
+    """Contract: what nvidia-smi reports only under load fails, and a known warning is not repeated."""
+    devices = [Device("cuda", index, smi_texts.uuid(index), "NVIDIA H100") for index in (0, 1)]
+    first = Reading(parse(TWO + INFOROM, 14))
+    assert smi_health.under_load(first, first, devices).verdict == "PASS"
+    lost = smi_health.under_load(first, Reading(parse(LOST + ONE + INFOROM, 15)), devices)
+    assert (lost.id, lost.verdict, lost.cause) == ("env.smi.load", "FAIL", "gpu.lost")
+    hung = smi_health.under_load(first, Reading(None, "nvidia-smi did not end within 60 s", True), devices)
+    assert (hung.verdict, hung.cause) == ("FAIL", "gpu.driver")
+
+
 def program(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
     path = folder / "nvidia-smi"
     path.write_text(f"#!/bin/sh\n{script}\n")
