@@ -62,6 +62,8 @@ class Shortage:
 
     cause: CauseId
     text: str
+    small: bool = False
+    """Whether the node simply has fewer devices than requested, or none."""
 
 
 def offered(node: Mapping[str, Any], resource: str, *, part: str = "allocatable") -> int:
@@ -126,7 +128,7 @@ def _shortage(node: Mapping[str, Any], resource: str, requested: int, has: int, 
     if not has and others:
         listed = ", ".join(f"{count} {name}" for name, count in sorted(others.items()))
         return Shortage("scheduling.unschedulable", f"has {listed}, but no {resource}")
-    return Shortage("scheduling.unschedulable", f"has {has} {resource}")
+    return Shortage("scheduling.unschedulable", f"has {has} {resource}", small=True)
 
 
 def rejection(pod: Mapping[str, Any]) -> Shortage | None:

@@ -44,8 +44,10 @@ def of_pods(case: Case, pods: Iterable[ObjectState]) -> Supply | None:
             for resource, amount in requested.items()
             if (why := gpu_nodes.shortage(node.object, resource, amount)) is not None
         }
-        if eligible and len(found) == len(eligible):
-            short.update(found)
+        # Nodes without GPUs, or with fewer of them, are no reason if nodes with another reason exist.
+        reasons = {name: why for name, why in found.items() if not why.small}
+        if len(found) == len(eligible):
+            short.update(reasons)
     return _supply(short)
 
 

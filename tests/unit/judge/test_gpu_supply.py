@@ -147,6 +147,17 @@ def test_other_names_of_gpus(resources: dict[str, str], text: str) -> None:
     assert (why.cause, text in why.text) == ("scheduling.unschedulable", True), why.text
 
 
+@pytest.mark.parametrize("capacity", [None, 4])
+def test_nodes_that_are_too_small_are_judged_by_the_request(capacity: int | None, tmp_path: Path) -> None:
+    """Contract: a node with fewer GPUs than requested, or none, is not at fault."""
+    of = [node(node_of(index), capacity) for index in range(NODES)]
+    pending = dict.fromkeys(range(NODES), INSUFFICIENT)
+    seen = verdict(launched({}, of, pending=pending), tmp_path)
+    assert (seen.verdict, seen.cause) == ("FAIL", "scheduling.unschedulable"), seen.explanation
+    has = "the most that a node has is 4" if capacity else "no node has any"
+    assert f"requests 8 nvidia.com/gpu; {has}" in seen.explanation
+
+
 SLOW = {"verdict": "FAIL", "cause": "compute.slow", "text": "300 TFLOP/s"}
 WRONG = {"verdict": "FAIL", "cause": "compute.wrong", "text": "9 wrong elements"}
 
