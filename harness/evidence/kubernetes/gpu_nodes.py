@@ -117,12 +117,12 @@ def _shortage(node: Mapping[str, Any], resource: str, requested: int, has: int, 
     if has >= requested:
         return Shortage("gpu.not_allocatable", _unhealthy(resource, has, gives))
     if counted is not None and counted >= requested:
-        text = f"has {counted} GPUs according to its label {_COUNT}, but its device plugin offers {has}"
+        text = f"has {counted} GPUs according to the label {_COUNT}, but the device plugin offers {has}"
         return Shortage("gpu.not_allocatable", text)
     if other := parts(node):
         return Shortage("scheduling.unschedulable", other.text)
     if not has and resource == GPU and is_gpu_node(node):
-        text = f"is labelled as a GPU node, but has no {GPU}: its device plugin does not run"
+        text = f"is labelled as a GPU node without {GPU}: the device plugin does not run"
         return Shortage("gpu.not_allocatable", text)
     others = {name: count for name, count in gpu_resources(node).items() if name != resource}
     if not has and others:
@@ -153,8 +153,10 @@ def requested_gpus(requests: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _unhealthy(resource: str, has: int, gives: int) -> str:
-    why = f"its device plugin reports {has - gives} as unhealthy"
-    return f"has {has} {resource}, but offers {gives}: {why}" + ("" if gives else ", or does not run")
+    why = f"the device plugin reports {has - gives} as unhealthy"
+    return f"has {has} {resource}, of which {gives} are allocatable: {why}" + (
+        "" if gives else ", or does not run"
+    )
 
 
 def _mig(node: Mapping[str, Any]) -> Parts | None:
@@ -167,7 +169,7 @@ def _mig(node: Mapping[str, Any]) -> Parts | None:
     size = labels.get(_GKE_MIG) or (product.split("-MIG-")[1] if "-MIG-" in product else "")
     if size or _number(labels, _SLICES):
         devices = offered(node, GPU, part="capacity")
-        text = f"has GPUs that are split by MIG: its {devices} {GPU} are MIG devices" + (
+        text = f"has GPUs that are split by MIG: the {devices} {GPU} are MIG devices" + (
             f" of {size.removesuffix('-SHARED')}" if size else ""
         )
         return Parts("gpu.mig", text)
@@ -183,7 +185,7 @@ def _shared(node: Mapping[str, Any]) -> Parts | None:
     replicas = max(replicas, _number(labels, _GKE_CLIENTS) or 0)
     named = strategy.lower() not in ("", "none") or labels.get(_PRODUCT, "").endswith("-SHARED")
     more = count is not None and 0 < count < capacity
-    # If the node offers each GPU once, its device plugin does not use the configuration in the labels yet.
+    # If the node offers each GPU once, the device plugin does not use the configuration in the labels yet.
     if not (renamed or replicas > 1 or more or named) or (count == capacity and not renamed):
         return None
     each = replicas if replicas > 1 else capacity // count if count and more else 0

@@ -92,10 +92,20 @@ def test_a_healthy_fleet_passes(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("capacity", "allocatable", "labels", "text"),
     [
-        (8, 7, {}, "has 8 nvidia.com/gpu, but offers 7: its device plugin reports 1 as unhealthy"),
-        (16, 0, {}, "has 16 nvidia.com/gpu, but offers 0: its device plugin reports 16 as unhealthy"),
-        (7, 7, {f"{GPU}.count": "8"}, "has 8 GPUs according to its label nvidia.com/gpu.count"),
-        (None, None, {f"{GPU}.present": "true"}, "its device plugin does not run"),
+        (
+            8,
+            7,
+            {},
+            "has 8 nvidia.com/gpu, of which 7 are allocatable: the device plugin reports 1 as unhealthy",
+        ),
+        (
+            16,
+            0,
+            {},
+            "has 16 nvidia.com/gpu, of which 0 are allocatable: the device plugin reports 16 as unhealthy",
+        ),
+        (7, 7, {f"{GPU}.count": "8"}, "has 8 GPUs according to the label nvidia.com/gpu.count"),
+        (None, None, {f"{GPU}.present": "true"}, "the device plugin does not run"),
     ],
 )
 def test_gpus_that_a_node_does_not_offer(
@@ -125,7 +135,7 @@ def test_each_node_has_its_own_reason(tmp_path: Path) -> None:
     job = launched({0: checks()}, of, pending={1: INSUFFICIENT, 2: INSUFFICIENT})
     seen = verdict(job, tmp_path, [holder])
     assert (seen.verdict, seen.cause) == ("FAIL", "gpu.not_allocatable"), seen.explanation
-    assert "e2e-worker2 has 8 nvidia.com/gpu, but offers 7" in seen.explanation
+    assert "e2e-worker2 has 8 nvidia.com/gpu, of which 7 are allocatable" in seen.explanation
     assert "eam/train-0 holds 8 of 8 on e2e-worker3" in seen.explanation
 
 

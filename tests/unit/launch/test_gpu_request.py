@@ -74,7 +74,7 @@ def test_a_renamed_resource_is_requested(shared: dict[str, Any]) -> None:
         (
             [node("a", {GPU: 7}, gpu_product="NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", mig_strategy="single")],
             None,
-            "a has GPUs that are split by MIG: its 7 nvidia.com/gpu are MIG devices of 1g.5gb",
+            "a has GPUs that are split by MIG: the 7 nvidia.com/gpu are MIG devices of 1g.5gb",
         ),
         (
             [sliced("a"), sliced("c"), node("b", {GPU: 8}, gpu_count="8")],
