@@ -85,7 +85,7 @@ def _silent(case: Case, there: dict[int, Answer], silent: list[str], refs: list[
     of = {one.node or gpu_supply.assigned_node(case.pods[index].last): index for index, one in there.items()}
     rejected = gpu_supply.rejections(case)
     waiting = {
-        name for name in silent if name not in of or case.pods[of[name]].node is None or of[name] in rejected
+        name for name in silent if name not in of or case.pods[of[name]].node is None or name in rejected
     }
     supply = gpu_supply.of_nodes(case, waiting)
     short = supply.nodes if supply else {}

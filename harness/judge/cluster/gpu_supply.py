@@ -8,12 +8,12 @@ starting.py.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from harness.core.causes import CauseId
 from harness.evidence.kubernetes import gpu_nodes
-from harness.evidence.kubernetes.objects import ObjectState, mapping
+from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.evidence.kubernetes.unschedulable import accepts, by_reason, requests
 from harness.judge.case import Case
 
@@ -51,32 +51,37 @@ def of_pods(case: Case, pods: Iterable[ObjectState]) -> Supply | None:
     return _supply(short)
 
 
-def rejections(case: Case) -> dict[int, tuple[ObjectState, gpu_nodes.Shortage]]:
-    """Map the indices of pods that never started to the last rejection by a kubelet, and its state.
+@dataclass(frozen=True)
+class Rejection:
+    """A pod that the kubelet of its node rejected. `index` is its node index, or None if it is not known."""
+
+    state: ObjectState
+    why: gpu_nodes.Shortage
+    index: int | None
+
+
+def rejections(case: Case) -> dict[str, Rejection]:
+    """Map each node whose kubelet rejected a pod that never started to the last rejection.
 
     A DaemonSet's controller replaces such a pod, and the kubelet rejects the next one too.
     """
-    found = {}
-    for index, pods in case.pod_attempts.items():
-        if case.started(index):
-            continue
-        for state in (state for pod in pods for state in pod.history):
+    found: dict[str, Rejection] = {}
+    for index, states in _never_started(case):
+        for state in states:
             if (why := gpu_nodes.rejection(state.object)) is not None:
-                found[index] = (state, why)
+                found[_node(state)] = Rejection(state, why, index)
     return found
 
 
 def rejected(case: Case) -> Supply | None:
     """Return the nodes whose kubelets rejected pods of the launch, or None."""
-    return _supply(
-        {str(mapping(state.object, "spec").get("nodeName")): why for state, why in rejections(case).values()}
-    )
+    return _supply({node: one.why for node, one in rejections(case).items()})
 
 
 def of_nodes(case: Case, names: Collection[str]) -> Supply | None:
     """Return why the named nodes cannot give GPUs to the pods of the launch, or None."""
-    wanted = [pod.last for pod in case.pods.values()]
-    requested = gpu_nodes.requested_gpus(requests(wanted[0].object)) if wanted else {}
+    pods = [states[-1].object for _, states in _never_started(case)]
+    requested = gpu_nodes.requested_gpus(requests(pods[0])) if pods else {}
     states = {states[-1].name: states[-1] for states in case.bundle.objects("node").values()}
     short = {
         name: why
@@ -84,10 +89,35 @@ def of_nodes(case: Case, names: Collection[str]) -> Supply | None:
         for resource, amount in requested.items()
         if name in states and (why := gpu_nodes.shortage(states[name].object, resource, amount)) is not None
     }
-    refused = rejected(case)
-    return _supply(
-        short | {name: why for name, why in (refused.nodes if refused else {}).items() if name in names}
-    )
+    return _supply(short | {node: one.why for node, one in rejections(case).items() if node in names})
+
+
+def _never_started(case: Case) -> list[tuple[int | None, Sequence[ObjectState]]]:
+    """Return the states of each pod that never started, with its node index.
+
+    A pod of a DaemonSet has an index only when it has an address.
+    """
+    if case.launch.kind != "DaemonSet":
+        return [
+            (index, pod.history)
+            for index, pods in case.pod_attempts.items()
+            if not case.started(index)
+            for pod in pods
+        ]
+    started = {pod.node for index, pod in case.pods.items() if case.started(index)}
+    own = [
+        states
+        for states in case.bundle.objects("pod").values()
+        if any(
+            one.get("uid") == case.launch.uid
+            for one in items(states[-1].object, "metadata", "ownerReferences")
+        )
+    ]
+    return [(None, states) for states in own if _node(states[-1]) not in started]
+
+
+def _node(pod: ObjectState) -> str:
+    return str(mapping(pod.object, "spec").get("nodeName") or assigned_node(pod) or "")
 
 
 def parts(case: Case) -> dict[str, gpu_nodes.Parts]:

@@ -197,10 +197,11 @@ def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any
 
 def _rejected(case: Case, rejected: gpu_supply.Supply) -> Finding:
     """Return the finding for pods that the kubelets of their nodes rejected."""
-    states = gpu_supply.rejections(case)
-    text = f"{names(case.ranks_of(*states))} could not start: {rejected.text}"
-    refs = [state.ref for state, _ in states.values()]
-    return not_passed("scheduling", rejected.cause, text, ranks=case.ranks_of(*states), evidence=refs)
+    rejections = gpu_supply.rejections(case).values()
+    ranks = case.ranks_of(*(one.index for one in rejections if one.index is not None))
+    text = f"{names(ranks) if ranks else 'a pod'} could not start: {rejected.text}"
+    refs = [one.state.ref for one in rejections]
+    return not_passed("scheduling", rejected.cause, text, ranks=ranks, evidence=refs)
 
 
 def device_holders(case: Case) -> list[tuple[str, DeviceHolder]]:

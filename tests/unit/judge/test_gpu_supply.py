@@ -168,6 +168,22 @@ def test_nodes_that_are_too_small_are_judged_by_the_request(capacity: int | None
     assert f"requests 8 nvidia.com/gpu; {has}" in seen.explanation
 
 
+def test_pods_of_a_daemonset_without_an_address_count(tmp_path: Path) -> None:
+    """Contract: the pending pods of a DaemonSet have no node index, but their nodes get their reason."""
+    of = [node(node_of(index), 2, labels={f"{GPU}.count": "8"}) for index in range(NODES)]
+    job = launched({}, of, pending=dict.fromkeys(range(NODES), INSUFFICIENT))
+    assert job.manifest.launch is not None
+    launch = job.manifest.launch.model_copy(update={"kind": "DaemonSet", "uid": "set-uid"})
+    job.manifest = job.manifest.model_copy(update={"launch": launch})
+    for kind, seen in job.objects:
+        if kind == "pod":
+            seen.object["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "uid": "set-uid"}]
+    seen = verdict(job, tmp_path)
+    check = next(check for check in seen.checks if check.name == "reports")
+    assert (check.result, check.cause) == ("FAIL", "gpu.not_allocatable"), check.explanation
+    assert "e2e-worker1, e2e-worker2 and e2e-worker3 have 8 GPUs" in check.explanation
+
+
 SLOW = {"verdict": "FAIL", "cause": "compute.slow", "text": "300 TFLOP/s"}
 WRONG = {"verdict": "FAIL", "cause": "compute.wrong", "text": "9 wrong elements"}
 
