@@ -5,17 +5,32 @@ If a pod fails, cannot start or loses its node, the harness still waits for the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from harness.core.kubernetes import Object, condition
-from harness.evidence.kubernetes import messages
+from harness.evidence.kubernetes import gpu_nodes, messages
+from harness.evidence.schema.bundle import Observation
 from harness.observe.completion import CompletionDetector
 from harness.observe.launch_state import container_statuses
+
+REJECTIONS = 2
+"""The number of pods that the kubelet of a node must reject before its node counts as unable to run one."""
 
 
 @dataclass
 class IndependentPods(CompletionDetector):
     """Processes every watch event. The launch is over when no remaining command can still end."""
+
+    rejected: dict[str, dict[str, str]] = field(default_factory=dict)
+    """Node → uid of a pod that its kubelet rejected → the message. The controller replaces such pods."""
+
+    def observe(self, kind: str, observation: Observation) -> None:
+        """Process a watch event, and remember the pods that a kubelet rejects."""
+        super().observe(kind, observation)
+        why = gpu_nodes.rejection(observation.object) if kind == "pod" else None
+        if why is not None:
+            node = str((observation.object.get("spec") or {}).get("nodeName"))
+            self.rejected.setdefault(node, {})[observation.object["metadata"]["uid"]] = why.text
 
     def reason(self) -> str | None:
         """Return one sentence on why the launch is over, or None if it is not over."""
@@ -25,6 +40,11 @@ class IndependentPods(CompletionDetector):
         waiting = [pod for pod in self.all("pod") if pod["metadata"]["uid"] not in self.exits]
         stuck = {pod["metadata"]["name"]: why for pod in waiting if (why := self._stuck(pod, unreachable))}
         refused = self._refused()
+        occupied = {(pod.get("spec") or {}).get("nodeName") for pod in self.all("pod")}
+        unable = {
+            node: [*uids.values()][-1] for node, uids in self.rejected.items() if len(uids) >= REJECTIONS
+        }
+        stuck |= {node: f"it {why}" for node, why in unable.items() if node not in occupied}
         absent = self.members - len(self.all("pod")) if refused else 0
         if 0 < self.members <= len(self.exits) + len(stuck) + absent:
             each = [f"{name}: {why}" for name, why in sorted(stuck.items())]
@@ -34,6 +54,9 @@ class IndependentPods(CompletionDetector):
 
     def _stuck(self, pod: Object, unreachable: set[str]) -> str | None:
         """Return why the pod's command will never end, or None if it can still end."""
+        rejections = self.rejected.get((pod.get("spec") or {}).get("nodeName") or "", {})
+        if len(rejections) >= REJECTIONS:
+            return f"its node {[*rejections.values()][-1]}"
         name, scheduled = pod["metadata"]["name"], condition(pod, "PodScheduled")
         unscheduled = scheduled.get("reason") == "Unschedulable"
         why = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from kubernetes import client
@@ -13,6 +13,8 @@ from harness.context import RunContext
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.io.reader import Bundle
+from harness.judge.acceptance.bundle import of_bundle
+from harness.judge.acceptance.own_faults import doubtful
 from harness.launch.workloads import acceptance
 from harness.launch.workloads.acceptance import GPU, AcceptanceSpec
 from harness.launch.workloads.plain import PlainWorkload
@@ -117,3 +119,63 @@ def test_who_holds_the_gpus_is_named(cluster: Ready, gpus: list[str], harness_se
         assert "efault/holder holds 2 of 2" in verdict.explanation
     finally:
         kube.delete("v1", "Pod", "holder", "default")
+
+
+@pytest.fixture
+def labelled(cluster: Ready, gpus: list[str]) -> Iterator[Callable[[dict[str, str]], None]]:
+    """Return a function that labels the nodes with GPUs, as GPU feature discovery would."""
+    core, added = client.CoreV1Api(cluster.kube.api), dict[str, None]()
+
+    def label(labels: dict[str, str]) -> None:
+        added.update(dict.fromkeys(labels))
+        for name in gpus:
+            core.patch_node(name, {"metadata": {"labels": labels}})
+
+    try:
+        yield label
+    finally:
+        for name in gpus:
+            core.patch_node(name, {"metadata": {"labels": added}})
+
+
+def test_gpus_that_the_device_plugin_lost_are_named(
+    cluster: Ready,
+    gpus: list[str],
+    labelled: Callable[[dict[str, str]], None],
+    harness_settings: Settings,
+) -> None:
+    """Contract: each node is named with what it has and what it offers, long before the wait ends."""
+    labelled({"nvidia.com/gpu.count": "8"})
+    workload = acceptance.nodes(AcceptanceSpec(image=cluster.worker.tag))
+    verdict = launched(workload, cluster, harness_settings).verdict
+    assert (verdict.verdict, verdict.cause) == ("FAIL", "gpu.not_allocatable"), verdict.explanation
+    assert "8 GPUs according to" in verdict.explanation
+    assert all(name in verdict.explanation for name in gpus)
+
+
+def test_a_time_sliced_gpu_is_requested_once_and_not_accepted(
+    cluster: Ready,
+    gpus: list[str],
+    labelled: Callable[[dict[str, str]], None],
+    harness_settings: Settings,
+) -> None:
+    """Contract: the verdict is in the words of the device plugin's labels, and taints no node."""
+    labelled(
+        {
+            "nvidia.com/gpu.count": "1",
+            "nvidia.com/gpu.replicas": "2",
+            "nvidia.com/gpu.sharing-strategy": "time-slicing",
+            "nvidia.com/gpu.product": "NVIDIA-A10-SHARED",
+        }
+    )
+    workload = acceptance.nodes(AcceptanceSpec(device="cpu", image=cluster.worker.tag))
+    workload.document["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"] = {GPU: 1}
+    outcome = launched(workload, cluster, harness_settings)
+    assert (outcome.verdict.verdict, outcome.verdict.cause) == ("UNKNOWN", "gpu.shared"), (
+        outcome.verdict.explanation
+    )
+    assert "has 1 GPU, shared by 2 (time-slicing)" in outcome.verdict.explanation
+    fleet = of_bundle(Bundle.open(outcome.bundle))
+    assert fleet is not None
+    assert {node.verdict for node in fleet.nodes} == {"UNKNOWN"}
+    assert doubtful(fleet) == {}

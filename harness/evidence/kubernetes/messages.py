@@ -113,6 +113,8 @@ _PULLS = (
     _Text(("lookup",), None, "final"),
 )
 """Messages of a failed pull, in lower case. The first matching entry determines the cause."""
+_GPU_DRIVER = ("nvidia-container-cli", "nvidia-ctk", "nvml error", "inject cdi devices")
+"""Messages of NVIDIA's container runtime, in lower case. It fails if the driver of the node does."""
 _WRONG_ARCHITECTURE = ("exec format error", "no match for platform")
 _NO_IMAGE = ("image.pull_failed", "image.not_found")
 PULL_REASONS = tuple(reason for reason, means in _CONTAINER_REASONS.items() if means.cause in _NO_IMAGE)
@@ -142,6 +144,8 @@ def not_started(reason: str, message: str) -> Meaning | None:
     pulls = [each for each in _PULLS if each.within(text)] if meaning.cause == "image.pull_failed" else []
     if meaning.prospect == "retried" and any(each.prospect == "final" for each in pulls):
         meaning = replace(meaning, prospect="final")
+    if reason not in PULL_REASONS and any(part in text for part in _GPU_DRIVER):
+        return Meaning("gpu.driver", "retried")
     if any(part in text for part in _WRONG_ARCHITECTURE):
         return replace(meaning, cause="image.wrong_architecture")
     return replace(meaning, cause=next((each.cause for each in pulls if each.cause), meaning.cause))

@@ -136,8 +136,15 @@ def refusal(event: object) -> Refusal | None:
 
 
 def final(message: str) -> bool:
-    """Return whether another attempt would be refused too, according to the message."""
-    return not (any(text in message for text in _PASSING) or _OF_THE_CONTROLLERS.search(message))
+    """Return whether another attempt would be refused too, according to the message.
+
+    The sentence of a rule is the user's own, so its words do not count.
+    """
+    if _OF_THE_CONTROLLERS.search(message):
+        return False
+    if _rule(message) is not None and "failed calling webhook" not in message:
+        return True
+    return not any(text in message for text in _PASSING)
 
 
 def last(events: Iterable[object], newest_pod: float) -> Refusal | None:

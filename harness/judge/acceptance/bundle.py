@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from harness.evidence.io.reader import Bundle
+from harness.evidence.kubernetes import gpu_nodes
 from harness.evidence.kubernetes.objects import Pod, items
 from harness.judge.acceptance.fleet import Fleet, fleet
 from harness.judge.acceptance.pods import Member
@@ -33,17 +34,28 @@ def members(bundle: Bundle) -> list[Member]:
     count = manifest.expected.num_nodes
     each = max(1, manifest.expected.ranks // max(1, count))
     alone = manifest.launch.kind == "DaemonSet"
-    pods = bundle.pods()
+    pods, shared = bundle.pods(), _shared(bundle) if manifest.expected.device == "cuda" else {}
     return [
-        _member(index, pods.get(index), () if alone else tuple(range(index * each, (index + 1) * each)))
+        _member(
+            index, pods.get(index), () if alone else tuple(range(index * each, (index + 1) * each)), shared
+        )
         for index in sorted({*range(count), *pods})
     ]
 
 
-def _member(index: int, pod: Pod | None, ranks: tuple[int, ...]) -> Member:
+def _shared(bundle: Bundle) -> dict[str, gpu_nodes.Parts]:
+    """Map each node whose labels or resources show that its GPUs are shared or split to the reason."""
+    nodes = bundle.last("node").values()
+    return {node.name: one for node in nodes if (one := gpu_nodes.parts(node.object)) is not None}
+
+
+def _member(
+    index: int, pod: Pod | None, ranks: tuple[int, ...], shared: dict[str, gpu_nodes.Parts]
+) -> Member:
     if pod is None:
         return Member(f"no pod {index}", ranks=ranks)
-    return Member(pod.node or f"no node of {pod.name}", pod.name, _restarts(pod), ranks)
+    node = pod.node or f"no node of {pod.name}"
+    return Member(node, pod.name, _restarts(pod), ranks, shared.get(node))
 
 
 def _restarts(pod: Pod) -> int:

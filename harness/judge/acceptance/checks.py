@@ -11,10 +11,13 @@ from dataclasses import dataclass
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
+from harness.evidence.kubernetes.gpu_nodes import Parts
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceReport
+from harness.judge.acceptance.shared_gpus import WHOLE_ONLY, fair, proved_by
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES, REGISTRY
+from harness.judge.cluster import gpu_supply
 from harness.judge.cluster.starting import device_holders
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.workers.acceptance.check import TAGS
@@ -73,15 +76,42 @@ def reports(case: Case) -> Finding:
     refs = [by_node[name].ref for name in wanted if name in by_node]
     if not silent:
         return passed("reports", f"all {counted(len(wanted), 'node')} gave a complete report", refs)
-    of = {one.node: index for index, one in there.items()}
-    holders = [(ref, one) for ref, one in device_holders(case) if one.node in silent and one.node not in of]
-    details = [f"{name}: {_state(case, of.get(name))}" for name in silent]
-    if holders and {one.node for _, one in holders} == set(silent):
+    return _silent(case, there, silent, refs)
+
+
+def _silent(case: Case, there: dict[int, Answer], silent: list[str], refs: list[str]) -> Finding:
+    """Return the finding for the nodes without a report, with the reason of each."""
+    wanted = case.expected.node_names
+    of = {one.node or gpu_supply.assigned_node(case.pods[index].last): index for index, one in there.items()}
+    rejected = gpu_supply.rejections(case)
+    waiting = {
+        name for name in silent if name not in of or case.pods[of[name]].node is None or name in rejected
+    }
+    supply = gpu_supply.of_nodes(case, waiting)
+    short = supply.nodes if supply else {}
+    holders = [
+        (ref, one) for ref, one in device_holders(case) if one.node in waiting and one.node not in short
+    ]
+    held = {one.node for _, one in holders}
+    details = [
+        f"{name} {short[name].text}" if name in short else f"{name}: {_state(case, of.get(name))}"
+        for name in silent
+        if name not in held
+    ]
+    if supply and len(short) >= len(held) and not set(silent) - short.keys() - held:
+        return not_passed(
+            "reports",
+            supply.cause,
+            f"{counted(len(silent), 'node')} of {len(wanted)} could not be tested: {supply.text}",
+            details=[one.sentence for _, one in holders],
+            evidence=[ref for ref, _ in holders] or ["objects/node.jsonl"],
+        )
+    if holders and held == set(silent) - short.keys():
         return not_passed(
             "reports",
             "scheduling.devices_held",
             f"{counted(len(silent), 'node')} of {len(wanted)} could not be tested: others hold the devices",
-            details=[one.sentence for _, one in holders],
+            details=[*(one.sentence for _, one in holders), *details],
             evidence=[ref for ref, _ in holders],
         )
     if holders:
@@ -116,7 +146,10 @@ def _one_report(case: Case, there: dict[int, Answer]) -> Finding:
 def accepted(case: Case) -> Finding:
     """Check `acceptance`: every test passed, and no required test is missing."""
     there = answers(case)
-    all_ = [(one, ref, check) for one in there.values() for ref, check in one.checks]
+    shared = _shared_gpus(case, there)
+    all_ = [
+        (one, ref, fair(check, shared.get(one.index))) for one in there.values() for ref, check in one.checks
+    ]
     if image := _without_cuda(there):
         _, ref, check = image[0]
         where = f"{counted(len(image), 'pod')} reported this, so no node is judged"
@@ -126,6 +159,8 @@ def accepted(case: Case) -> Finding:
         return not_passed("acceptance", NO_CUDA, check.text, why=[where], evidence=[ref], phase=start)
     if bad := [each for each in all_ if each[2].verdict == "FAIL"]:
         return _failed(case, bad)
+    if shared:
+        return _not_whole(case, there, shared)
     doubts = list(_doubts(case, there))
     if doubts or not all_:
         ranks = case.ranks_of(*[one.index for one, _ in doubts])
@@ -140,6 +175,38 @@ def accepted(case: Case) -> Finding:
     if case.expected.device != "cuda":
         text += "; no GPU was tested, so no GPU is accepted"
     return passed("acceptance", text, [one.ref for one in there.values() if one.ref], details=warned)
+
+
+def _shared_gpus(case: Case, there: dict[int, Answer]) -> dict[int, Parts]:
+    """Map the indices of pods to why their GPUs are shared or parts of GPUs.
+
+    In tests of collectives, one such pod concerns all pods.
+    """
+    labelled = gpu_supply.parts(case) if case.expected.device == "cuda" else {}
+    found = {
+        index: why
+        for index, one in there.items()
+        if (why := labelled.get(one.node) or proved_by([check for _, check in one.checks])) is not None
+    }
+    if found and case.launch.acceptance == "ddp":
+        first = next(iter(found.values()))
+        return {index: found.get(index, first) for index in there}
+    return found
+
+
+def _not_whole(case: Case, there: dict[int, Answer], shared: dict[int, Parts]) -> Finding:
+    """Return the finding for GPUs that cannot be accepted, because they are shared or parts of GPUs."""
+    first = next(iter(shared.values()))
+    texts = [f"{there[index].about}: {why.text}" for index, why in shared.items()]
+    count = counted(len(shared), "node")
+    return not_passed(
+        "acceptance",
+        first.cause,
+        f"the GPUs of {count} cannot be accepted: {WHOLE_ONLY}",
+        details=texts,
+        ranks=case.ranks_of(*shared),
+        evidence=[there[index].ref for index in shared if there[index].ref] or ["objects/node.jsonl"],
+    )
 
 
 def _without_cuda(there: dict[int, Answer]) -> list[tuple[Answer, str, AcceptanceCheck]]:
@@ -249,5 +316,11 @@ def _state(case: Case, index: int | None) -> str:
     pod = case.pods.get(index) if index is not None else None
     if pod is None:
         return "no pod started there"
-    phase = mapping(pod.last.object, "status").get("phase", "unknown")
-    return f"its pod is {phase}" + ("" if case.started(pod.index) else ", and its container never started")
+    status = mapping(pod.last.object, "status")
+    state = f"its pod is {status.get('phase', 'unknown')}"
+    scheduled = pod.condition("PodScheduled") if pod.node is None else None
+    told = scheduled[1] if scheduled else status
+    why = ": ".join(str(told[key]) for key in ("reason", "message") if told.get(key))
+    if case.started(pod.index):
+        return state
+    return f"{state} ({why})" if why else f"{state}, and its container never started"

@@ -11,11 +11,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from harness.evidence.kubernetes.gpu_nodes import Parts
 from harness.evidence.schema.acceptance import AcceptanceRecord, AcceptanceReport, Verdict
 from harness.judge.acceptance import compare
 from harness.judge.acceptance import groups as fleet_group
 from harness.judge.acceptance.cells import ORDER, Cell, Figure, GpuResult, Kind, NodeResult, natural, worst
 from harness.judge.acceptance.pods import Member, PodRecords, by_pod, of_group, placed
+from harness.judge.acceptance.shared_gpus import fair_cells
 
 ANSWERED = "fleet.nodes"
 REPORT = "fleet.report"
@@ -71,13 +73,17 @@ def fleet(
     if len(set(world.values())) < 2:
         world = {}  # Tests among the ranks of one node belong to that node.
     restarts = {member.node: member.restarts for member in members}
+    parts = {member.node: member.shared for member in members}
     groups = fleet_group.groups(nodes, restarts, world)
     names = dict.fromkeys([*(member.node for member in members), *nodes, *fleet_group.covered(groups)])
     owing = any(pod.of_itself for pod in [*nodes.values(), *unplaced])
     results = []
     for name in names:
         shared = fleet_group.cells(groups, name)
-        results.append(_node(name, nodes.get(name), restarts.get(name, 0), shared, bool(world), owing))
+        records_of = nodes.get(name)
+        results.append(
+            _node(name, records_of, restarts.get(name, 0), shared, bool(world), owing, parts.get(name))
+        )
     results += [_node(f"pod {one.pod}", one, 0, [], bool(world), owing) for one in unplaced]
     results, figures = compare.beside(results)
     versions = compare.versions(results) if owing else None
@@ -93,12 +99,18 @@ def fleet(
 
 
 def _node(
-    name: str, records: PodRecords | None, restarts: int, shared: Sequence[Cell], together: bool, owing: bool
+    name: str,
+    records: PodRecords | None,
+    restarts: int,
+    shared: Sequence[Cell],
+    together: bool,
+    owing: bool,
+    parts: Parts | None = None,
 ) -> NodeResult:
     """Return a node's results, from its own tests and from tests with several nodes, before any comparison.
 
     `together` means that all ranks form one world. `owing` means that at least one node tested itself, so
-    that this node should have tested itself, too.
+    that this node should have tested itself, too. `parts` describes how the node's GPUs are shared or split.
     """
     cells, report, gpus = list(shared), None, list[GpuResult]()
     if records is not None:
@@ -108,6 +120,7 @@ def _node(
         report = next((one for one, _ in reversed(own) if one.kind == "node"), own[-1][0] if own else None)
         if (lack := records.lacks(restarts)) is not None:
             cells.append(Cell(REPORT, "UNKNOWN", lack))
+    cells = fair_cells(cells, parts)
     if report is not None:
         cells += _verdict_of(report)
         cells += _no_gpu(report, cells)

@@ -15,6 +15,7 @@ from harness.judge.acceptance.fleet import Fleet
 OWN = frozenset(
     {
         *("gpu.ecc", "gpu.remapped_rows", "gpu.throttled", "gpu.clocks", "gpu.pcie", "gpu.nvlink"),
+        *("gpu.lost", "gpu.inforom"),
         *("compute.wrong", "compute.slow", "compute.unequal", "memory.slow", "copy.slow"),
         *("training.not_reproducible", "straggler.rank", "clock.wrong", "node.bad"),
     }

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
+from harness.evidence.kubernetes.gpu_nodes import Parts
 from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceRecord, AcceptanceReport
 
 Key = tuple[str, int | None, tuple[int, ...]]
@@ -27,6 +28,8 @@ class Member:
     pod: str = ""
     restarts: int = 0
     ranks: tuple[int, ...] = ()
+    shared: Parts | None = None
+    """Why the node offers no whole GPUs of its own, according to its labels."""
 
 
 @dataclass

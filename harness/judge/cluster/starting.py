@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from harness.core.causes import CauseId
 from harness.core.clock import seconds
@@ -11,7 +12,7 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.evidence.kubernetes.unschedulable import never_fits
 from harness.evidence.schema.bundle import DeviceHolder
 from harness.judge.case import Case, names
-from harness.judge.cluster import containers
+from harness.judge.cluster import containers, gpu_supply
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
 _KEPT_FROM_STARTING: dict[str, CauseId] = {
@@ -137,20 +138,9 @@ def scheduling(case: Case) -> Finding:
         and (scheduled := pod.condition("PodScheduled")) is not None
         and scheduled[1].get("status") == "False"
     }
-    if pending:
-        state, unschedulable = next(iter(pending.values()))
-        why = never_fits(state.object, [states[-1].object for states in case.bundle.objects("node").values()])
-        quote = f"{unschedulable.get('reason', '')}: {unschedulable.get('message', 'no message')}"
-        holders = [] if why else device_holders(case)
-        return not_passed(
-            "scheduling",
-            "scheduling.devices_held" if holders else "scheduling.unschedulable",
-            f"{names(case.ranks_of(*pending))} could not be scheduled: "
-            + (f"{why} (the scheduler: {quote})" if why else quote),
-            why=[listed([one.sentence for _, one in holders])],
-            ranks=case.ranks_of(*pending),
-            evidence=[*(state.ref for state, _ in pending.values()), *(ref for ref, _ in holders)],
-        )
+    rejected = gpu_supply.rejected(case)
+    if pending or rejected:
+        return _rejected(case, rejected) if rejected and not pending else _unscheduled(case, pending)
     idle = [index for index, pod in case.pods.items() if pod.node and not case.started(index)]
     if any(containers.blocks_start(case, index) for index in idle):
         return unknown("scheduling", "see containers", ranks=case.ranks_of(*idle))
@@ -181,6 +171,37 @@ def scheduling(case: Case) -> Finding:
         return unknown("scheduling", f"no node was recorded for the pod of {names(case.ranks_of(unseen[0]))}")
     where = ", ".join(f"{names(case.ranks_of(i))} got node {pod.node}" for i, pod in case.pods.items())
     return passed("scheduling", where, [pod.last.ref for pod in case.pods.values()])
+
+
+def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any]]]) -> Finding:
+    """Return the finding for pods that were not scheduled, with the nodes that lack what they request."""
+    state, unschedulable = next(iter(pending.values()))
+    supply = gpu_supply.of_pods(case, [state for state, _ in pending.values()])
+    nodes = [states[-1].object for states in case.bundle.objects("node").values()]
+    why = supply.text if supply else never_fits(state.object, nodes)
+    quote = f"{unschedulable.get('reason', '')}: {unschedulable.get('message', 'no message')}"
+    short = supply.nodes if supply else {}
+    holders = [one for one in device_holders(case) if one[1].node not in short]
+    holders = holders if supply or not why else []
+    cause: CauseId = "scheduling.devices_held" if holders else "scheduling.unschedulable"
+    return not_passed(
+        "scheduling",
+        supply.cause if supply else cause,
+        f"{names(case.ranks_of(*pending))} could not be scheduled: "
+        + (f"{why} (the scheduler: {quote})" if why else quote),
+        why=[listed([one.sentence for _, one in holders])],
+        ranks=case.ranks_of(*pending),
+        evidence=[*(state.ref for state, _ in pending.values()), *(ref for ref, _ in holders)],
+    )
+
+
+def _rejected(case: Case, rejected: gpu_supply.Supply) -> Finding:
+    """Return the finding for pods that the kubelets of their nodes rejected."""
+    rejections = gpu_supply.rejections(case).values()
+    ranks = case.ranks_of(*(one.index for one in rejections if one.index is not None))
+    text = f"{names(ranks) if ranks else 'a pod'} could not start: {rejected.text}"
+    refs = [one.state.ref for one in rejections]
+    return not_passed("scheduling", rejected.cause, text, ranks=ranks, evidence=refs)
 
 
 def device_holders(case: Case) -> list[tuple[str, DeviceHolder]]:

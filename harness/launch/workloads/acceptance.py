@@ -18,11 +18,13 @@ import yaml
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.core.user_files import toml
+from harness.evidence.kubernetes.gpu_nodes import GPU, is_gpu_node
 from harness.evidence.kubernetes.objects import mapping
-from harness.evidence.kubernetes.unschedulable import accepts, quantity
+from harness.evidence.kubernetes.unschedulable import accepts
 from harness.evidence.schema.bundle import Purpose
 from harness.launch.mounts.folder import MountedFolder, projected
 from harness.launch.names import LOCAL_IMAGE
+from harness.launch.workloads import gpu_request
 from harness.launch.workloads.base import Surroundings
 from harness.launch.workloads.daemonset import DaemonSetWorkload
 from harness.launch.workloads.plain import PlainWorkload
@@ -30,9 +32,9 @@ from harness.launch.workloads.pod_options import by_reference
 from harness.launch.workloads.statefulset import StatefulSetWorkload
 from harness.settings import Settings
 from harness.workers.acceptance.limits import MAX_BYTES, Limits
+from harness.workers.acceptance.sharing import WHOLE
 
 FOLDER = "/opt/harness/acceptance"
-GPU = "nvidia.com/gpu"
 PORT = 29500
 MAX_CONFIG_MAP = 120_000
 """The maximum size of a ConfigMap in bytes. `kubectl apply` stores a copy of the ConfigMap in an annotation,
@@ -136,25 +138,41 @@ class NodesWorkload(DaemonSetWorkload):
     def must_answer(self, kube: Kube, /) -> list[str]:
         """Return the nodes that accept a pod. If the pods request GPUs, return only nodes that have GPUs.
 
-        A node whose device plugin has lost its GPUs still has them in its capacity, so the node is tested.
+        A node whose device plugin has lost its GPUs, or does not run, must answer too: its capacity or its
+        labels show that it has GPUs.
         """
-        needs_gpu = GPU in self.resources
+        return sorted(str(node["metadata"]["name"]) for node in self._tested(kube))
+
+    def _tested(self, kube: Kube) -> list[Object]:
         nodes = [node for node in kube.objects("v1", "Node") if accepts(self.template, node)]
-        return sorted(str(node["metadata"]["name"]) for node in nodes if not needs_gpu or gpus_of(node))
+        return [node for node in nodes if is_gpu_node(node)] if GPU in self.resources else nodes
 
     def members(self, kube: Kube, /) -> int:
-        """Return the number of nodes to test. Raises UsageError if there is none."""
-        if names := self.must_answer(kube):
-            return len(names)
-        wanted = f" with {GPU}" if GPU in self.resources else ""
+        """Return the number of nodes to test.
+
+        Raises UsageError if there is none, or if the nodes do not have GPUs that can be tested together.
+        """
+        if tested := self._tested(kube):
+            if GPU in self.resources:
+                gpu_request.of(tested, self._requested)
+            return len(tested)
+        selector = mapping(self.template, "spec").get("nodeSelector") or {}
+        if GPU in self.resources:
+            raise gpu_request.no_gpus(kube.objects("v1", "Node"), selector)
         raise UsageError(
-            f"no node{wanted} has the labels {mapping(self.template, 'spec').get('nodeSelector') or {}}",
-            hint="`kubectl describe nodes` shows labels and capacity; --device cpu tests nodes without GPUs",
+            f"no node has the labels {selector}", hint="`kubectl describe nodes` shows labels and capacity"
         )
+
+    @property
+    def _requested(self) -> int | None:
+        """Return the number of GPUs per pod that the user requests, or None for all GPUs of a node."""
+        limits = mapping(self.template["spec"]["containers"][0], "resources", "limits")
+        return None if self.every_gpu else int(limits.get(GPU, 1))
 
     def prepare(self, document: Object, surroundings: Surroundings) -> None:
         """Restrict the pods to the nodes to test. On other nodes, pods would wait forever for a GPU."""
-        names = self.must_answer(surroundings.kube)
+        tested = self._tested(surroundings.kube)
+        names = sorted(str(node["metadata"]["name"]) for node in tested)
         # Match by name, because on some clusters the label kubernetes.io/hostname differs from the node's
         # name. Kubernetes permits only one name per term.
         terms = [
@@ -164,10 +182,14 @@ class NodesWorkload(DaemonSetWorkload):
         pod = document["spec"]["template"]["spec"]
         _remove_probe(pod)
         pod.setdefault("affinity", {})["nodeAffinity"] = required
-        if self.every_gpu:
-            count = each_has(surroundings.kube, names)
-            pod["containers"][0]["resources"]["limits"][GPU] = count
-            pod["containers"][0]["env"].append({"name": "ACCEPT_GPUS", "value": str(count)})
+        if GPU in self.resources:
+            request, container = gpu_request.of(tested, self._requested), pod["containers"][0]
+            limits = container["resources"]["limits"]
+            limits.pop(GPU, None)
+            limits[request.resource] = request.count
+            env = {WHOLE: "1"} if request.whole else {}
+            env |= {"ACCEPT_GPUS": str(request.count)} if self.every_gpu else {}
+            container["env"] += [{"name": name, "value": value} for name, value in env.items()]
 
 
 @dataclass(frozen=True)
@@ -186,24 +208,6 @@ class DdpWorkload(StatefulSetWorkload):
         """Return the number of ranks per pod. In a search, this is the number of GPUs that each pod tests."""
         local = LOCAL.search(self._command)
         return int(local[1]) if local else super().per_node
-
-
-def gpus_of(node: Object) -> int:
-    """Return the number of GPUs in a node's capacity, including broken GPUs."""
-    return int(quantity(mapping(node, "status", "capacity").get(GPU, 0)))
-
-
-def each_has(kube: Kube, names: list[str]) -> int:
-    """Return the number of GPUs of each of the named nodes. Raises UsageError if the numbers differ."""
-    objects = {str(node["metadata"]["name"]): node for node in kube.objects("v1", "Node")}
-    counts = {name: gpus_of(objects[name]) for name in names if name in objects}
-    if len(set(counts.values())) > 1:
-        examples = ", ".join(f"{name} has {count}" for name, count in sorted(counts.items())[:6])
-        raise UsageError(
-            f"the nodes have different numbers of GPUs: {examples}",
-            hint="test nodes with the same number together: --selector LABEL=VALUE, or --gpus 1",
-        )
-    return max(counts.values(), default=1)
 
 
 def nodes(spec: AcceptanceSpec) -> NodesWorkload:

@@ -23,17 +23,21 @@ REPOSITORY = "harness/replaced-worker"
 
 
 def change_of(wanted: Sequence[Replacement], context: RunContext) -> Change:
-    """Return what the packages change in the worker image. Raises UsageError as `replaced.change`."""
-    return change(wanted, WORKER.lock, _target(context), context)
+    """Return what the packages change in the worker image, and install them into the cache.
+
+    Raises UsageError if a package cannot be resolved or built, or has no wheel for the image.
+    """
+    found = change(wanted, WORKER.lock, _target(context), context)
+    _installed(found, context)
+    return found
 
 
 def with_change(worker: ImageRef, found: Change, context: RunContext) -> ImageRef:
     """Return the worker image with the packages of a change.
 
-    Raises UsageError if a package has no wheel for the image, and ToolError (cause image.build_failed) with
-    the path of the log.
+    Raises ToolError (cause image.build_failed) with the path of the log.
     """
-    folder = _installed(found, [*_target(context), "--only-binary", ":all:"], context)
+    folder = _installed(found, context)
     tag = f"{REPOSITORY}:{key(worker.image_id, found.key)}"
     with making(tag, context) as shell:
         if shell is not None:
@@ -54,8 +58,9 @@ def _target(context: RunContext) -> list[str]:
     return ["--python-version", python, "--python-platform", f"{target().machine}-manylinux_2_{GLIBC[0]}"]
 
 
-def _installed(found: Change, options: list[str], context: RunContext) -> Path:
+def _installed(found: Change, context: RunContext) -> Path:
     """Return the folder with the packages of a change, in the cache."""
+    options = _target(context)
     root = context.settings.cache_dir / "packages"
     folder = root / f"replaced-{key(found.key, *options)}"
     with locked(root / f"{folder.name}.lock"):

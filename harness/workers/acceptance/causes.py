@@ -27,6 +27,22 @@ ADVICE: dict[str, str] = {
         "The remapping of a memory row is pending or failed: reset the GPU if it is pending, replace "
         "the GPU if it failed."
     ),
+    "gpu.lost": (
+        "The driver cannot use a GPU: search the node's kernel log for Xid 79, drain the node, and reset the "
+        "GPU. Reseat or replace it if this happens again."
+    ),
+    "gpu.inforom": (
+        "The infoROM of the GPU is corrupted, so it forgets its error counters: drain the node, power it off "
+        "and on, and replace the GPU if the warning stays."
+    ),
+    "gpu.smi_warning": (
+        "nvidia-smi reported a warning or an error that is not otherwise judged: read the text of the check, "
+        "and run nvidia-smi -q on the node."
+    ),
+    "gpu.shared": (
+        "The GPU is shared with others, so it cannot be accepted: test it without time slicing, MPS or vGPU, "
+        "and while no other process uses it. The node is not at fault."
+    ),
     "gpu.throttled": "The GPU throttles itself: check its cooling and its power supply.",
     "gpu.clocks": (
         "The GPU's clock stays below its maximum under load: check locked clocks (nvidia-smi "

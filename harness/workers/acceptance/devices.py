@@ -1,12 +1,10 @@
-"""List the accelerators that PyTorch sees, and compare their number with the requested number."""
+"""List the accelerators that PyTorch sees, the number that was requested, and the versions."""
 
 from __future__ import annotations
 
 import os
 import platform
-import shutil
-import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -17,7 +15,6 @@ from .smi import Gpu, Smi
 TAG = "ENV"
 ASKED = "ACCEPT_GPUS"
 """Environment variable with the number of GPUs that this container should see."""
-_SMI_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -114,27 +111,6 @@ def uuid(text: str) -> str:
     return text if not text or text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
 
 
-def ask_smi(*arguments: str) -> str:
-    """Run nvidia-smi, and return its output.
-
-    Raises OSError if nvidia-smi is missing or does not end in time, and ValueError, with the end of its
-    output, if it fails.
-    """
-    command = shutil.which("nvidia-smi")
-    if command is None:
-        raise OSError("nvidia-smi is not in this container")
-    try:
-        done = subprocess.run(
-            [command, *arguments], capture_output=True, text=True, timeout=_SMI_SECONDS, check=False
-        )
-    except subprocess.TimeoutExpired as error:
-        raise OSError(f"nvidia-smi did not end within {_SMI_SECONDS} s") from error
-    if done.returncode:
-        words = (done.stdout + done.stderr).strip()[-300:]
-        raise ValueError(f"nvidia-smi ended with code {done.returncode}: {words}")
-    return done.stdout
-
-
 def of(smi: Smi | None, device: Device) -> Gpu | None:
     """Return what nvidia-smi reports about a device, or None. The GPUs are matched by UUID, because PyTorch
     can number them differently.
@@ -153,28 +129,6 @@ def asked(option: int | None) -> int | None:
     if number is not None and number < 1:
         raise ValueError(f"the number of GPUs must be at least 1; found {number}")
     return number
-
-
-def count(devices: Sequence[Device], smi: Smi | None, expected: int | None) -> Check:
-    """Judge the number of GPUs that PyTorch sees."""
-    id, seen, listed = "env.gpus", len(devices), len(smi.gpus) if smi else 0
-    shown: dict[str, Any] = {"measured": float(seen), "unit": "GPUs", "relation": ">="}
-    if expected is not None:
-        shown["limit"] = float(expected)
-    if not seen and listed:
-        text = f"nvidia-smi lists {listed} GPUs (driver {smi.driver if smi else ''}), but PyTorch sees none"
-        return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="gpu.driver", **shown)
-    if not seen:
-        text = f"no GPU is visible; {expected or 'at least 1'} should be"
-        return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="gpu.absent", **shown)
-    if expected is not None and seen < expected:
-        text = f"{seen} of {expected} GPUs are visible"
-        return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="gpu.fewer", **shown)
-    if expected is None:
-        text = f"{seen} GPUs are visible, but the expected number is not set (--gpus N or {ASKED})"
-        return Check(id=id, tag=TAG, verdict="UNKNOWN", text=text, **shown)
-    names = ", ".join(sorted({device.name for device in devices}))
-    return Check(id=id, tag=TAG, verdict="PASS", text=f"{seen} GPUs are visible: {names}", **shown)
 
 
 def versions(smi: Smi | None) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from .check import Check, Verdict, Where
 from .limits import Limits, judged
-from .smi import NOT_SUPPORTED, Gpu, Number
+from .smi import NOT_SUPPORTED, Gpu, Number, Unreadable
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -41,26 +41,15 @@ def at_rest(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Che
     counts: tuple[tuple[str, Number, str, str, str], ...] = (
         ("env.ecc.sram_uncorrected", gpu.sram_uncorrected, "errors", "gpu.ecc", "uncorrected SRAM errors"),
         ("env.ecc.sram_corrected", gpu.sram_corrected, "errors", "gpu.ecc", "corrected SRAM errors"),
-        (
-            "env.remapped_rows.uncorrectable",
-            gpu.rows_uncorrectable,
-            "rows",
-            "gpu.remapped_rows",
-            "memory rows remapped after uncorrectable errors",
-        ),
     )
     for id, count, unit, cause, words in counts:
-        if not isinstance(count, float):
-            yield _missing(id, words, count, **where)
+        if gpu.sram_threshold == "Yes" and id == "env.ecc.sram_uncorrected":
+            text = f"{words}: their number exceeds the threshold at which the driver recommends a replacement"
+            yield Check(id=id, tag=TAG, verdict="FAIL", text=text, cause=cause, **where)
             continue
-        row = limits.row(model=gpu.name, check=id)
-        yield judged(id, TAG, count, unit, row, cause, f"{count:.0f} {words}", **where)
-    for id, state, words in (
-        ("env.remapped_rows.pending", gpu.rows_pending, "a row remap is pending"),
-        ("env.remapped_rows.failed", gpu.rows_failed, "a row remap has failed"),
-    ):
-        yield _word(id, state, words, "No", "FAIL", "gpu.remapped_rows", **where)
-    yield _link("env.pcie.width", gpu.pcie_width, gpu.pcie_width_max, "PCIe lanes", **where)
+        yield _count(id, count, unit, cause, words, id, gpu, limits, **where)
+    yield from _rows(gpu, limits, **where)
+    yield _link(gpu, "env.pcie.width", gpu.pcie_width, gpu.pcie_width_max, "PCIe lanes", **where)
     if gpu.mig == NOT_SUPPORTED:
         yield Check(id="env.mig", tag=TAG, verdict="PASS", text="this GPU has no MIG", **where)
     else:
@@ -70,10 +59,36 @@ def at_rest(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Che
     )
 
 
+def _rows(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
+    """Yield the checks of remapped rows, or of retired pages on a GPU that cannot remap rows."""
+    family, cause = "env.remapped_rows", "gpu.remapped_rows"
+    pages = gpu.rows_pending == NOT_SUPPORTED and gpu.pages_pending not in (None, NOT_SUPPORTED)
+    if pages:
+        words = "retired memory pages (this GPU cannot remap rows)"
+        limited = "env.retired_pages"
+        count = gpu.pages_retired
+        yield _count(f"{family}.uncorrectable", count, "pages", cause, words, limited, gpu, limits, **where)
+        words = "the retirement of a memory page is pending"
+        yield _word(f"{family}.pending", gpu.pages_pending, words, "No", "FAIL", cause, **where)
+        text = "this GPU retires pages and cannot remap rows"
+        yield Check(id=f"{family}.failed", tag=TAG, verdict="PASS", text=text, **where)
+        return
+    words, id = "memory rows remapped after uncorrectable errors", f"{family}.uncorrectable"
+    yield _count(id, gpu.rows_uncorrectable, "rows", cause, words, id, gpu, limits, **where)
+    yield _word(f"{family}.pending", gpu.rows_pending, "a row remap is pending", "No", "FAIL", cause, **where)
+    failed = _word(
+        f"{family}.failed", gpu.rows_failed, "a row remap has failed", "No", "FAIL", cause, **where
+    )
+    if failed.verdict == "PASS" and isinstance(gpu.banks_exhausted, float) and gpu.banks_exhausted > 0:
+        text = f"{gpu.banks_exhausted:.0f} memory banks have no spare rows for another remap"
+        failed = Check(id=failed.id, tag=TAG, verdict="WARN", text=text, cause=cause, **where)
+    yield failed
+
+
 def under_load(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Iterator[Check]:
     """Yield the checks listed in UNDER_LOAD for one GPU. It must have been busy while nvidia-smi ran."""
     yield _link(
-        "env.pcie.generation", gpu.pcie_generation, gpu.pcie_generation_max, "PCIe generation", **where
+        gpu, "env.pcie.generation", gpu.pcie_generation, gpu.pcie_generation_max, "PCIe generation", **where
     )
     yield _clock(gpu, limits, **where)
     yield _throttle(gpu, **where)
@@ -124,7 +139,7 @@ def links(
 def _word(
     id: str, seen: str | None, words: str, good: str, otherwise: Verdict, cause: str, **where: Unpack[Where]
 ) -> Check:
-    if seen in (None, NOT_SUPPORTED):
+    if seen in (None, NOT_SUPPORTED) or isinstance(seen, Unreadable):
         return _missing(id, words, seen, **where)
     text = f"{words}: {seen}"
     if seen == good:
@@ -132,13 +147,38 @@ def _word(
     return Check(id=id, tag=TAG, verdict=otherwise, text=f"{text}; expected {good}", cause=cause, **where)
 
 
-def _link(id: str, now: Number, most: Number, words: str, **where: Unpack[Where]) -> Check:
+def _count(
+    id: str,
+    count: Number,
+    unit: str,
+    cause: str,
+    words: str,
+    limited: str,
+    gpu: Gpu,
+    limits: Limits,
+    /,
+    **where: Unpack[Where],
+) -> Check:
+    """Judge a counter by the limit of the check `limited`."""
+    if not isinstance(count, float):
+        return _missing(id, words, count, **where)
+    row = limits.row(model=gpu.name, check=limited)
+    return judged(id, TAG, count, unit, row, cause, f"{count:.0f} {words}", **where)
+
+
+def _link(gpu: Gpu, id: str, now: Number, most: Number, words: str, /, **where: Unpack[Where]) -> Check:
+    """Judge a value of the PCIe link. A GPU on NVLink-C2C moves its data over that link."""
+    if gpu.c2c == "Enabled" and (now in (None, NOT_SUPPORTED) or most in (None, NOT_SUPPORTED)):
+        text = f"{words}: not reported, because NVLink-C2C connects this GPU to its CPU"
+        return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
     if not isinstance(now, float) or not isinstance(most, float) or most <= 0:
-        return _missing(id, words, now if not isinstance(now, float) else None, **where)
+        missing = now if not isinstance(now, float) else most if not isinstance(most, float) else None
+        return _missing(id, words, missing, **where)
+    failed: Verdict = "WARN" if gpu.c2c == "Enabled" else "FAIL"
     return Check(
         id=id,
         tag=TAG,
-        verdict="PASS" if now >= most else "FAIL",
+        verdict="PASS" if now >= most else failed,
         text=f"{words} {now:.0f} of {most:.0f}",
         cause=None if now >= most else "gpu.pcie",
         measured=now,
@@ -156,7 +196,8 @@ def _clock(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Check:
         or not isinstance(gpu.sm_clock_max, float)
         or gpu.sm_clock_max <= 0
     ):
-        return _missing("env.clocks", "the SM clock", None, **where)
+        values = [value for value in (gpu.sm_clock, gpu.sm_clock_max) if not isinstance(value, float)]
+        return _missing("env.clocks", "the SM clock", (values or [None])[0], **where)
     if isinstance(gpu.reasons, frozenset) and "gpu_idle" in gpu.reasons:
         words = "the GPU was idle when its clock was read under load"
         return Check(id="env.clocks", tag=TAG, verdict="UNKNOWN", text=words, **where)
@@ -168,12 +209,16 @@ def _clock(gpu: Gpu, limits: Limits, /, **where: Unpack[Where]) -> Check:
 
 def _throttle(gpu: Gpu, /, **where: Unpack[Where]) -> Check:
     id = "env.throttle"
+    unreadable = ", ".join(f"{reason}: {text}" for reason, text in gpu.reasons_unreadable.items())
     if not isinstance(gpu.reasons, frozenset):
-        return _missing(id, "reasons for reduced clocks", gpu.reasons, **where)
+        seen = Unreadable(unreadable) if unreadable else gpu.reasons
+        return _missing(id, "reasons for reduced clocks", seen, **where)
     # Under full load the power limit reduces a healthy GPU's clocks, so sw_power_cap is not judged.
     text = "clocks reduced under load by: " + (", ".join(sorted(gpu.reasons)) or "nothing")
     if any(reason in gpu.reasons for reason in FAILING_REASONS):
         return Check(id=id, tag=TAG, verdict="FAIL", text=text, cause="gpu.throttled", **where)
+    if unreadable and any(reason in gpu.reasons_unreadable for reason in (*FAILING_REASONS, "all reasons")):
+        return _missing(id, "reasons for reduced clocks", Unreadable(unreadable), **where)
     if any(reason in gpu.reasons for reason in WARNING_REASONS):
         return Check(id=id, tag=TAG, verdict="WARN", text=text, cause="gpu.throttled", **where)
     return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)
@@ -181,4 +226,6 @@ def _throttle(gpu: Gpu, /, **where: Unpack[Where]) -> Check:
 
 def _missing(id: str, words: str, seen: Number | str | frozenset[str], **where: Unpack[Where]) -> Check:
     why = "not supported by this GPU (N/A)" if seen == NOT_SUPPORTED else "nvidia-smi does not report it"
+    if isinstance(seen, Unreadable):
+        why = f"nvidia-smi could not read it ({seen})"
     return Check(id=id, tag=TAG, verdict="UNKNOWN", text=f"{words}: {why}", **where)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
-from . import devices, equality, gpu_state, host_state, smi
+from . import devices, equality, gpu_count, gpu_state, host_state, sharing, smi_health, smi_run
 from .check import Check
 from .devices import CPU, Device
 from .limits import Limits
@@ -23,8 +25,8 @@ class Node:
         self.expected = devices.asked(gpus) if device == "cuda" else None
         self.devices: list[Device] = [CPU] if device == "cpu" else []
         self.extra: dict[str, Any] = {}
-        self._smi: smi.Smi | None = None
-        self._smi_error = "the output of nvidia-smi cannot be parsed"
+        self._reading = smi_health.Reading(None, "nvidia-smi was not called")
+        self._sharing: sharing.Sharing | None = None
 
     @cached_property
     def wrong_image(self) -> Check | None:
@@ -45,7 +47,7 @@ class Node:
         return [
             Section("env", "ENV", self._environment),
             *of_gpus,
-            Section("compute", "COMPUTE", self._compute),
+            Section("compute", "COMPUTE", lambda: map(self.fair, self._compute())),
             Section("train", "TRAIN", self._train),
         ]
 
@@ -72,11 +74,14 @@ class Node:
             text = "the tests ran on the CPU and no GPU was tested: this is no acceptance of a GPU"
             yield Check(id="env.gpus", tag="ENV", verdict="WARN", text=text, cause="gpu.not_tested")
             return
-        self._smi, self._smi_error = _ask()
+        self._reading = smi_run.read()
         self.devices = devices.found()
         self.extra["gpus"] = [device.as_dict() for device in self.devices]
-        yield devices.count(self.devices, self._smi, self.expected)
-        self.extra["versions"] = devices.versions(self._smi)
+        whose = sharing.sharing(self.devices, self._reading.smi, self.expected, os.environ)
+        self._sharing = whose
+        yield gpu_count.count(self.devices, self._reading, self.expected, whose)
+        yield from smi_health.checks(self._reading, self.devices)
+        self.extra["versions"] = devices.versions(self._reading.smi)
         yield from devices.version_checks(self.extra["versions"], self.device)
 
     def _gpus(self) -> Iterator[Step]:
@@ -87,20 +92,20 @@ class Node:
             yield Step("env.gpu", "ENV", _many(self._at_rest, device), device.where)
         if self.devices:
             yield Step("env.nvlink", "ENV", self._links)
-            yield Step("env.load", "ENV", self._under_load)
+            yield self.fair(Step("env.load", "ENV", self._under_load))
 
     def _at_rest(self, device: Device) -> Iterator[Check]:
-        gpu = devices.of(self._smi, device)
+        gpu = devices.of(self._reading.smi, device)
         if gpu is None:
-            return gpu_state.not_told(gpu_state.AT_REST, self._untold(device), **device.where)
+            return gpu_state.not_told(gpu_state.AT_REST, _untold(self._reading, device), **device.where)
         return gpu_state.at_rest(gpu, self.limits, **device.where)
 
     def _links(self) -> Iterator[Check]:
-        all_links = smi.parse_links(devices.ask_smi("nvlink", "-s"))
+        all_links = smi_run.links()
         for device in self.devices:
-            gpu = devices.of(self._smi, device)
+            gpu = devices.of(self._reading.smi, device)
             if gpu is None:
-                yield from gpu_state.not_told(("env.nvlink",), self._untold(device), **device.where)
+                yield from gpu_state.not_told(("env.nvlink",), _untold(self._reading, device), **device.where)
             else:
                 yield gpu_state.links(gpu, all_links, self.limits, gpus=len(self.devices), **device.where)
 
@@ -108,20 +113,27 @@ class Node:
         from . import load
 
         with load.busy(self.devices):
-            now, _ = _ask()
+            now = smi_run.read()
+        yield smi_health.under_load(self._reading, now, self.devices)
         for device in self.devices:
-            gpu = devices.of(now, device)
+            gpu = devices.of(now.smi, device)
             if gpu is None:
-                yield from gpu_state.not_told(gpu_state.UNDER_LOAD, self._untold(device), **device.where)
+                yield from gpu_state.not_told(gpu_state.UNDER_LOAD, _untold(now, device), **device.where)
             else:
                 yield from gpu_state.under_load(gpu, self.limits, **device.where)
 
-    def _untold(self, device: Device) -> str:
-        if self._smi is None:
-            return f"nvidia-smi gave no data: {self._smi_error}"
-        return (
-            f"nvidia-smi lists no GPU {device.uuid or 'of its kind (PyTorch has UUIDs from version 2.5 on)'}"
-        )
+    def fair(self, step: Step) -> Step:
+        """Return a step that does not judge the speed of a GPU which others can use at the same time."""
+
+        def make() -> Iterator[Check]:
+            for check in step.make():
+                if self._sharing is None or not sharing.excuse(check.verdict, check.cause):
+                    yield check
+                else:
+                    text = sharing.excused(check.text, self._sharing.text)
+                    yield replace(check, verdict="UNKNOWN", text=text, cause=self._sharing.cause)
+
+        return replace(step, make=make)
 
     def _compute(self) -> Iterator[Step]:
         if not self.devices:
@@ -164,19 +176,17 @@ class Node:
             yield Step("train", "TRAIN", _many(training.checks, device, self.mode), device.where)
 
 
+def _untold(reading: smi_health.Reading, device: Device) -> str:
+    if reading.smi is None:
+        return f"nvidia-smi gave no data: {reading.error}"
+    return f"nvidia-smi lists no GPU {device.uuid or 'of its kind (PyTorch has UUIDs from version 2.5 on)'}"
+
+
 def _equal(tested: Sequence[Device]) -> Iterator[Check]:
     from . import gemm
 
     digests = {device: gemm.digests(device) for device in tested}
     return equality.checks("compute.equal", digests, "compute.unequal")
-
-
-def _ask() -> tuple[smi.Smi | None, str]:
-    """Return the parsed output of nvidia-smi, or None, and the error message to show if it is None."""
-    try:
-        return smi.parse(devices.ask_smi("-q", "-x")), "the output of nvidia-smi cannot be parsed"
-    except (OSError, ValueError) as error:
-        return None, str(error)
 
 
 def _one(make: Callable[..., Check], *arguments: Any) -> Callable[[], Iterable[Check]]:

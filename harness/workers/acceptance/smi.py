@@ -1,27 +1,50 @@
 """Parse the output of `nvidia-smi -q -x` and `nvidia-smi nvlink -s`.
 
-A field that nvidia-smi does not print is None. A field that it prints as N/A is NOT_SUPPORTED: the GPU lacks
-the feature, or does not report it. Field names differ between driver versions; old and new names are
-accepted. All functions are pure.
+A value has one of four forms: the value; NOT_SUPPORTED, if nvidia-smi prints N/A; Unreadable, if it prints
+anything else in the place of a value, such as "[Unknown Error]"; and None, if it does not print the field.
+
+Field names differ between driver versions; old and new names are accepted. Text around the XML document is
+kept: nvidia-smi prints warnings about a GPU before or after it. If the document is cut off or not valid XML,
+the GPUs whose elements are complete are parsed. All functions are pure.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Optional, Union
 from xml.etree import ElementTree
 
 NotSupported = Literal["N/A"]
 NOT_SUPPORTED: NotSupported = "N/A"
-Number = Union[float, NotSupported, None]
+
+
+class Unreadable(str):
+    """The text that nvidia-smi prints in the place of a value that it could not read."""
+
+    __slots__ = ()
+
+
+Number = Union[float, NotSupported, Unreadable, None]
 Word = Optional[str]
-_NOT_SUPPORTED_WORDS = ("n/a", "[n/a]", "not supported", "[not supported]")
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+Bus = tuple[int, int, int, int]
+"""Domain, bus, device and function of a GPU on PCIe."""
+_NOT_SUPPORTED_WORDS = ("n/a", "not supported", "not active on this gpu")
+_DEPRECATED = "requested functionality has been deprecated"
+_NUMBER = re.compile(r"(-?\d+(?:\.\d+)?)\s*(?:x|%|[A-Za-z/]+|bank\(s\))?")
+_BUS = re.compile(r"(?:([0-9a-fA-F]{1,8}):)?([0-9a-fA-F]{2}):([0-9a-fA-F]{2})\.([0-9a-fA-F])")
+_STATES = {word.lower(): word for word in ("Enabled", "Disabled", "Yes", "No")}
+_ACTIVE = {"active": True, "not active": False}
 _REASONS = ("clocks_event_reasons", "clocks_throttle_reasons")
 _SRAM_UNCORRECTED = ("sram_uncorrectable", "sram_uncorrectable_parity", "sram_uncorrectable_secded")
 """Names of the counters. Ampere has one counter; Hopper and later have two."""
+_ROOT = "nvidia_smi_log"
+_GPU = re.compile(r"<gpu(?: [^<>]*)?>.*?</gpu>", re.DOTALL)
+_ILLEGAL = re.compile(r"[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
+"""Characters that XML does not permit."""
+_LIST_TAGS = ("processes", "supported_clocks", "accounted_processes", "vgpu_software_licensed_product")
+"""Elements without the state of a GPU."""
 
 
 @dataclass(frozen=True)
@@ -32,17 +55,33 @@ class Gpu:
     name: str
     index: int
     """Index in the output of nvidia-smi. PyTorch can use a different order."""
+    bus: Bus | None = None
     memory: int = 0
     """Memory size in bytes."""
+    memory_used: Number = None
+    """Memory in use in bytes."""
     persistence: Word = None
     mig: Word = None
+    virtualization: Word = None
+    """None, Pass-Through, VGPU or Host VGPU."""
+    c2c: Word = None
+    """Whether the GPU is connected to a Grace CPU by NVLink-C2C."""
     ecc_mode: Word = None
     sram_corrected: Number = None
     sram_uncorrected: Number = None
+    sram_threshold: Word = None
+    """Whether the number of uncorrectable SRAM errors exceeds the threshold for a replacement."""
     rows_uncorrectable: Number = None
     """Number of memory rows that were remapped after an uncorrectable error."""
     rows_pending: Word = None
     rows_failed: Word = None
+    banks_exhausted: Number = None
+    """Number of memory banks that have no spare rows left."""
+    pages_retired: Number = None
+    """Number of retired memory pages. GPUs before Ampere retire pages, because they cannot remap rows."""
+    pages_pending: Word = None
+    repairs: Mapping[str, str] = field(default_factory=dict)
+    """Repair of memory that is pending or impossible → Yes, or the text if it is not Yes or No."""
     pcie_generation: Number = None
     pcie_generation_max: Number = None
     """The highest generation that both the GPU and the host support."""
@@ -53,6 +92,15 @@ class Gpu:
     sm_clock_max: Number = None
     reasons: frozenset[str] | NotSupported | None = None
     """Active throttle reasons: gpu_idle, sw_power_cap, hw_slowdown, hw_thermal_slowdown, …"""
+    reasons_unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Throttle reason → the text that is printed in the place of its state."""
+    recovery: Word = None
+    """What the driver recommends to recover the GPU: None, Reset, Reboot, Drain P2P or Drain and Reset."""
+    reset_required: Word = None
+    fabric: Word = None
+    """State of the registration with the NVLink fabric, on systems with NVSwitches."""
+    errors: Mapping[str, str] = field(default_factory=dict)
+    """Path of a field → the NVML error that nvidia-smi prints in the place of its value."""
 
 
 @dataclass(frozen=True)
@@ -62,23 +110,65 @@ class Smi:
     driver: str
     cuda: str
     gpus: tuple[Gpu, ...] = field(default=())
+    code: int = 0
+    """Exit code of nvidia-smi."""
+    notes: tuple[str, ...] = ()
+    """Lines that nvidia-smi printed besides its data, such as warnings about a GPU."""
+    attached: int | None = None
+    """Number of GPUs according to the driver."""
+    damage: str = ""
+    """Why only a part of the document could be parsed, or ""."""
 
 
-def parse(text: str) -> Smi | None:
-    """Return the content of a `nvidia-smi -q -x` document, or None if the text is not such a document."""
+def parse(text: str, code: int = 0) -> Smi | None:
+    """Return the content of a `nvidia-smi -q -x` document, or None if the text contains no such document.
+
+    `text` is the whole output, including that on stderr. `code` is the exit code.
+    """
+    text = _ILLEGAL.sub("\ufffd", text)
+    start = text.find(f"<{_ROOT}>")
+    if start < 0:
+        return None
+    end = text.find(f"</{_ROOT}>", start)
+    inside = text[start : end + len(f"</{_ROOT}>")] if end >= 0 else text[start:]
+    outside = text[:start] + (text[start + len(inside) :])
     try:
         # The text is trusted, because it comes from the driver on this host.
-        root = ElementTree.fromstring(text)  # noqa: S314
-    except ElementTree.ParseError:
+        root = ElementTree.fromstring(inside)  # noqa: S314
+        damage = ""
+    except ElementTree.ParseError as error:
+        root, rest = _salvaged(inside)
+        damage = "it ends in the middle of a GPU" if end < 0 else f"it is not valid XML: {error}"
+        if end < 0 and not rest:
+            damage = "its end is missing"
+    gpus = root.findall("gpu")
+    if damage and not gpus:
         return None
-    if root.tag != "nvidia_smi_log":
-        return None
-    found = root.findall("gpu")
+    between = [root.text, *(child.tail for child in root), *(text for gpu in gpus for text in _tails(gpu))]
+    attached = _number(root.findtext("attached_gpus"))
     return Smi(
         driver=(root.findtext("driver_version") or "").strip(),
         cuda=(root.findtext("cuda_version") or "").strip(),
-        gpus=tuple(_gpu(element, index) for index, element in enumerate(found)),
+        gpus=tuple(_gpu(element, index) for index, element in enumerate(gpus)),
+        code=code,
+        notes=tuple(notes("\n".join([outside, *(part for part in between if part)]))),
+        attached=int(attached) if isinstance(attached, float) else None,
+        damage=damage,
     )
+
+
+def notes(text: str) -> list[str]:
+    """Return the lines of a text that are neither empty nor the beginning of an XML document."""
+    lines = (line.strip() for line in text.splitlines())
+    return list(dict.fromkeys(line for line in lines if line and not line.startswith(("<?xml", "<!DOCTYPE"))))
+
+
+def bus(text: str) -> Bus | None:
+    """Return the PCIe address in a text, or None. The domain can have any number of digits, or be missing."""
+    found = _BUS.search(text)
+    if found is None:
+        return None
+    return (int(found[1] or "0", 16), int(found[2], 16), int(found[3], 16), int(found[4], 16))
 
 
 def parse_links(text: str) -> dict[str, list[float]]:
@@ -97,75 +187,221 @@ def parse_links(text: str) -> dict[str, list[float]]:
     return links
 
 
+def _salvaged(text: str) -> tuple[ElementTree.Element, str]:
+    """Return a document with the complete GPUs of a damaged one, and the text that could not be parsed."""
+    root = ElementTree.Element(_ROOT)
+    for tag in ("driver_version", "cuda_version", "attached_gpus"):
+        if found := re.search(f"<{tag}>([^<]*)</{tag}>", text):
+            ElementTree.SubElement(root, tag).text = found[1]
+    rest = text
+    for part in _GPU.findall(text):
+        try:
+            root.append(ElementTree.fromstring(part))  # noqa: S314
+        except ElementTree.ParseError:
+            continue
+        rest = rest.replace(part, "", 1)
+    return root, rest[rest.find("<gpu") :] if "<gpu" in rest else ""
+
+
+def _tails(element: ElementTree.Element) -> list[str]:
+    """Return the text between the elements within an element, which is a message that belongs to no field."""
+    texts = []
+    for child in element.iter():
+        if len(child):
+            texts += [child.text or "", *(below.tail or "" for below in child)]
+    return texts
+
+
 def _gpu(element: ElementTree.Element, index: int) -> Gpu:
-    link = "pci/pci_gpu_link_info"
-    mebibytes = _number(element.findtext("fb_memory_usage/total"))
+    link, rows, pages = "pci/pci_gpu_link_info", "remapped_rows", "retired_pages"
+    mebibytes = _number(_text(element, "fb_memory_usage/total"))
+    used = _number(_text(element, "fb_memory_usage/used"))
+    reasons, unreadable = _reasons(element)
     return Gpu(
         uuid=(element.findtext("uuid") or "").strip(),
         name=(element.findtext("product_name") or "").strip(),
         index=index,
+        bus=bus(element.get("id") or element.findtext("pci/pci_bus_id") or ""),
         memory=int(mebibytes * 2**20) if isinstance(mebibytes, float) else 0,
-        persistence=_word(element.findtext("persistence_mode")),
-        mig=_word(element.findtext("mig_mode/current_mig")),
-        ecc_mode=_word(element.findtext("ecc_mode/current_ecc")),
-        sram_corrected=_errors(element, ("sram_correctable",)),
-        sram_uncorrected=_errors(element, _SRAM_UNCORRECTED),
-        rows_uncorrectable=_number(element.findtext("remapped_rows/remapped_row_unc")),
-        rows_pending=_word(element.findtext("remapped_rows/remapped_row_pending")),
-        rows_failed=_word(element.findtext("remapped_rows/remapped_row_failure")),
-        pcie_generation=_number(element.findtext(f"{link}/pcie_gen/current_link_gen")),
-        pcie_generation_max=_number(element.findtext(f"{link}/pcie_gen/max_link_gen")),
-        pcie_width=_number(element.findtext(f"{link}/link_widths/current_link_width")),
-        pcie_width_max=_number(element.findtext(f"{link}/link_widths/max_link_width")),
-        sm_clock=_number(element.findtext("clocks/sm_clock")),
-        sm_clock_max=_number(element.findtext("max_clocks/sm_clock")),
-        reasons=_reasons(element),
+        memory_used=used * 2**20 if isinstance(used, float) else used,
+        persistence=_state(_text(element, "persistence_mode")),
+        mig=_state(_text(element, "mig_mode/current_mig")),
+        virtualization=_word(_text(element, "gpu_virtualization_mode/virtualization_mode")),
+        c2c=_state(_text(element, "c2c_mode")),
+        ecc_mode=_state(_text(element, "ecc_mode/current_ecc")),
+        sram_corrected=_errors(element, ("sram_correctable",), "single_bit"),
+        sram_uncorrected=_errors(element, _SRAM_UNCORRECTED, "double_bit"),
+        sram_threshold=_state(_text(element, "ecc_errors/aggregate/sram_threshold_exceeded")),
+        rows_uncorrectable=_number(_text(element, f"{rows}/remapped_row_unc")),
+        rows_pending=_state(_text(element, f"{rows}/remapped_row_pending")),
+        rows_failed=_state(_text(element, f"{rows}/remapped_row_failure")),
+        banks_exhausted=_number(_text(element, f"{rows}/row_remapper_histogram/row_remapper_histogram_none")),
+        pages_retired=_total(
+            [
+                _number(_text(element, f"{pages}/{kind}/retired_count"))
+                for kind in ("multiple_single_bit_retirement", "double_bit_retirement")
+            ]
+        ),
+        pages_pending=_first_state(element, f"{pages}/pending_retirement", f"{pages}/pending_blacklist"),
+        repairs=_repairs(element),
+        pcie_generation=_number(_text(element, f"{link}/pcie_gen/current_link_gen")),
+        pcie_generation_max=_number(_text(element, f"{link}/pcie_gen/max_link_gen")),
+        pcie_width=_number(_text(element, f"{link}/link_widths/current_link_width")),
+        pcie_width_max=_number(_text(element, f"{link}/link_widths/max_link_width")),
+        sm_clock=_number(_text(element, "clocks/sm_clock")),
+        sm_clock_max=_number(_text(element, "max_clocks/sm_clock")),
+        reasons=reasons,
+        reasons_unreadable=unreadable,
+        recovery=_word(_text(element, "gpu_recovery_action")),
+        reset_required=_state(_text(element, "gpu_reset_status/reset_required")),
+        fabric=_word(_text(element, "fabric/state")),
+        errors=_nvml_errors(element),
     )
 
 
-def _reasons(element: ElementTree.Element) -> frozenset[str] | NotSupported | None:
+def _text(element: ElementTree.Element, path: str) -> str | None:
+    """Return the text of a field. If nvidia-smi prints N/A or an error for a whole group, return that."""
+    here: ElementTree.Element | None = element
+    for tag in path.split("/"):
+        assert here is not None
+        below = here.find(tag)
+        if below is None:
+            return None if here is element or len(here) else here.text
+        here = below
+    assert here is not None
+    return here.text
+
+
+def _reasons(
+    element: ElementTree.Element,
+) -> tuple[frozenset[str] | NotSupported | None, dict[str, str]]:
+    """Return the active throttle reasons, and the reasons whose state cannot be read, with the printed text.
+
+    If nvidia-smi prints no state of a reason, the first value is NOT_SUPPORTED or None.
+    """
     for name in _REASONS:
-        found = element.find(name)
-        if found is None:
+        group = element.find(name)
+        if group is None:
             continue
-        if not len(found):
-            return NOT_SUPPORTED if _word(found.text) == NOT_SUPPORTED else None
+        if not len(group):
+            word = _word(group.text)
+            if word in (None, NOT_SUPPORTED):
+                return word, {}
+            return None, {"all reasons": str(word)}
         prefix = name.removesuffix("s") + "_"
-        states = {child.tag.removeprefix(prefix): _word(child.text) for child in found}
-        states = {reason: state for reason, state in states.items() if state in ("Active", "Not Active")}
+        words = {child.tag.removeprefix(prefix): _word(child.text) for child in group}
+        states = {reason: _ACTIVE.get((word or "").lower()) for reason, word in words.items()}
+        unreadable = {
+            reason: word
+            for reason, word in words.items()
+            if word and states[reason] is None and not (word == NOT_SUPPORTED or word.lower() == _DEPRECATED)
+        }
+        if any(state is not None for state in states.values()):
+            return frozenset(reason for reason, active in states.items() if active), unreadable
         # A driver that reports no state is not the same as a driver that reports no active reason.
-        return frozenset(reason for reason, state in states.items() if state == "Active") if states else None
-    return None
+        return None, unreadable
+    return None, {}
+
+
+def _repairs(element: ElementTree.Element) -> dict[str, str]:
+    repairs = {}
+    for tag in ("channel_repair_pending", "tpc_repair_pending", "unrepairable_memory"):
+        state = _state(_text(element, f"ecc_errors/{tag}"))
+        if state not in (None, NOT_SUPPORTED, "No"):
+            repairs[tag] = str(state)
+    return repairs
+
+
+def _nvml_errors(element: ElementTree.Element) -> dict[str, str]:
+    """Return the fields in whose place nvidia-smi prints an error of NVML. Lists of processes are skipped."""
+    errors: dict[str, str] = {}
+
+    def walk(one: ElementTree.Element, path: str) -> None:
+        for child in one:
+            if child.tag in _LIST_TAGS:
+                continue
+            below = f"{path}/{child.tag}" if path else child.tag
+            word = (_word(child.text) or "").lower()
+            if not len(child) and (word in _ERRORS or word.startswith("unknown error")):
+                errors[below] = str(_word(child.text))
+            walk(child, below)
+
+    walk(element, "")
+    return errors
+
+
+_ERRORS = frozenset(
+    {
+        *("err!", "unknown error", "gpu is lost", "gpu requires reset", "timeout", "no data"),
+        *("gpu access blocked by the operating system", "corrupted inforom", "driver not loaded"),
+        *("interrupt request issue", "insufficient external power", "system is not in ready state"),
+    }
+)
+"""Texts of NVML's errors that concern a whole GPU, in lower case and without brackets."""
 
 
 def _word(text: str | None) -> Word:
+    """Return a text without spaces and brackets around it, NOT_SUPPORTED for N/A, or None if it is empty."""
     if text is None or not text.strip():
         return None
     stripped = text.strip()
+    if stripped.startswith("[") and stripped.endswith("]"):
+        stripped = stripped[1:-1].strip()
     return NOT_SUPPORTED if stripped.lower() in _NOT_SUPPORTED_WORDS else stripped
+
+
+def _state(text: str | None) -> Word:
+    """Return Enabled, Disabled, Yes or No, and Unreadable for any other text."""
+    word = _word(text)
+    if word is None or word == NOT_SUPPORTED:
+        return word
+    return _STATES.get(word.lower()) or Unreadable(word)
+
+
+def _first_state(element: ElementTree.Element, *paths: str) -> Word:
+    states = [_state(_text(element, path)) for path in paths]
+    known = [state for state in states if state not in (None, NOT_SUPPORTED)]
+    return known[0] if known else next((state for state in states if state), None)
 
 
 def _number(text: str | None) -> Number:
     word = _word(text)
-    if word is None or word == NOT_SUPPORTED:
-        return NOT_SUPPORTED if word else None
-    found = _NUMBER.match(word)
-    return float(found[0]) if found else None
+    if word is None:
+        return None
+    if word == NOT_SUPPORTED:
+        return NOT_SUPPORTED
+    found = _NUMBER.fullmatch(word)
+    return float(found[1]) if found else Unreadable(word)
 
 
-def _errors(element: ElementTree.Element, names: tuple[str, ...]) -> Number:
-    """Return the larger of two sums of the counters: over the GPU's life, and since the driver was loaded."""
-    sums: list[Number] = [
-        _total([_number(element.findtext(f"ecc_errors/{span}/{name}")) for name in names])
+def _errors(element: ElementTree.Element, names: tuple[str, ...], old: str) -> Number:
+    """Return the larger of two sums of the counters: over the GPU's life, and since the driver was loaded.
+
+    GPUs before Turing have other counters (`old`). Of those, only the errors since the driver was loaded
+    count, because the pages of older errors are retired.
+    """
+    spans = [
+        _total([_number(_text(element, f"ecc_errors/{span}/{name}")) for name in names])
         for span in ("aggregate", "volatile")
     ]
-    counted = [found for found in sums if isinstance(found, float)]
-    return max(counted) if counted else sums[0] or sums[1]
+    if spans == [None, None]:
+        spans.append(_number(_text(element, f"ecc_errors/volatile/{old}/total")))
+    counted = [one for one in spans if isinstance(one, float)]
+    unreadable = [one for one in spans if isinstance(one, Unreadable)]
+    if unreadable and not any(counted):
+        return unreadable[0]
+    return max(counted) if counted else next((one for one in spans if one), None)
 
 
 def _total(numbers: Sequence[Number]) -> Number:
-    """Return the sum of the numbers. If there is no number, return NOT_SUPPORTED or None."""
+    """Return the sum of the numbers. If there is no number, return NOT_SUPPORTED or None.
+
+    If the sum is 0 and a number is unreadable, return Unreadable, because the sum may be greater.
+    """
     counted = [number for number in numbers if isinstance(number, float)]
+    unreadable = [number for number in numbers if isinstance(number, Unreadable)]
+    if unreadable and not sum(counted):
+        return unreadable[0]
     if counted:
         return sum(counted)
     return NOT_SUPPORTED if NOT_SUPPORTED in numbers else None

@@ -4,6 +4,7 @@ import pytest
 
 from harness.evidence.kubernetes.messages import Meaning, eviction, not_started, refusal
 
+DRIVER = Meaning("gpu.driver", "retried")
 FULL = "couldn't assign flavors to pod set workers: insufficient unused quota for cpu in flavor b"
 
 
@@ -51,6 +52,15 @@ def test_why_kueue_evicted_a_job(reason: str, cause: str) -> None:
         ("ErrImagePull", "no match for platform in manifest: not found", None),
         ("CreateContainerConfigError", 'secret "s" not found', Meaning("image.config", "final")),
         ("StartError", "exec: bash: executable file not found", Meaning("image.entrypoint", "open")),
+        ("ErrImagePull", "nvidia-ctk: not found", Meaning("image.not_found", "final")),
+        # NVIDIA/dcgm-exporter #319
+        ("RunContainerError", "nvidia-container-cli: detection error: nvml error", DRIVER),
+        (
+            "RunContainerError",
+            "nvidia-container-cli: requirement error: cuda>=12.6, update your driver",
+            DRIVER,
+        ),
+        ("CreateContainerError", "failed to inject CDI devices: unresolvable nvidia.com/gpu=0", DRIVER),
     ],
 )
 def test_why_a_container_did_not_start(reason: str, message: str, meaning: Meaning | None) -> None:

@@ -35,6 +35,14 @@ def event(message: str, at: int = 5, **more: object) -> dict[str, object]:
         (SECURITY, ("Pod Security Standard", "restricted:latest")),
         (POLICY, ("ValidatingAdmissionPolicy", "nonroot")),
         (WEBHOOK, ("admission webhook", "validate.kyverno.svc-fail")),
+        (
+            POLICY.replace("no root", "set a timeout; connection refused otherwise"),
+            ("ValidatingAdmissionPolicy", "nonroot"),
+        ),
+        (
+            WEBHOOK.replace("team label is missing", "probes timed out"),
+            ("admission webhook", "validate.kyverno.svc-fail"),
+        ),
         (OTHER, None),
         ("words of a controller that nobody here knows", None),
     ],

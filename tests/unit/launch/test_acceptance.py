@@ -78,8 +78,8 @@ def test_pods_are_pinned_to_gpu_nodes_with_all_gpus():
 def test_different_numbers_of_gpus_are_refused():
     """Contract: one template cannot ask for all GPUs of each; nothing is tested half."""
     there = cluster(node("a", 8), node("b", 4))
-    with pytest.raises(UsageError, match="a has 8, b has 4"):
-        acceptance.each_has(there, ["a", "b"])
+    with pytest.raises(UsageError, match="a has 8; b has 4"):
+        acceptance.nodes(AcceptanceSpec()).members(there)
 
 
 def test_the_number_of_nodes_is_written_and_not_guessed():

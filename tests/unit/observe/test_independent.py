@@ -108,3 +108,22 @@ def test_pods_that_are_refused_are_not_waited_for(end: IndependentPods) -> None:
     assert end.reason() is None
     end.exited("b", 0)
     assert "no root here" in (end.reason() or "")
+
+
+def test_a_node_whose_kubelet_rejects_each_pod_is_not_waited_for(end: IndependentPods) -> None:
+    """Contract: the controller replaces rejected pods for ever (k8s-device-plugin #231)."""
+    message = (
+        "Allocate failed due to no healthy devices present; cannot allocate unhealthy devices nvidia.com/gpu"
+    )
+    end.exited("a", 0)
+    end.exited("b", 0)
+    for number in (1, 2):
+        metadata = {"name": f"c{number}", "uid": f"pod/c{number}"}
+        status = {"phase": "Failed", "reason": "UnexpectedAdmissionError", "message": message}
+        pod(end, "c", "DELETED")
+        tell(end, "pod", "c", metadata=metadata, spec={"nodeName": "node-c"}, status=status)
+        tell(end, "pod", "c", "DELETED", metadata=metadata, spec={"nodeName": "node-c"}, status=status)
+        assert (end.reason() is None) == (number == 1)
+    assert message in (end.reason() or "")
+    tell(end, "pod", "c3", metadata={"name": "c3", "uid": "pod/c3"}, spec={"nodeName": "node-c"}, status={})
+    assert message in (end.reason() or "")

@@ -13,10 +13,11 @@ from tempfile import TemporaryDirectory
 import pytest
 import smi_texts
 
-from harness.workers.acceptance import devices, host_state, precision
+from harness.workers.acceptance import devices, gpu_count, host_state, precision
 from harness.workers.acceptance.causes import ADVICE
 from harness.workers.acceptance.devices import Device
 from harness.workers.acceptance.smi import Smi, parse
+from harness.workers.acceptance.smi_health import Reading
 
 MIB = 1 << 20
 PACKAGE = Path(devices.__file__).parent
@@ -45,12 +46,12 @@ def test_gpus_asked_for_against_seen(
     in_torch: int, in_smi: int, asked: int | None, verdict: str, cause: str | None
 ) -> None:
     """Contract: no GPU is never a pass, and 7 of 8 are found out only by somebody who said 8."""
-    check = devices.count(seen(in_torch), listed(in_smi), asked)
+    check = gpu_count.count(seen(in_torch), Reading(listed(in_smi)), asked)
     assert (check.verdict, check.cause) == (verdict, cause)
 
 
 def test_no_nvidia_smi_and_no_gpu() -> None:
-    assert devices.count([], None, None).cause == "gpu.absent"
+    assert gpu_count.count([], Reading(None, "nvidia-smi is absent"), None).cause == "gpu.absent"
 
 
 @pytest.mark.parametrize(("mode", "closed"), [(0o666, []), (0o660, ["nvidia0"]), (0o444, ["nvidia0"])])

@@ -1,0 +1,205 @@
+"""What GPUs a node has, what it can give to pods, and whether they are shared or split.
+
+Four things are different: the capacity of a node, the allocatable part of it, the requests of other pods
+(harness/observe/device_holders.py), and the labels of the device plugin, which say how often each GPU is
+offered. The labels are those of NVIDIA's GPU feature discovery 0.17 and of GKE.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from harness.core.causes import CauseId
+from harness.evidence.kubernetes.objects import mapping
+from harness.evidence.kubernetes.unschedulable import quantity
+
+GPU = "nvidia.com/gpu"
+SHARED = f"{GPU}.shared"
+"""The resource that the device plugin offers for shared GPUs if renameByDefault is set."""
+_MIG = "nvidia.com/mig-"
+_LIKE_GPU = re.compile(r"gpu|^nvidia\.com/", re.IGNORECASE)
+_COUNT, _REPLICAS, _PRODUCT = f"{GPU}.count", f"{GPU}.replicas", f"{GPU}.product"
+_STRATEGY, _SLICES = f"{GPU}.sharing-strategy", "nvidia.com/gpu.slices.gi"
+_GKE_STRATEGY, _GKE_CLIENTS = (
+    "cloud.google.com/gke-gpu-sharing-strategy",
+    "cloud.google.com/gke-max-shared-clients-per-gpu",
+)
+_GKE_MIG = "cloud.google.com/gke-gpu-partition-size"
+_ACCELERATORS = (
+    "cloud.google.com/gke-accelerator",
+    "k8s.amazonaws.com/accelerator",
+    "kubernetes.azure.com/accelerator",
+)
+_WITHOUT_PLUGIN = {
+    "nvidia.com/gpu.deploy.device-plugin": ("false",),
+    "nvidia.com/gpu.workload.config": ("vm-passthrough", "vm-vgpu"),
+}
+"""Labels of GPU nodes that offer their GPUs to virtual machines, or to nobody, on purpose."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Why the devices that a node offers are not whole GPUs."""
+
+    cause: Literal["gpu.shared", "gpu.mig"]
+    text: str
+    """A predicate of the node, such as "has 1 GPU, shared by 15 (time-slicing)"."""
+
+
+REJECTED = "UnexpectedAdmissionError"
+"""The reason in the status of a pod whose devices the kubelet could not allocate. It never starts."""
+_OF_GPUS = re.compile(r"nvidia\.com/|nvml|unhealthy devices|GetPreferredAllocation", re.IGNORECASE)
+_SHARED_ONCE = "maximum request size for shared resources"
+"""The device plugin's message with failRequestsGreaterThanOne, which MPS implies."""
+
+
+@dataclass(frozen=True)
+class Shortage:
+    """Why a node cannot give a pod the GPUs that it requests. `text` is a predicate of the node."""
+
+    cause: CauseId
+    text: str
+    small: bool = False
+    """Whether the node simply has fewer devices than requested, or none."""
+
+
+def offered(node: Mapping[str, Any], resource: str, *, part: str = "allocatable") -> int:
+    """Return the number of devices of a resource in a node's `part`: "capacity" or "allocatable"."""
+    return int(quantity(mapping(node, "status", part).get(resource, 0)))
+
+
+def gpu_resources(node: Mapping[str, Any]) -> dict[str, int]:
+    """Map the resources that a node has for GPUs, or parts of GPUs, to their capacity."""
+    names = mapping(node, "status", "capacity")
+    counts = {name: offered(node, name, part="capacity") for name in names if _LIKE_GPU.search(name)}
+    return {name: count for name, count in counts.items() if count}
+
+
+def is_gpu_node(node: Mapping[str, Any]) -> bool:
+    """Return whether a node has NVIDIA GPUs, according to its capacity or its labels.
+
+    A node whose device plugin does not run has no capacity, but still its labels.
+    """
+    if any(name in (GPU, SHARED) or name.startswith(_MIG) for name in gpu_resources(node)):
+        return True
+    labels = _labels(node)
+    if any(labels.get(key) in values for key, values in _WITHOUT_PLUGIN.items()):
+        return False
+    present = labels.get("nvidia.com/gpu.present") == "true" or bool(_number(labels, _COUNT))
+    return present or any(labels.get(key, "").lower().startswith("nvidia") for key in _ACCELERATORS)
+
+
+def parts(node: Mapping[str, Any]) -> Parts | None:
+    """Return why the devices that a node offers are shared GPUs or parts of GPUs, or None."""
+    return _mig(node) or _shared(node)
+
+
+def proved_whole(node: Mapping[str, Any]) -> bool:
+    """Return whether the labels of a node prove that it offers each of its GPUs once."""
+    count = _number(_labels(node), _COUNT)
+    return parts(node) is None and count is not None and count >= offered(node, GPU, part="capacity") > 0
+
+
+def shortage(node: Mapping[str, Any], resource: str, requested: int) -> Shortage | None:
+    """Return why a node can never give `requested` devices to a pod, or None if it can.
+
+    The requests of other pods are ignored, because other pods can end.
+    """
+    has, gives = offered(node, resource, part="capacity"), offered(node, resource)
+    return None if gives >= requested else _shortage(node, resource, requested, has, gives)
+
+
+def _shortage(node: Mapping[str, Any], resource: str, requested: int, has: int, gives: int) -> Shortage:
+    counted = _number(_labels(node), _COUNT) if resource == GPU and parts(node) is None else None
+    if has >= requested:
+        return Shortage("gpu.not_allocatable", _unhealthy(resource, has, gives))
+    if counted is not None and counted >= requested:
+        text = f"has {counted} GPUs according to the label {_COUNT}, but the device plugin offers {has}"
+        return Shortage("gpu.not_allocatable", text)
+    if other := parts(node):
+        return Shortage("scheduling.unschedulable", other.text)
+    if not has and resource == GPU and is_gpu_node(node):
+        text = f"is labelled as a GPU node without {GPU}: the device plugin does not run"
+        return Shortage("gpu.not_allocatable", text)
+    others = {name: count for name, count in gpu_resources(node).items() if name != resource}
+    if not has and others:
+        listed = ", ".join(f"{count} {name}" for name, count in sorted(others.items()))
+        return Shortage("scheduling.unschedulable", f"has {listed}, but no {resource}")
+    return Shortage("scheduling.unschedulable", f"has {has} {resource}", small=True)
+
+
+def rejection(pod: Mapping[str, Any]) -> Shortage | None:
+    """Return why the kubelet of a pod's node rejected the pod, or None if it did not."""
+    status = mapping(pod, "status")
+    if status.get("phase") != "Failed" or status.get("reason") != REJECTED:
+        return None
+    message = str(status.get("message") or "no message")
+    cause: CauseId = "gpu.not_allocatable" if _OF_GPUS.search(message) else "scheduling.not_started"
+    if _SHARED_ONCE in message:
+        cause = "gpu.shared"
+    return Shortage(cause, f"has a kubelet that rejected the pod: {message}")
+
+
+def requested_gpus(requests: Mapping[str, Any]) -> dict[str, int]:
+    """Return the GPU resources of NVIDIA among the requests of a pod, with their amounts."""
+    return {
+        name: int(amount)
+        for name, amount in requests.items()
+        if (name in (GPU, SHARED) or name.startswith(_MIG)) and int(amount) > 0
+    }
+
+
+def _unhealthy(resource: str, has: int, gives: int) -> str:
+    why = f"the device plugin reports {has - gives} as unhealthy"
+    return f"has {has} {resource}, of which {gives} are allocatable: {why}" + (
+        "" if gives else ", or does not run"
+    )
+
+
+def _mig(node: Mapping[str, Any]) -> Parts | None:
+    labels = _labels(node)
+    split = {name: count for name, count in gpu_resources(node).items() if name.startswith(_MIG)}
+    if split:
+        listed = ", ".join(f"{count} {name}" for name, count in sorted(split.items()))
+        return Parts("gpu.mig", f"has GPUs that are split by MIG ({listed})")
+    product = labels.get(_PRODUCT, "")
+    size = labels.get(_GKE_MIG) or (product.split("-MIG-")[1] if "-MIG-" in product else "")
+    if size or _number(labels, _SLICES):
+        devices = offered(node, GPU, part="capacity")
+        text = f"has GPUs that are split by MIG: the {devices} {GPU} are MIG devices" + (
+            f" of {size.removesuffix('-SHARED')}" if size else ""
+        )
+        return Parts("gpu.mig", text)
+    return None
+
+
+def _shared(node: Mapping[str, Any]) -> Parts | None:
+    labels = _labels(node)
+    renamed = offered(node, SHARED, part="capacity")
+    capacity = renamed or offered(node, GPU, part="capacity")
+    count, replicas = _number(labels, _COUNT), _number(labels, _REPLICAS) or 0
+    strategy = labels.get(_STRATEGY) or labels.get(_GKE_STRATEGY) or ""
+    replicas = max(replicas, _number(labels, _GKE_CLIENTS) or 0)
+    named = strategy.lower() not in ("", "none") or labels.get(_PRODUCT, "").endswith("-SHARED")
+    more = count is not None and 0 < count < capacity
+    # If the node offers each GPU once, the device plugin does not use the configuration in the labels yet.
+    if not (renamed or replicas > 1 or more or named) or (count == capacity and not renamed):
+        return None
+    each = replicas if replicas > 1 else capacity // count if count and more else 0
+    gpus = f"{count} GPU{'' if count == 1 else 's'}" if count else "GPUs that are"
+    by = f"shared by {each}" + (" each" if count != 1 else "") if each else "shared"
+    how = strategy if strategy.lower() not in ("", "none") else SHARED if renamed else ""
+    return Parts("gpu.shared", f"has {gpus}{',' if count else ''} {by}{f' ({how})' if how else ''}")
+
+
+def _labels(node: Mapping[str, Any]) -> dict[str, str]:
+    labels = mapping(node, "metadata", "labels")
+    return {str(key): str(value) for key, value in labels.items()}
+
+
+def _number(labels: Mapping[str, str], key: str) -> int | None:
+    text = labels.get(key, "")
+    return int(text) if re.fullmatch(r"\d{1,6}", text, re.ASCII) else None

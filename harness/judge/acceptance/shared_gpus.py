@@ -1,0 +1,50 @@
+"""Do not judge the speed of shared GPUs: other processes may have used them during the tests.
+
+Whether a GPU is shared follows from the labels of its node, or from what the pod found
+(harness/workers/acceptance/sharing.py). A wrong result still counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from harness.evidence.kubernetes.gpu_nodes import Parts
+from harness.evidence.schema.acceptance import AcceptanceCheck
+from harness.judge.acceptance.cells import Cell
+from harness.workers.acceptance.sharing import CAUSES, excuse, excused
+
+SHARED = "fleet.shared"
+WHOLE_ONLY = "a GPU is accepted only if it is whole and not shared"
+
+
+def proved_by(checks: Sequence[AcceptanceCheck | Cell]) -> Parts | None:
+    """Return why the GPUs of a node are shared or parts of GPUs, according to its pod, or None."""
+    found = next((one for one in checks if one.verdict == "UNKNOWN" and one.cause in CAUSES), None)
+    if found is None:
+        return None
+    return Parts("gpu.mig" if found.cause == "gpu.mig" else "gpu.shared", found.text)
+
+
+def fair(check: AcceptanceCheck, shared: Parts | None) -> AcceptanceCheck:
+    """Return a check as it counts on a node whose GPUs are shared, or the check itself."""
+    if shared is None or not excuse(check.verdict, check.cause):
+        return check
+    text = excused(check.text, shared.text)
+    return check.model_copy(update={"verdict": "UNKNOWN", "text": text, "cause": shared.cause})
+
+
+def fair_cells(cells: Sequence[Cell], shared: Parts | None) -> list[Cell]:
+    """Return the results of a node as they count. `shared` says why its GPUs are shared, by its labels."""
+    why = shared or proved_by(cells)
+    if why is None:
+        return list(cells)
+    result = [
+        replace(cell, verdict="UNKNOWN", text=excused(cell.text, why.text), cause=why.cause)
+        if excuse(cell.verdict, cell.cause)
+        else cell
+        for cell in cells
+    ]
+    if shared is not None:
+        result.append(Cell(SHARED, "UNKNOWN", f"the node {shared.text}; {WHOLE_ONLY}", cause=shared.cause))
+    return result

@@ -1,0 +1,148 @@
+"""Judge whether nodes could give a launch the GPUs that its pods request, and if not, why.
+
+The reasons are in the nodes: GPUs that the device plugin reports as unhealthy, a device plugin that does not
+run, GPUs that are split or shared, or other names of the resource. GPUs that other pods hold are judged in
+starting.py.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.core.causes import CauseId
+from harness.evidence.kubernetes import gpu_nodes
+from harness.evidence.kubernetes.objects import ObjectState, items, mapping
+from harness.evidence.kubernetes.unschedulable import accepts, by_reason, requests
+from harness.judge.case import Case
+
+
+@dataclass(frozen=True)
+class Supply:
+    """Why pods get no GPUs. `nodes` maps the name of each node concerned to the reason."""
+
+    cause: CauseId
+    nodes: dict[str, gpu_nodes.Shortage]
+
+    @property
+    def text(self) -> str:
+        """Return one sentence that names the nodes."""
+        return by_reason((name, [one.text]) for name, one in sorted(self.nodes.items()))
+
+
+def of_pods(case: Case, pods: Iterable[ObjectState]) -> Supply | None:
+    """Return why none of the nodes that accept a pod can ever give it the GPUs that it requests, or None."""
+    nodes = [states[-1] for states in case.bundle.objects("node").values()]
+    short: dict[str, gpu_nodes.Shortage] = {}
+    for pod in pods:
+        requested = gpu_nodes.requested_gpus(requests(pod.object))
+        eligible = [node for node in nodes if accepts(pod.object, node.object)]
+        found = {
+            node.name: why
+            for node in eligible
+            for resource, amount in requested.items()
+            if (why := gpu_nodes.shortage(node.object, resource, amount)) is not None
+        }
+        # Nodes without GPUs, or with fewer of them, are no reason if nodes with another reason exist.
+        reasons = {name: why for name, why in found.items() if not why.small}
+        if len(found) == len(eligible):
+            short.update(reasons)
+    return _supply(short)
+
+
+@dataclass(frozen=True)
+class Rejection:
+    """A pod that the kubelet of its node rejected. `index` is its node index, or None if it is not known."""
+
+    state: ObjectState
+    why: gpu_nodes.Shortage
+    index: int | None
+
+
+def rejections(case: Case) -> dict[str, Rejection]:
+    """Map each node whose kubelet rejected a pod that never started to the last rejection.
+
+    A DaemonSet's controller replaces such a pod, and the kubelet rejects the next one too.
+    """
+    found: dict[str, Rejection] = {}
+    for index, states in _never_started(case):
+        for state in states:
+            if (why := gpu_nodes.rejection(state.object)) is not None:
+                found[_node(state)] = Rejection(state, why, index)
+    return found
+
+
+def rejected(case: Case) -> Supply | None:
+    """Return the nodes whose kubelets rejected pods of the launch, or None."""
+    return _supply({node: one.why for node, one in rejections(case).items()})
+
+
+def of_nodes(case: Case, names: Collection[str]) -> Supply | None:
+    """Return why the named nodes cannot give GPUs to the pods of the launch, or None."""
+    pods = [states[-1].object for _, states in _never_started(case)]
+    requested = gpu_nodes.requested_gpus(requests(pods[0])) if pods else {}
+    states = {states[-1].name: states[-1] for states in case.bundle.objects("node").values()}
+    short = {
+        name: why
+        for name in names
+        for resource, amount in requested.items()
+        if name in states and (why := gpu_nodes.shortage(states[name].object, resource, amount)) is not None
+    }
+    return _supply(short | {node: one.why for node, one in rejections(case).items() if node in names})
+
+
+def _never_started(case: Case) -> list[tuple[int | None, Sequence[ObjectState]]]:
+    """Return the states of each pod that never started, with its node index.
+
+    A pod of a DaemonSet has an index only when it has an address.
+    """
+    if case.launch.kind != "DaemonSet":
+        return [
+            (index, pod.history)
+            for index, pods in case.pod_attempts.items()
+            if not case.started(index)
+            for pod in pods
+        ]
+    started = {pod.node for index, pod in case.pods.items() if case.started(index)}
+    own = [
+        states
+        for states in case.bundle.objects("pod").values()
+        if any(
+            one.get("uid") == case.launch.uid
+            for one in items(states[-1].object, "metadata", "ownerReferences")
+        )
+    ]
+    return [(None, states) for states in own if _node(states[-1]) not in started]
+
+
+def _node(pod: ObjectState) -> str:
+    return str(mapping(pod.object, "spec").get("nodeName") or assigned_node(pod) or "")
+
+
+def parts(case: Case) -> dict[str, gpu_nodes.Parts]:
+    """Map the nodes with shared GPUs or parts of GPUs to the reason, if pods of the launch request GPUs."""
+    if not any(gpu_nodes.requested_gpus(requests(pod.last.object)) for pod in case.pods.values()):
+        return {}
+    states = [states[-1] for states in case.bundle.objects("node").values()]
+    return {state.name: one for state in states if (one := gpu_nodes.parts(state.object)) is not None}
+
+
+def assigned_node(pod: ObjectState) -> str | None:
+    """Return the node that a DaemonSet's controller chose for a pod, even before the pod is scheduled."""
+    affinity = mapping(pod.object, "spec", "affinity", "nodeAffinity").get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    for term in mapping(affinity).get("nodeSelectorTerms") or []:
+        for field in mapping(term).get("matchFields") or []:
+            values = mapping(field).get("values") or []
+            if mapping(field).get("key") == "metadata.name" and len(values) == 1:
+                return str(values[0])
+    return None
+
+
+def _supply(short: dict[str, gpu_nodes.Shortage]) -> Supply | None:
+    if not short:
+        return None
+    causes = Counter(one.cause for one in short.values())
+    return Supply(causes.most_common(1)[0][0], short)

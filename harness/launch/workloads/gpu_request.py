@@ -1,0 +1,109 @@
+"""Decide how many GPUs the pods that test the nodes request, and refuse nodes that cannot be tested together.
+
+A DaemonSet has one pod template, so all its pods request the same resource and the same number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from harness.core.errors import UsageError
+from harness.core.kubernetes import Object
+from harness.evidence.kubernetes import gpu_nodes
+from harness.evidence.kubernetes.gpu_nodes import GPU, SHARED
+from harness.evidence.kubernetes.unschedulable import by_reason
+
+_OTHERS = "test them apart: --selector LABEL=VALUE selects nodes"
+
+
+@dataclass(frozen=True)
+class Request:
+    """The GPUs that each pod requests."""
+
+    resource: str
+    count: int
+    whole: bool
+    """Whether the labels of all nodes prove that no GPU is shared."""
+
+
+def of(nodes: Sequence[Object], requested: int | None) -> Request:
+    """Return the request of each pod. `requested` is the user's number, or None for all GPUs of a node.
+
+    A shared GPU is requested once, because two requests can get the same GPU.
+
+    Raises UsageError with the name of each node that cannot be tested, or not together with the others.
+    """
+    parts = {_name(node): gpu_nodes.parts(node) for node in nodes}
+    if split := [(name, [one.text]) for name, one in parts.items() if one and one.cause == "gpu.mig"]:
+        raise UsageError(
+            f"whole GPUs are tested, and {by_reason(split)}",
+            hint=f"disable MIG on these nodes (nvidia-smi -mig 0), or {_OTHERS}",
+        )
+    shared = [(name, [one.text]) for name, one in parts.items() if one]
+    if not shared:
+        whole = all(map(gpu_nodes.proved_whole, nodes))
+        return Request(GPU, requested or _equal(nodes), whole)
+    if (requested or 1) > 1:
+        raise UsageError(
+            f"{requested} GPUs per pod are requested, and {by_reason(shared)}: several requests can get the "
+            "same GPU, or are refused",
+            hint="--gpus-per-pod 1 tests one of the GPUs; disable sharing to accept all of them",
+        )
+    if len(shared) < len(nodes) and requested is None:
+        raise UsageError(
+            f"all GPUs of each node are tested, and {by_reason(shared)}",
+            hint="leave these nodes out, for example with --selector nvidia.com/gpu.sharing-strategy=none, "
+            "or test one GPU of each node: --gpus-per-pod 1",
+        )
+    resources = {_name(node): _resource(node) for node in nodes}
+    if len(set(resources.values())) > 1:
+        each = [(name, [f"has its GPUs as {resource}"]) for name, resource in resources.items()]
+        raise UsageError(f"the nodes offer their GPUs by different names: {by_reason(each)}", hint=_OTHERS)
+    return Request(next(iter(resources.values())), 1, whole=False)
+
+
+def no_gpus(nodes: Iterable[Object], selector: object) -> UsageError:
+    """Return the error for a cluster in which no selected node has NVIDIA GPUs."""
+    others = [
+        (_name(node), [f"has {', '.join(f'{count} {name}' for name, count in sorted(found.items()))}"])
+        for node in nodes
+        if (found := gpu_nodes.gpu_resources(node))
+    ]
+    where = f" among those with the labels {selector}" if selector else ""
+    return UsageError(
+        f"a node with {GPU} is expected, and there is none{where}"
+        + (f": {by_reason(others)}" if others else ""),
+        hint="`kubectl describe nodes` shows labels and capacity; --device cpu tests nodes without GPUs",
+    )
+
+
+def gpus_of(node: Object) -> int:
+    """Return the number of GPUs of a node, including broken GPUs, or 0 if it is not known.
+
+    After a restart, a device plugin does not count a broken GPU any more. The node's label might.
+    """
+    capacity = gpu_nodes.offered(node, GPU, part="capacity")
+    labelled = str((node["metadata"].get("labels") or {}).get(f"{GPU}.count", ""))
+    return max(capacity, int(labelled) if labelled.isdecimal() and len(labelled) < 6 else 0)
+
+
+def _equal(nodes: Sequence[Object]) -> int:
+    """Return the number of GPUs of each node. Nodes without a known number do not count."""
+    counts = {_name(node): gpus_of(node) for node in nodes}
+    known = {count for count in counts.values() if count}
+    if len(known) > 1:
+        each = by_reason((name, [f"has {count}"]) for name, count in sorted(counts.items()) if count)
+        raise UsageError(
+            f"the nodes have different numbers of GPUs: {each}",
+            hint="test nodes with the same number together: --selector LABEL=VALUE, or --gpus-per-pod 1",
+        )
+    return max(known, default=1)
+
+
+def _resource(node: Object) -> str:
+    return SHARED if gpu_nodes.offered(node, SHARED, part="capacity") else GPU
+
+
+def _name(node: Object) -> str:
+    return str(node["metadata"]["name"])

@@ -1,0 +1,114 @@
+"""Find out whether a container has whole GPUs: MIG, MPS, time slicing, vGPU, and processes of others.
+
+On a shared GPU, a slow result proves nothing, because other processes may use the GPU at the same time. So
+the results of speed tests are UNKNOWN there. Wrong results still count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from .devices import Device, of
+from .smi import Smi
+
+Cause = Literal["gpu.shared", "gpu.mig"]
+CAUSES: tuple[Cause, ...] = ("gpu.shared", "gpu.mig")
+UNPROVED = frozenset(
+    {
+        *("compute.slow", "memory.slow", "copy.slow", "gpu.clocks", "gpu.throttled"),
+        *("collective.slow", "straggler.rank", "link.slow"),
+        *("gpu.fewer", "gpu.absent"),
+    }
+)
+"""Causes that prove nothing about a shared GPU: its speed, and the number of GPUs that a pod gets."""
+VISIBLE, MPS = "NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"
+WHOLE = "ACCEPT_WHOLE"
+"""Environment variable that the launch sets to 1 if the labels of all tested nodes prove that no GPU is
+shared."""
+USED_SHARE, USED_BYTES = 0.02, 1 << 30
+"""A GPU is used by others if more than both this share and this amount of its memory are used before the
+tests. An idle driver uses less."""
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """Why the GPUs of this container are not whole GPUs of its own."""
+
+    cause: Cause
+    text: str
+
+
+def sharing(
+    devices: Sequence[Device], smi: Smi | None, expected: int | None, environ: Mapping[str, str]
+) -> Sharing | None:
+    """Return why the GPUs are shared or parts of GPUs, or None if nothing proves that.
+
+    `smi` must have been read before the tests used the GPUs.
+    """
+    uuids = _assigned(environ)
+    gpus = smi.gpus if smi else ()
+    mig = any(one.startswith("MIG-") for one in [*uuids, *(device.uuid for device in devices)])
+    if mig or any(gpu.mig == "Enabled" for gpu in gpus):
+        return Sharing("gpu.mig", "MIG is enabled: this container has parts of GPUs, not whole GPUs")
+    text = None
+    if environ.get(MPS):
+        text = f"the GPU is shared with other pods through MPS ({MPS} is set)"
+    elif any((gpu.virtualization or "").upper() == "VGPU" for gpu in gpus):
+        text = "this is a vGPU: other virtual machines can use the same GPU"
+    elif expected and len(devices) < expected:
+        text = _offered_several_times(len(devices), expected, len(uuids), environ)
+    text = text or "; ".join(filter(None, (_used(device, smi) for device in devices)))
+    return Sharing("gpu.shared", text) if text else None
+
+
+def _offered_several_times(
+    visible: int, expected: int, assigned: int, environ: Mapping[str, str]
+) -> str | None:
+    """Return why fewer GPUs are visible than were requested, if none of them needs to be missing."""
+    if 0 < assigned == visible:
+        return (
+            f"{expected} GPUs were requested, and the device plugin assigned {assigned} ({VISIBLE}): each "
+            "GPU is offered several times, as time slicing does"
+        )
+    # Only Kubernetes offers a GPU several times. All GPUs of a node are then offered equally often.
+    in_kubernetes = "KUBERNETES_SERVICE_HOST" in environ
+    if not in_kubernetes or environ.get(WHOLE) == "1" or assigned >= expected or not visible:
+        return None
+    if expected % visible:
+        return None
+    return (
+        f"{visible} of {expected} requested GPUs are visible. Either the device plugin offers each GPU "
+        f"{expected // visible} times, or GPUs are missing; the node has no label nvidia.com/gpu.count"
+    )
+
+
+def _assigned(environ: Mapping[str, str]) -> set[str]:
+    """Return the UUIDs of the GPUs and MIG devices that the device plugin assigned to this container.
+
+    With other strategies of the device plugin, such as CDI, the variable contains no UUIDs.
+    """
+    visible = [one.strip() for one in environ.get(VISIBLE, "").split(",")]
+    return {one.split("::")[0] for one in visible if one.startswith(("GPU-", "MIG-"))}
+
+
+def _used(device: Device, smi: Smi | None) -> str | None:
+    """Return a clause if processes of others use the memory of a GPU, or None."""
+    gpu = of(smi, device)
+    if gpu is None or not isinstance(gpu.memory_used, float) or not gpu.memory:
+        return None
+    if gpu.memory_used <= max(USED_BYTES, USED_SHARE * gpu.memory):
+        return None
+    used, total = gpu.memory_used / 2**30, gpu.memory / 2**30
+    return f"others use {used:.1f} of {total:.1f} GiB of GPU {device.index} before the tests"
+
+
+def excuse(verdict: str, cause: str | None) -> bool:
+    """Return whether a result proves nothing about a shared GPU."""
+    return verdict in ("FAIL", "WARN") and cause in UNPROVED
+
+
+def excused(text: str, why: str) -> str:
+    """Return the text of a result that was not judged, because the GPU is shared."""
+    return f"{text}; not judged: {why}"

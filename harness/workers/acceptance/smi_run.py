@@ -1,0 +1,71 @@
+"""Run nvidia-smi, and read what it prints, however it ends."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import subprocess
+import tempfile
+
+from . import smi
+from .smi_health import MAX_LETTERS, Reading, unparsed
+
+SECONDS = 60.0
+"""Time limit of one call in seconds. Without a persistent driver, a call on eight GPUs takes up to 20 s."""
+_KILL_SECONDS = 2.0
+
+
+def ask(*arguments: str, seconds: float = SECONDS) -> tuple[str, int]:
+    """Run nvidia-smi. Return its output, including that on stderr, and its exit code.
+
+    Raises FileNotFoundError if nvidia-smi is missing, and TimeoutError if it does not end in time. A process
+    that waits in the driver cannot be killed, so it is left behind.
+    """
+    command = shutil.which("nvidia-smi")
+    if command is None:
+        raise FileNotFoundError(
+            "nvidia-smi is not in this container (NVIDIA_DRIVER_CAPABILITIES must include utility)"
+        )
+    # A pipe would stay open for as long as any child of nvidia-smi lives.
+    with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
+        process = subprocess.Popen([command, *arguments], stdout=out, stderr=err, stdin=subprocess.DEVNULL)
+        try:
+            code = process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(_KILL_SECONDS)
+            raise TimeoutError(
+                f"nvidia-smi did not end within {seconds:g} s: the driver does not respond"
+            ) from None
+        texts = []
+        for file in (out, err):
+            file.seek(0)
+            texts.append(file.read().decode(errors="replace"))
+    return "\n".join(texts), code
+
+
+def read(seconds: float = SECONDS) -> Reading:
+    """Return what `nvidia-smi -q -x` prints, or why it prints nothing that can be parsed."""
+    try:
+        text, code = ask("-q", "-x", seconds=seconds)
+    except FileNotFoundError as error:
+        return Reading(None, str(error))
+    except OSError as error:  # including TimeoutError, which is a failure of the driver
+        return Reading(None, str(error), failed=True)
+    parsed = smi.parse(text, code)
+    if parsed is None:
+        return Reading(None, unparsed(text, code), failed=True)
+    return Reading(parsed)
+
+
+def links() -> dict[str, list[float]]:
+    """Return GPU UUID → the speed of each NVLink in GB/s.
+
+    Raises OSError like `ask`, and ValueError, with the end of its output, if nvidia-smi fails without data.
+    """
+    text, code = ask("nvlink", "-s")
+    found = smi.parse_links(text)
+    if code and not found:
+        raise ValueError(f"nvidia-smi ended with code {code}: {text.strip()[-MAX_LETTERS:]}")
+    return found
