@@ -64,7 +64,7 @@ async def log_data(request: Request, session: Session) -> Response:
 
     def read(db: sqlite3.Connection) -> Response:
         _seen(db, session, run_id)
-        return Json({"lines": reading.lines(db, run_id, **chosen, before=None, after=after)})
+        return Json(reading.lines(db, run_id, **chosen, before=None, after=after))
 
     return _private(await http.store(request).scan(read))
 

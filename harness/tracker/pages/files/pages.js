@@ -436,22 +436,32 @@
     for (const name of ["sender", "kind", "search"]) pairs[name] = asked.get(name) || "";
     const found = await ask("/pages/logs", pairs);
     const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+    const known = new Map(); // lines that can change, such as progress bars
+    for (let old = box.lastElementChild, n = 0; old && n < 1000; old = old.previousElementSibling, n += 1) known.set(old.dataset.id, old);
     for (const line of found.lines) {
       const made = document.createElement("div");
       made.className = `line ${/^[A-Z]+$/.test(line.kind) ? line.kind : ""}`;
+      made.dataset.id = line.id;
       for (const [name, text] of [["at", line.time], ["who", line.sender], ["text", line.message]]) {
         const part = document.createElement("span");
         part.className = name;
         part.textContent = text;
         made.append(part);
       }
-      box.append(made, "\n");
-      box.dataset.after = line.id;
+      if (line.note) {
+        const note = document.createElement("span");
+        note.className = "soft";
+        note.textContent = `(${line.note})`;
+        made.lastElementChild.append(" ", note);
+      }
+      if (known.has(line.id)) known.get(line.id).replaceWith(made); else box.append(made, "\n");
     }
+    box.dataset.after = found.last;
     while (box.children.length > 5000) box.firstElementChild.remove();
     const empty = byId("empty");
     if (empty && found.lines.length) empty.remove();
     if (atEnd) box.scrollTop = box.scrollHeight;
+    if (found.more) await follow(box);
   }
 
   // Ask whether something is new, soon while a run is running, and never faster than the tracker answers.
