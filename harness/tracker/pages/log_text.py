@@ -49,17 +49,18 @@ def shown(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> list[Foun
     """
     terminals: dict[object, Terminal[Message]] = {}
     found: list[Row[Message]] = []
-    left, most = TOTAL, {}
-    for row in reversed(messages):
-        most[row["id"]] = max(SHORT, left)
-        left -= len(row["message"])
-    for row in messages:
-        prefix, text = _split(row["message"])
-        text = clipped(text, most[row["id"]])
-        cut = row["cut"] + len(row["message"]) - len(prefix) - len(text)
-        time = from_ms(row["time_ms"])[11:23]
-        one = Message(row["id"], time, row["log_type"], row["sender"] or "", prefix, cut)
-        terminal = terminals.setdefault(row["id"] if alone else (one.sender, prefix), Terminal())
+    left = TOTAL
+    most: dict[int, int] = {}
+    for message in reversed(messages):
+        most[message["id"]] = max(SHORT, left)
+        left -= len(message["message"])
+    for message in messages:
+        prefix, text = _split(message["message"])
+        text = clipped(text, most[message["id"]])
+        cut = message["cut"] + len(message["message"]) - len(prefix) - len(text)
+        time = from_ms(message["time_ms"])[11:23]
+        one = Message(message["id"], time, message["log_type"], message["sender"] or "", prefix, cut)
+        terminal = terminals.setdefault(message["id"] if alone else (one.sender, prefix), Terminal())
         found += terminal.write(f"{text}\n", one)
     for terminal in terminals.values():
         found += terminal.flush()
