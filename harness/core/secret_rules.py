@@ -63,9 +63,10 @@ _SETTING = re.compile(rf"(?ai){SETTING}")
 _SECRET_NAME = re.compile(rf"(?ai){VARIABLE}")
 _STRONG_NAME = re.compile(rf"(?ai)[-.\w]*(?:{_STRONG})")
 _REFERENCE = re.compile(
-    r"(?ai).*(?:name|ref|file|path|dir|url|uri|id|type|mode|count|limit|class|provider)s?"
+    r"(?ai)(?:.*[-._])?(?:topology|label|taint|partition|primary|foreign|sort|cache|public)[-_]?key"
+    r"|.*(?:name|ref|file|path|dir|url|uri|id|type|mode|count|limit|class|provider)s?"
 )
-"""Names that contain such a word but denote a place, a number or an object: secretName, token_file."""
+"""Names that contain such a word but denote a place, a number or an object: secretName, topologyKey."""
 _VOCABULARY = re.compile(
     r"(?i)(?<![A-Za-z])(?:bos|eos|pad|unk|sep|cls|mask|image|audio|video|special|next|last|first|prev|new|per|each|start|end|stop"
     r"|max|min|num|n|total|target|prompt|completion|generated|input|output|sampled|current|added|additional|blank"

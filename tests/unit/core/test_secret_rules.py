@@ -182,6 +182,7 @@ def test_a_frame_that_ends_like_a_name_is_not_changed() -> None:
         ("token", 5, 5),
         ("tokenizer", "gpt2", "gpt2"),
         ("secretName", "own", "own"),
+        ("topologyKey", "kubernetes.io/hostname", "kubernetes.io/hostname"),
         ("password", None, None),
         ("use_auth_token", True, True),
     ],
