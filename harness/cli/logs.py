@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator
 from pathlib import Path
 
 from harness.core.clock import CLOCK, Clock
 from harness.core.errors import UsageError
+from harness.core.terminal_text import Row, Terminal
 from harness.core.user_files import open_regular
-from harness.evidence.io.own_lines import is_own
+from harness.evidence.io.own_lines import without_own
 from harness.evidence.io.reader import Bundle
 
 LOOK_SECONDS = 0.2
+READ_BYTES = 1 << 20
 
 
 def lines(bundle: Bundle, rank: int | None) -> Iterator[str]:
-    """Yield each line as "node index | time | text", pod by pod. Raises UsageError if the rank has no pod."""
-    for index, log in _logs(bundle.path, _pods(bundle, rank)):
-        with open_regular(log) as file:
-            for line in file.read().decode(errors="replace").splitlines():
-                yield from _shown(index, line)
+    """Yield each line as "node index | time | text", pod by pod. Raises UsageError if the rank has no pod.
+
+    The text is what a terminal shows. Replaced text is counted or shown, see `harness.core.terminal_text`.
+    """
+    for index, path in _logs(bundle.path, _pods(bundle, rank)):
+        yield from _Log(index, path).read(over=True)
 
 
 def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
-    """Yield lines in the format of `lines` as soon as they are written, until the launch has ended."""
-    read: dict[Path, int] = {}
+    """Yield lines in the format of `lines` as soon as they are written, until the launch has ended.
+
+    A line that changes later, for example a nested progress bar, is yielded again in its last state.
+    """
+    logs: dict[Path, _Log] = {}
     version = None
     while True:
         # The version is read first, so that a change during the reading causes another read.
@@ -33,16 +40,57 @@ def follow(path: Path, rank: int | None, clock: Clock = CLOCK) -> Iterator[str]:
             over = bundle.manifest is None or bundle.manifest.ended_at is not None
             pods = _pods(bundle, rank, expected=over)
         for index, log in _logs(path, pods):
-            with open_regular(log) as file:
-                file.seek(read.get(log, 0))
-                new = file.read()
-            whole = len(new) if over else new.rfind(b"\n") + 1
-            read[log] = read.get(log, 0) + whole
-            for line in new[:whole].decode(errors="replace").splitlines():
-                yield from _shown(index, line)
+            yield from logs.setdefault(log, _Log(index, log, live=True)).read(over)
         if over:
             return
         clock.sleep(LOOK_SECONDS)
+
+
+class _Log:
+    """The log file of a container, which is read in parts of bounded size."""
+
+    def __init__(self, index: int, path: Path, live: bool = False) -> None:
+        self._index = index
+        self._path = path
+        self._terminal = Terminal[str](live)
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._offset = 0
+        self._rest = b""
+        self._stamp: str | None = None
+        """The time of the line whose end was not read yet."""
+
+    def read(self, over: bool) -> Iterator[str]:
+        """Yield the lines that are complete since the last call. If `over` is set, yield the rest too."""
+        with open_regular(self._path) as file:
+            file.seek(self._offset)
+            while chunk := file.read(READ_BYTES):
+                self._offset += len(chunk)
+                *lines, self._rest = (self._rest + chunk).split(b"\n")
+                for line in lines:
+                    yield from self._piece(line, ended=True)
+                if len(self._rest) > READ_BYTES:
+                    part, self._rest = self._rest, b""
+                    yield from self._piece(part, ended=False)
+        if over:
+            rest, self._rest = self._rest, b""
+            if rest:
+                yield from self._piece(rest, ended=True)
+            yield from map(self._shown, self._terminal.flush())
+
+    def _piece(self, piece: bytes, ended: bool) -> Iterator[str]:
+        """Process a line "time text", or a part of it."""
+        text = self._decoder.decode(piece, final=ended)
+        stamp = self._stamp
+        if stamp is None:
+            stamp, _, text = text.partition(" ")
+        self._stamp = None if ended else stamp
+        users = without_own(text)
+        if users is not None:
+            end = "\n" if ended and users is text else ""
+            yield from map(self._shown, self._terminal.write(users + end, stamp))
+
+    def _shown(self, row: Row[str]) -> str:
+        return f"{self._index} | {row.last[11:23]} | {row.described}"
 
 
 def _version(path: Path) -> list[tuple[int, int, int]]:
@@ -79,9 +127,3 @@ def _logs(path: Path, pods: list[tuple[int, str]]) -> Iterator[tuple[int, Path]]
     for index, name in pods:
         for log in sorted((path / "logs").glob(f"{name}-*.log")):
             yield index, log
-
-
-def _shown(index: int, line: str) -> Iterator[str]:
-    stamp, _, text = line.partition(" ")
-    if not is_own(text):
-        yield f"{index} | {stamp[11:23]} | {text}"

@@ -55,19 +55,20 @@ _ALONE, _WITH_OTHERS = "token|authorization|cookie|dsn|jwt|pwd|pass", "key|auth"
 _LAST = f"{_ALONE}|{_WITH_OTHERS}"
 SETTING = (
     rf"(?:[-.\w]*[-._])?(?:{_ALONE})|[-.\w]*[-._](?:{_WITH_OTHERS})|[-.\w]*(?:{_ANYWHERE})[-.\w]*"
-    rf"|[-.\w]*(?-i:[a-z0-9](?:Token|Key|Auth))|[-.\w]*(?:{_KEYS})_?key|[-.\w]*key-data"
+    rf"|[-.\w]*(?-i:[a-z0-9](?:Token|Key|Auth|Dsn|Jwt|Pwd))|[-.\w]*(?:{_KEYS})_?key|[-.\w]*key-data"
     r"|\w*(?:auth|api|access)_?token"
 )
 """The keys of documents that denote a secret. Kubernetes uses the bare key "key" for labels and taints."""
-VARIABLE = rf"{SETTING}|{_WITH_OTHERS}"
+VARIABLE = rf"{SETTING}|{_WITH_OTHERS}|[-.\w]*(?:cookies|session[-_]?id|webhook[-_]?url)"
 """The names of environment variables and headers that denote a secret."""
 _SETTING = re.compile(rf"(?ai){SETTING}")
 _SECRET_NAME = re.compile(rf"(?ai){VARIABLE}")
 _STRONG_NAME = re.compile(rf"(?ai)[-.\w]*(?:{_STRONG})")
 _REFERENCE = re.compile(
-    r"(?ai).*(?:name|ref|file|path|dir|url|uri|id|type|mode|count|limit|class|provider)s?"
+    r"(?ai)(?:.*[-._])?(?:topology|label|taint|partition|primary|foreign|sort|cache|public)[-_]?key"
+    r"|.*(?:name|ref|file|path|dir|url|uri|id|type|mode|count|limit|class|provider)s?"
 )
-"""Names that contain such a word but denote a place, a number or an object: secretName, token_file."""
+"""Names that contain such a word but denote a place, a number or an object: secretName, topologyKey."""
 _VOCABULARY = re.compile(
     r"(?i)(?<![A-Za-z])(?:bos|eos|pad|unk|sep|cls|mask|image|audio|video|special|next|last|first|prev|new|per|each|start|end|stop"
     r"|max|min|num|n|total|target|prompt|completion|generated|input|output|sampled|current|added|additional|blank"
@@ -103,13 +104,9 @@ def redact(name: str, value: Any) -> Any:
 
     This function is stable: the tracker's pages call it with (name, value). `name` can be a path such as
     "tracker.api_key". Numbers and booleans are unchanged, unless the name ends with a word such as "password"
-    or "api_key". In lists and mappings, each leaf is redacted by its own path. The result has the type of
-    `value`, except for a number that is replaced.
+    or "api_key". The result has the type of `value`, except for a number that is replaced. Lists and mappings
+    are the caller's task.
     """
-    if isinstance(value, dict):
-        return {key: redact(f"{name}.{key}" if name else str(key), item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [redact(name, item) for item in value]
     if value is None or isinstance(value, bool):
         return value
     text = str(value)

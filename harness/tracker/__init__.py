@@ -3,6 +3,6 @@
 Server (standard library, starlette, uvicorn, jinja2):  python3 -m harness.tracker
     server  →  api, pages  →  query  →  storage  →  shared
 Clients (httpx, pydantic):  client  →  shared
-Server and clients do not import each other, because the server's image contains only this package and the
-rules for secrets (harness/core/secret_rules.py).
+Server and clients do not import each other, because the server's image contains only this package, the rules
+for secrets (harness/core/secret_rules.py) and harness/core/terminal_text.py.
 """

@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from harness.cli.options import progress
+from harness.core import terminal_text
 from harness.core.progress import Progress
 from harness.evidence import worlds
 from harness.evidence.io.own_lines import is_own
@@ -28,6 +29,8 @@ from harness.workers import truth_frames
 
 PER_SECOND = 5
 LOSS = "loss"
+MAX_LINE = 4000
+"""How many characters of a log line are read, from its end."""
 
 
 @dataclass
@@ -118,11 +121,13 @@ class Live:
     def logged(self, pod: str, text: str) -> None:
         with self._lock:
             own_pod = next((p for p in self._pods.values() if p.name == pod), None)
-            for line in text.splitlines():
+            for line in text.split("\n"):
                 if is_own(line):
                     self._frame(line)
                 elif own_pod is not None:
-                    own_pod.last = line.partition(" ")[2].strip() or own_pod.last
+                    shown = terminal_text.rows(line.partition(" ")[2][-MAX_LINE:])
+                    texts = [row.text.strip() for row in shown if row.text.strip()]
+                    own_pod.last = texts[-1] if texts else own_pod.last
 
     def _frame(self, line: str) -> None:
         if self._manifest is None:

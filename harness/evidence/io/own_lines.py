@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+
+from harness.core.secret_rules import PREFIX
 from harness.workers.acceptance import emit
 from harness.workers.netcheck import frames
 from harness.workers.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
@@ -9,8 +12,20 @@ from harness.workers.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 MARKS = (MARK, PROCESS_MARK, EXIT_MARK, frames.MARK, emit.MARK)
 """The marks of lines with logged points, processes, a command's exit code, netcheck's diagnoses, and results
 of acceptance tests."""
+_PREFIX = re.compile(rf"{PREFIX}\s*")
 
 
 def is_own(line: str) -> bool:
     """Return whether a log line was written for the harness."""
     return "@" in line and any(mark in line for mark in MARKS)
+
+
+def without_own(line: str) -> str | None:
+    """Return the part of a log line before a line for the harness, or None if there is only the latter.
+
+    The two share a line if a program wrote text without a line end. A prefix such as "[rank0]: " is no text.
+    """
+    if not is_own(line):
+        return line
+    text = line[: min(at for at in map(line.find, MARKS) if at >= 0)]
+    return None if _PREFIX.fullmatch(text) else text

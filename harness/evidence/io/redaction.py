@@ -205,6 +205,7 @@ class _Search:
         self.known = KnownSecrets(secrets)
         hints = [secret_rules.HINTS.encode(), *filter(None, [self.known.pattern])]
         self._hint = compiled(b"|".join(hints))
+        self._known_hint = compiled(self.known.pattern) if self.known.pattern else None
         self._document_hint = compiled(b"|".join([*hints, _NAMES.encode()]))
 
     def in_document(self, encoded: str) -> bool:
@@ -216,9 +217,16 @@ class _Search:
         found: list[Span] = []
         for low, high in self._windows(text, start):
             window = text[low:high]
-            for begin, end in (*self.known.spans(window), *secret_rules.spans(window)):
+            for begin, end in (*self._known(window), *secret_rules.spans(window)):
                 found.append((low + begin, low + end))
         return merged(found)
+
+    def _known(self, window: str) -> Iterable[Span]:
+        """Return the places of known secrets. Most windows have none, which the pattern shows much faster."""
+        hint = self._known_hint
+        if hint is None or hint.search(window.encode("utf-8", "surrogatepass")) is None:
+            return ()
+        return self.known.spans(window)
 
     def _windows(self, text: str, start: int) -> Iterator[Span]:
         """Yield the parts of a text that can contain a secret: the lines with hits, and their neighbours."""

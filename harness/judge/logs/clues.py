@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from harness.core import terminal_text
 from harness.core.causes import CauseId
 from harness.evidence.io.own_lines import is_own
 from harness.judge.logs import stacks
@@ -188,8 +189,16 @@ def last_line(tail: Lines) -> tuple[str, int]:
 
 
 def _plain(tail: Lines) -> Lines:
-    """Return the lines that the program wrote, without timestamps and without lines of the harness."""
-    return [(number, _TIME.sub("", text)) for number, text in tail if not is_own(text)]
+    """Return the lines that the program wrote, without times, control characters and lines of the harness.
+
+    Text that a terminal no longer shows, such as an error that a progress bar replaced, is a line of its own.
+    """
+    return [
+        (number, row.text)
+        for number, text in tail
+        if not is_own(text)
+        for row in terminal_text.rows(_TIME.sub("", text))
+    ]
 
 
 def _is_of_a_peer(text: str) -> bool:

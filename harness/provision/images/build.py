@@ -94,7 +94,16 @@ TRACKER = Recipe(
     "harness/tracker",
     FILES / "tracker.Dockerfile",
     LOCKS / "tracker.txt",
-    tuple(PACKAGE / name for name in ("__init__.py", "core/__init__.py", "core/secret_rules.py", "tracker")),
+    tuple(
+        PACKAGE / name
+        for name in (
+            "__init__.py",
+            "core/__init__.py",
+            "core/secret_rules.py",
+            "core/terminal_text.py",
+            "tracker",
+        )
+    ),
 )
 CONTROLLER = Recipe(
     "harness/torchrun-controller",

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.core import terminal_text
 from harness.core.clock import seconds
 from harness.evidence.io.files import replace_file
-from harness.evidence.io.own_lines import is_own
+from harness.evidence.io.own_lines import without_own
 from harness.evidence.io.reader import Bundle
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import Check, Manifest, Verdict
@@ -158,14 +159,19 @@ def _logs(bundle: Bundle) -> Iterator[Log]:
     paths = sorted((bundle.path / "logs").glob("*.log"))
     most = min(LOG_LINES, max(1, ALL_LINES // max(1, len(paths))))
     for path in paths:
-        lines = [
-            (number, text.partition(" ")[0][11:23], text.partition(" ")[2])
-            for number, text in bundle.tail(f"logs/{path.name}", most)
-            if not is_own(text)
-        ]
+        lines = list(_rows(bundle.tail(f"logs/{path.name}", most)))
         pod = next((name for name in owner if path.name.startswith(f"{name}-")), None)
         title = f"node {owner[pod]}" if pod else path.stem
         yield Log(title, f"logs/{path.name}", (lines[0][0] - 1) if lines else 0, lines)
+
+
+def _rows(tail: list[tuple[int, str]]) -> Iterator[tuple[int, str, str]]:
+    """Yield the number, the time and the text of log lines, as a terminal shows them."""
+    for number, line in tail:
+        stamp, _, text = line.partition(" ")
+        users = without_own(text)
+        for row in [] if users is None else terminal_text.rows(users):
+            yield number, stamp[11:23], row.described
 
 
 def _events(bundle: Bundle) -> Iterator[dict[str, str]]:

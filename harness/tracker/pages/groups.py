@@ -8,17 +8,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.core.secret_rules import is_secret_name, redact
+from harness.core.secret_rules import denotes_value, is_secret_name, redact
 
 RANK = re.compile(r"(?i)(?:(?<=^)|(?<=[/_.\-]))(node|rank|worker|gpu|replica|host)[_.\-]?(\d+)(?=$|[/_.\-])")
 LAST = re.compile(r"\.(\d+)$")
-WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
-SECRET = re.compile(
-    r"(?:token|secrets?|password|passwd|passphrase|apikey|credentials?|cookies?)(?:_|$)"
-    r"|(?:^|_)(?:auth|authorization|pwd|(?:api|access|private|secret|account|signing)_keys?|dsn|session_id"
-    r"|connection_string|webhook_url)(?:_|$)"
-)
-"""A setting's path in lower case, with its words joined by "_", that suggests a secret."""
 HIDDEN = "hidden"
 ROWS_MOST = 2000
 
@@ -98,8 +91,9 @@ def flat(value: Any) -> list[tuple[str, str]]:
 
 
 def _is_secret(path: str) -> bool:
-    words = "_".join(WORD.findall(path)).lower()
-    return bool(SECRET.search(words)) or is_secret_name(path.rpartition(".")[2])
+    """Return whether the last key of a path denotes a secret, or an earlier key the value of one."""
+    *parents, key = re.sub(r"\[\d+\]", "", path).split(".")
+    return is_secret_name(key) or any(map(denotes_value, parents))
 
 
 def _leaves(value: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -24,7 +24,8 @@ NO_STORE = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
 async def curve_data(request: Request, session: Session) -> Response:
     """Return `{"series": […]}` with a curve for each parameter `series=RUN:NAME`, in the same order.
 
-    With `axis=time`, the curves contain client times in milliseconds instead of steps.
+    With `axis=time`, the curves contain client times in milliseconds instead of steps. With `fit`, a few
+    points that are far from all others are left out.
     """
     wanted = [one.partition(":") for one in request.query_params.getlist("series")]
     if not 1 <= len(wanted) <= SERIES_MOST:
@@ -32,16 +33,24 @@ async def curve_data(request: Request, session: Session) -> Response:
     pairs = [(integer(run, "series"), name) for run, _, name in wanted]
     buckets = http.number(request, "buckets", BUCKETS, curves.MOST_BUCKETS)
     first, until = http.number(request, "first", 0), http.optional_number(request, "last")
-    by_time = request.query_params.get("axis") == "time"
+    by_time, fit = request.query_params.get("axis") == "time", "fit" in request.query_params
 
     def read(db: sqlite3.Connection) -> Response:
         found = []
         for number, name in pairs:
             _seen(db, session, number)
-            made = curves.curve(db, number, name, buckets, first, until, lineage.shown, by_time)
+            made = curves.curve(db, number, name, buckets, first, until, lineage.shown, by_time, fit)
             rows = [[b.first, b.last, b.low, b.high, b.mean, b.odd] for b in made.buckets]
             found.append(
-                {"run": number, "name": name, "points": made.points, "exact": made.exact, "buckets": rows}
+                {
+                    "run": number,
+                    "name": name,
+                    "points": made.points,
+                    "exact": made.exact,
+                    "buckets": rows,
+                    "older": made.older,
+                    "far": made.far,
+                }
             )
         return Json({"series": found})
 
@@ -64,7 +73,7 @@ async def log_data(request: Request, session: Session) -> Response:
 
     def read(db: sqlite3.Connection) -> Response:
         _seen(db, session, run_id)
-        return Json({"lines": reading.lines(db, run_id, **chosen, before=None, after=after)})
+        return Json(reading.lines(db, run_id, **chosen, before=None, after=after))
 
     return _private(await http.store(request).scan(read))
 

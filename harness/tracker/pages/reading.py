@@ -6,45 +6,59 @@ import json
 import sqlite3
 from typing import Any
 
+from harness.tracker.pages import log_text
 from harness.tracker.query import audit_view, curves, reads, series
-from harness.tracker.shared.requests import from_ms
 from harness.tracker.storage import claims
 
 Found = dict[str, Any]
 LOG_LINES = 500
+CONTEXT_LINES = 100
+"""How many earlier messages are read with new ones, which can change the lines of earlier ones."""
 NAMES_MOST = 300
 
 
 def lines(
     db: sqlite3.Connection, run: int, sender: str, kind: str, search: str, before: int | None, after: int
-) -> list[Found]:
-    """Return the last LOG_LINES matching lines with ids between `after` and `before`, in arrival order."""
-    rows = db.execute(
-        "SELECT l.id, l.time_ms, l.message, l.log_type, r.sender FROM logs l"
-        " JOIN requests r ON r.id = l.request_id WHERE l.run_id = :run"
+) -> Found:
+    """Return matching log lines as a terminal shows them, in arrival order, with secrets replaced.
+
+    Without `after`, the last LOG_LINES messages before the id `before` are read. With `after`, the first
+    LOG_LINES messages with a larger id are read. Lines that they changed are returned again with the same
+    `id`. `first` and `last` are the ids of the messages, and `more` is whether there are more.
+    """
+    wanted = {"run": run, "sender": sender, "kind": kind, "search": search}
+    earlier: list[sqlite3.Row] = []
+    if after:
+        rows = _messages(db, wanted, "l.id > :after ORDER BY l.id", after=after)
+        if rows and not search:
+            query = "l.id <= :after ORDER BY l.id DESC"
+            earlier = _messages(db, wanted, query, most=CONTEXT_LINES, after=after)[::-1]
+    else:
+        last = (1 << 63) - 1 if before is None else before
+        rows = _messages(db, wanted, "l.id < :before ORDER BY l.id DESC", before=last)[::-1]
+    return {
+        "lines": log_text.shown([*earlier, *rows], after, alone=bool(search)),
+        "first": rows[0]["id"] if rows else 0,
+        "last": rows[-1]["id"] if rows else after,
+        "more": len(rows) == LOG_LINES,
+    }
+
+
+def _messages(
+    db: sqlite3.Connection, wanted: Found, order: str, most: int = LOG_LINES, **bounds: int
+) -> list[sqlite3.Row]:
+    """Return stored messages. A search ignores escape sequences and other control characters."""
+    for function in (log_text.visible, log_text.clipped, log_text.cut):
+        db.create_function(function.__name__, 1, function, deterministic=True)
+    query = (
+        "SELECT l.id, l.time_ms, clipped(l.message) AS message, cut(l.message) AS cut, l.log_type, r.sender"  # noqa: S608
+        " FROM logs l JOIN requests r ON r.id = l.request_id WHERE l.run_id = :run"
         " AND (:sender = '' OR r.sender = :sender) AND (:kind = '' OR l.log_type = :kind)"
-        " AND (:search = '' OR instr(lower(l.message), lower(:search)) > 0)"
-        " AND l.id < :before AND l.id > :after ORDER BY l.id DESC LIMIT :most",
-        {
-            "run": run,
-            "sender": sender,
-            "kind": kind,
-            "search": search,
-            "before": (1 << 63) - 1 if before is None else before,
-            "after": after,
-            "most": LOG_LINES,
-        },
-    ).fetchall()
-    return [
-        {
-            "id": row["id"],
-            "time": from_ms(row["time_ms"])[11:23],
-            "kind": row["log_type"],
-            "sender": row["sender"] or "",
-            "message": row["message"][:10_000],
-        }
-        for row in reversed(rows)
-    ]
+        " AND (:search = '' OR instr(lower(CASE WHEN instr(l.message, char(27)) + instr(l.message, char(13))"
+        " THEN visible(l.message) ELSE l.message END), lower(:search)) > 0)"
+        f" AND {order} LIMIT :most"
+    )
+    return db.execute(query, {**wanted, **bounds, "most": most}).fetchall()
 
 
 def pulse(db: sqlite3.Connection, run: sqlite3.Row) -> Found:

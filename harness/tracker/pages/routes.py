@@ -106,7 +106,7 @@ async def run(request: Request, session: Session) -> Response:
             chosen = {one: query.get(one, "") for one in ("sender", "kind", "search")}
             found = reading.lines(db, row["id"], **chosen, before=before, after=0)
             senders = reading.senders(db, row["id"])
-            return render.page("logs", **shown, lines=found, senders=senders, most=reading.LOG_LINES,
+            return render.page("logs", **shown, found=found, senders=senders, most=reading.LOG_LINES,
                                before=before, **chosen)  # fmt: skip
         if tab == "files":
             pictures, others, total = views.files(db, row["id"], key, offset)

@@ -17,6 +17,8 @@ from itertools import islice
 from harness.tracker.query import series
 
 MOST_BUCKETS = 2000
+FAR = 300
+MOST_FAR = 16
 Series = Callable[[sqlite3.Connection, int, str, int | None, int | None], series.Columns]
 """A function that returns a metric's deduplicated points in a range of steps: series.shown, lineage.shown."""
 
@@ -42,11 +44,15 @@ class Curve:
     """A downsampled series.
 
     `points` is the number of points before downsampling. `exact` is whether each bucket has a single step.
+    `older` is the number of rows that are hidden by a newer row of the same step. `far` has the number of
+    points that are left out because they are far from all others, and the first and the last of their steps.
     """
 
     points: int
     exact: bool
     buckets: list[Bucket]
+    older: int = 0
+    far: tuple[int, int, int] | None = None
 
 
 def last(db: sqlite3.Connection, run: int, name: str, of: Series = series.shown) -> tuple[int, float] | None:
@@ -90,22 +96,28 @@ def curve(
     until: int | None = None,
     of: Series = series.shown,
     by_time: bool = False,
+    fit: bool = False,
 ) -> Curve:
     """Return a series between two steps, in at most `buckets` buckets of equal width.
 
     The function `of` reads the series. With `by_time`, all steps are client times in milliseconds, including
-    `first` and `until`.
+    `first` and `until`. With `fit`, a few points that are far from all others are left out.
     """
-    found = (
-        _timed(of(db, run, name, None, None), first, until) if by_time else of(db, run, name, first, until)
-    )
+    found = of(db, run, name, None, None) if by_time else of(db, run, name, first, until)
+    older = found.older
+    found = _timed(found, first, until) if by_time else found
+    far = None
+    if fit and (kept := fitted(found.steps)) is not None:
+        left = [*found.steps[: kept[0]], *found.steps[kept[1] :]]
+        far = len(left), left[0], left[-1]
+        found = found.part(*kept)
     steps, values = found.steps, found.values
     if not steps:
-        return Curve(0, True, [])
+        return Curve(0, True, [], older)
     buckets = max(1, min(buckets, MOST_BUCKETS))
     if len(steps) <= buckets:
         exact = [_bucket(step, step, values[at : at + 1]) for at, step in enumerate(steps)]
-        return Curve(len(steps), True, exact)
+        return Curve(len(steps), True, exact, older, far)
     begin = steps[0]
     width = -(-(steps[-1] - begin + 1) // buckets)
     result: list[Bucket] = []
@@ -115,7 +127,24 @@ def curve(
         end = bisect_left(steps, edge, at)
         result.append(_bucket(steps[at], steps[end - 1], values[at:end]))
         at = end
-    return Curve(len(steps), width == 1 and not by_time, result)
+    return Curve(len(steps), width == 1 and not by_time, result, older, far)
+
+
+def fitted(steps: array[int]) -> tuple[int, int] | None:
+    """Return the range of indexes without the steps that are far from all others, or None if none is.
+
+    The omitted steps, at most a twentieth of all, would leave less than 1/FAR of the width to the others.
+    """
+    begin, end = 0, len(steps)
+    most = min(MOST_FAR, max(1, len(steps) // 20))
+    left = 1
+    while left <= most and end - begin - left >= 3:
+        span, low = min((steps[end - 1 - left + at] - steps[begin + at], at) for at in range(left + 1))
+        if steps[end - 1] - steps[begin] > FAR * max(1, span):
+            begin, end, most, left = begin + low, end - left + low, most - left, 1
+        else:
+            left += 1
+    return (begin, end) if end - begin < len(steps) else None
 
 
 def _timed(points: series.Columns, first: int, until: int | None) -> series.Columns:

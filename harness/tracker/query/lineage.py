@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from harness.tracker.query import series
 from harness.tracker.query.series import Columns
@@ -55,13 +55,15 @@ def shown(
     parts = segments(db, run)
     if len(parts) == 1:
         return series.shown(db, run, name, first, last)
-    found = series.empty()
+    found, older = series.empty(), 0
     for one in parts:
         low = max(one.first, first or 0)
         high = min((end for end in (one.last, last) if end is not None), default=None)
         if high is None or low <= high:
-            found.append(series.shown(db, one.run, name, low, high))
-    return found
+            more = series.shown(db, one.run, name, low, high)
+            found.append(more)
+            older += more.older
+    return replace(found, older=older)
 
 
 def points(

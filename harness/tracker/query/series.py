@@ -9,7 +9,7 @@ import sqlite3
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
@@ -45,6 +45,8 @@ class Columns:
     steps: array[int]
     times: array[int]
     values: array[float]
+    older: int = 0
+    """How many rows are left out, because a newer row has the same step."""
 
     def __len__(self) -> int:
         return len(self.steps)
@@ -125,7 +127,8 @@ def shown(
         before = best.get(step)
         if before is None or times[at] >= times[before]:
             best[step] = at
-    return found.at(best[step] for step in sorted(best))
+    newest = found.at(best[step] for step in sorted(best))
+    return replace(newest, older=len(found) - len(newest))
 
 
 def _point(name: str, step: int, time_ms: int, value: float) -> Found:

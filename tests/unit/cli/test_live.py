@@ -93,6 +93,14 @@ def test_nothing_that_a_log_says_stops_it(tmp_path: Path) -> None:
     assert "between stages" in shown(live)
 
 
+def test_the_last_line_is_what_a_terminal_shows() -> None:
+    """A progress bar is shown whole, and no control character reaches the reader's terminal."""
+    live = Live(Console(file=io.StringIO()))
+    live.observed("pod", pod(0, "Running"))
+    live.logged("pod-0", "2026-11-21T05:00:01Z train: 1%\rtrain: \x1b[32m2%\x1b[0m\x1b]0;title\x07 of all\n")
+    assert [one.last for one in live._pods.values()] == ["train: 2% of all"]
+
+
 def test_lines_where_there_is_no_terminal(capsys: Any) -> None:
     with watching(quiet=False) as (progress, listener):
         progress("hello")

@@ -53,6 +53,39 @@ def test_lines_of_one_rank(bundle: Bundle) -> None:
     assert len(shown) == 1
 
 
+def test_lines_are_what_a_terminal_shows(bundle: Bundle) -> None:
+    """A progress bar is one line, no word is lost, and no control character reaches the reader's terminal.
+
+    The log is that of a worker that writes bars, and text without a line end before a frame of the recorder.
+    """
+    stamp = "2026-11-21T05:00:08.123456789Z"
+    updates = "".join(
+        f"\r\x1b[32mepoch 1\x1b[0m {i / 200:5.1f}%|{'#' * (i // 1000):<20}| {i}/20000 [loss=0.1]"
+        for i in range(20000)
+    )
+    nested = "".join(f"\x1b[Ainner {i}\r" for i in range(3000))
+    log = f"{stamp} first words\n{stamp} {updates}\n"
+    log += f"{stamp} {nested}no newline at the end of this text{MARK}x 1\n"
+    log += f"{stamp} \x1b]0;title\x07\x1b[31mTraceback\x1b[0m: \xff\n{stamp} [rank1]: {MARK}x 2\n"
+    log_of(bundle, 1).write_bytes(log.encode("latin-1"))
+    shown = [line.split(" | ", 2)[2] for line in logs.lines(bundle, 1)]
+    assert not any(ord(one) < 32 or 127 <= ord(one) < 160 for line in shown for one in line)
+    assert "first words (replaced by later output)" in shown
+    assert "no newline at the end of this textTraceback: \ufffd" in shown
+    assert any(line.startswith("epoch 1") and "19,999 updates left out" in line for line in shown) or any(
+        "epoch" in line and "replaced by later output" in line for line in shown
+    )
+    assert len(shown) < 10
+
+
+def test_a_line_of_megabytes_is_read_in_parts(bundle: Bundle, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No character is lost where the parts meet, even if it has several bytes."""
+    monkeypatch.setattr(logs, "READ_BYTES", 1000)
+    words = " ".join(f"wört{n}" for n in range(20_000))
+    log_of(bundle, 1).write_text(f"2026-11-21T05:00:08.123Z {words}\n2026-11-21T05:00:09.123Z end\n")
+    assert list(logs.lines(bundle, 1)) == [f"1 | 05:00:08.123 | {words}", "1 | 05:00:09.123 | end"]
+
+
 def test_a_rank_without_a_pod_is_told(bundle: Bundle) -> None:
     for read in (logs.lines(bundle, 7), logs.follow(bundle.path, 7)):
         with pytest.raises(UsageError, match="no pod of rank 7"):

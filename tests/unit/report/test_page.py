@@ -102,6 +102,16 @@ def test_what_a_rank_prints_is_text_not_markup(tmp_path):
     assert "@truth1" not in text
 
 
+def test_logs_are_what_a_terminal_shows(tmp_path):
+    bundle = bundles.healthy().write(tmp_path / "b")
+    log = next((bundle.path / "logs").glob("*.log"))
+    with log.open("a") as file:
+        file.write("2026-11-21T05:00:01Z train: 1%\rtrain: \x1b[32m2%\x1b[0m\x1b]0;title\x07 of all\n")
+    html = render(Bundle.open(bundle.path), judge(bundle))
+    assert "train: 2% of all (1 update left out)" in html
+    assert "\x1b" not in html
+
+
 @pytest.mark.parametrize("missing", ["manifest.json", "objects", "logs", "truth", "tracker"])
 def test_a_damaged_bundle_still_has_a_page(tmp_path, missing):
     """Contract: the page shows what there is, because it is needed most when something is missing."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import sqlite3
+from array import array
 from collections.abc import Iterator
 
 import pytest
@@ -121,3 +122,22 @@ def test_a_peak_of_a_million_points_is_seen(million: sqlite3.Connection) -> None
     assert window.exact
     assert [one.first for one in window.buckets] == list(range(654_300, 654_351))
     assert [one.high for one in window.buckets if one.high is not None and one.high > 10] == [1e6]
+
+
+@pytest.mark.parametrize(
+    ("steps", "kept"),
+    [
+        ([*range(20), 2**40], (0, 20)),
+        ([0, *range(10**6, 10**6 + 100)], (1, 101)),
+        ([0, 0, *range(10**9, 10**9 + 100), 2**62], (2, 102)),
+        ([0, 1, 2, 2**63 - 1], (0, 3)),
+        (list(range(20)), None),
+        ([0, 1, 2, 3, 4, 1000], None),
+        ([1, 10, 100, 1000, 10_000, 100_000, 1_000_000], None),
+        ([0, 2**40], None),
+        ([0, 1, 2**40], None),
+        ([], None),
+    ],
+)
+def test_a_few_steps_far_from_all_others_are_left_out(steps: list[int], kept: tuple[int, int] | None) -> None:
+    assert curves.fitted(array("q", steps)) == kept

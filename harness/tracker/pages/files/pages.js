@@ -12,7 +12,8 @@
     ...[1, 2, 5, 10, 15, 30].map((n) => n * 60000), ...[1, 2, 3, 6, 12].map((n) => n * 3600000),
     ...[1, 2, 7, 14, 30, 91, 365].map((n) => n * DAY),
   ];
-  const state = { axis: "step", log: false, smooth: 0, first: null, last: null };
+  const state = { axis: "step", log: false, smooth: 0, first: null, last: null, all: false };
+  const MOST = 2 ** 63 - 1024; // the largest step that a number has and the tracker accepts
   const charts = [];
   const byId = (id) => document.getElementById(id);
 
@@ -37,14 +38,33 @@
     return answer.json();
   }
 
-  // Round places between two values: 1, 2 or 5 times a power of ten.
+  // Round places between two values: 1, 2 or 5 times a power of ten. The difference of the values can overflow.
   function ticks(low, high, count) {
-    const raw = (high - low) / count || Math.abs(high) || 1;
-    const power = 10 ** Math.floor(Math.log10(raw));
-    const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw);
-    const found = [];
-    for (let at = Math.ceil(low / step); at * step <= high + step * 1e-9 && found.length < 12; at += 1) found.push(at * step);
+    const raw = high / count - low / count || Math.abs(high) || 1;
+    const exponent = Math.max(-323, Math.min(308, Math.floor(Math.log10(raw)))), power = Number(`1e${exponent}`);
+    const step = [1, 2, 5, 10].map((n) => n * power).find((n) => n >= raw && Number.isFinite(n)) || raw;
+    const found = [], begin = Math.ceil(low / step);
+    for (let at = 0; at < 12; at += 1) {
+      const value = (begin + at) * step;
+      if (!(value <= high + step * 1e-9) || value === found[found.length - 1]) break;
+      found.push(value);
+    }
     return found;
+  }
+
+  // The part of a range at which a value is, also if the difference of the ends overflows. Infinite ends count as the ends.
+  function part(value, low, high) {
+    const span = high - low;
+    if (Number.isFinite(span)) return span ? (value - low) / span : 0.5;
+    return (value / 2 - low / 2) / (high / 2 - low / 2);
+  }
+
+  // A range around values that are equal, and a little more than the range of others. Both stay finite and differ.
+  function widened(low, high) {
+    const most = Number.MAX_VALUE, size = Math.max(Math.abs(low), Math.abs(high));
+    const spare = low === high ? size * 0.05 || 0.5 : (high / 2 - low / 2) * 0.1;
+    const wide = [Math.max(-most, low - spare), Math.min(most, high + spare)];
+    return wide[0] < wide[1] ? wide : [low - Math.max(size * 1e-9, Number.MIN_VALUE), high + Math.max(size * 1e-9, Number.MIN_VALUE)];
   }
 
   // A client's time in UTC. One outside of the calendar stays a number.
@@ -55,10 +75,10 @@
   // [place, text] of ticks on the axis of steps, or of time.
   function placeTicks(low, high, count) {
     if (state.axis === "step") return ticks(low, high, count).filter((at) => at % 1 === 0).map((at) => [at, figure(at)]);
-    const raw = (high - low) / count || 1, step = INTERVALS.find((n) => n >= raw) || 365 * DAY * Math.ceil(raw / (365 * DAY));
-    const part = step >= DAY ? [0, 10] : step >= 60000 ? [high - low > DAY ? 5 : 11, 16] : step >= 1000 ? [11, 19] : [11, 23];
+    const raw = Math.max(1, (high - low) / count), step = INTERVALS.find((n) => n >= raw) || 365 * DAY * Math.ceil(raw / (365 * DAY));
+    const chosen = step >= DAY ? [0, 10] : step >= 60000 ? [high - low > DAY ? 5 : 11, 16] : step >= 1000 ? [11, 19] : [11, 23];
     const found = [];
-    for (let at = Math.ceil(low / step) * step; at <= high && found.length < 12; at += step) found.push([at, moment(at, ...part)]);
+    for (let at = Math.ceil(low / step), n = 0; at * step <= high && n < 12; at += 1, n += 1) found.push([at * step, moment(at * step, ...chosen)]);
     return found;
   }
 
@@ -73,8 +93,8 @@
     const found = [];
     for (let at = Math.ceil(low - 1e-9); at <= high + 1e-9; at += 1) found.push(at);
     if (found.length < 2) return ticks(10 ** low, 10 ** high, 4).filter((n) => n > 0).map(Math.log10);
-    const every = Math.ceil(found.length / 6);
-    return found.filter((_, index) => index % every === 0);
+    const known = found.filter((at) => 10 ** at > 0 && Number.isFinite(10 ** at)), every = Math.ceil(known.length / 6);
+    return known.filter((_, index) => index % every === 0);
   }
 
   // A mean that forgets, without the pull towards zero at its beginning.
@@ -125,7 +145,7 @@
       if (this.loading) return;
       this.loading = true;
       this.stale = false;
-      const asked = () => [state.axis, state.first, state.last].join(), before = asked(), { axis, first, last } = state;
+      const asked = () => [state.axis, state.first, state.last, state.all].join(), before = asked(), { axis, first, last, all } = state;
       try {
         for (let at = 0; at < this.series.length; at += 16) {
           const part = this.series.slice(at, at + 16);
@@ -134,12 +154,14 @@
           if (axis !== "step") pairs.push(["axis", axis]);
           if (first !== null) pairs.push(["first", first]);
           if (last !== null) pairs.push(["last", last]);
+          if (first === null && last === null && !all) pairs.push(["fit", 1]);
           const found = await ask("/pages/curves", pairs);
           if (before !== asked()) return; // loaded again, below
           found.series.forEach((data, index) => { part[index].data = data; });
         }
         this.root.dataset.drawn = `${first}-${last}`;
         this.root.dataset.axis = axis;
+        this.root.dataset.all = all;
         this.draw();
         this.tell();
       } catch (error) {
@@ -155,7 +177,7 @@
     tell() {
       for (const one of this.series) {
         const bold = one.item && one.item.querySelector("b");
-        if (!bold || state.axis !== "step" || state.last !== null || !one.data.exact && one.data.buckets.length === 0) continue;
+        if (!bold || state.axis !== "step" || state.last !== null || one.data.far || !one.data.exact && one.data.buckets.length === 0) continue;
         const ends = one.data.buckets.filter((b) => b[4] !== null);
         const end = ends[ends.length - 1];
         if (!end || end[0] !== end[1]) continue;
@@ -169,9 +191,10 @@
       const width = Math.max(200, this.canvas.clientWidth);
       const shown = this.series.map((one) => [one]).filter(([one]) => one.shown && one.data);
       const up = state.log ? (v) => (v > 0 ? Math.log10(v) : null) : (v) => v;
-      let low = Infinity, high = -Infinity, begin = Infinity, end = -Infinity, odd = 0, below = 0, points = 0, exact = true;
+      let low = Infinity, high = -Infinity, begin = Infinity, end = -Infinity, odd = 0, below = 0, older = 0, points = 0, exact = true;
       for (const [one] of shown) {
         points += one.data.points;
+        older += one.data.older;
         exact = exact && one.data.exact;
         for (const [first, last, least, most, , unusual] of one.data.buckets) {
           begin = Math.min(begin, first);
@@ -193,15 +216,14 @@
         this.scale = null;
         return;
       }
-      if (low === Infinity) { low = 0; high = 1; }
-      if (low === high) { const wide = Math.abs(low) * 0.05 || 0.5; low -= wide; high += wide; }
-      const spare = (high - low) * 0.05;
-      low -= spare;
-      high += spare;
+      const none = low === Infinity;
+      if (none) { low = 0; high = 1; }
+      const least = low, most = high;
+      [low, high] = widened(low, high);
       if (this.pinch && this.pinch.window) [begin, end] = this.pinch.window;
       const inner = width - PAD.left - PAD.right, tall = HEIGHT - PAD.top - PAD.bottom, span = end - begin || 1;
       const x = (step) => PAD.left + ((step - begin) / span) * inner;
-      const y = (placed) => PAD.top + (1 - (placed - low) / (high - low)) * tall;
+      const y = (placed) => PAD.top + (1 - Math.max(-1, Math.min(2, part(placed, low, high)))) * tall;
       this.scale = { begin, end, span, inner, x, y, up };
       const marks = state.log ? logTicks(low, high) : ticks(low, high, 4);
       for (const mark of marks) {
@@ -214,11 +236,17 @@
       }
       for (const [one] of shown) this.line(svg, one);
       const told = [];
+      const far = shown.filter(([one]) => one.data.far).map(([one]) => one.data.far);
+      if (far.length) {
+        const count = far.reduce((sum, one) => sum + one[0], 0), whole = byId("whole").textContent;
+        told.push(`${count} point${count > 1 ? "s" : ""} far from the others, at ${place(far[0][1], far[0][2])}; “${whole}” shows ${count > 1 ? "them" : "it"}`);
+      }
+      if (older) told.push(`${older.toLocaleString("en")} older value${older > 1 ? "s" : ""} of the same steps not shown, as after a resume; the API returns all`);
       if (!exact) told.push(`${points.toLocaleString("en")} points; the band goes from the lowest to the highest`);
       if (odd) told.push(`${odd} not finite (red marks)`);
       if (below) told.push("values of 0 and less have no place on a log scale");
       this.note = told.join("; ");
-      svg.setAttribute("aria-label", `${this.root.querySelector("figcaption").textContent}: ${points} points, ${place(begin, end)}, values ${figure(state.log ? 10 ** (low + spare) : low + spare)} to ${figure(state.log ? 10 ** (high - spare) : high - spare)}. ${this.note}`);
+      svg.setAttribute("aria-label", `${this.root.querySelector("figcaption").textContent}: ${points} points, ${place(begin, end)}, ${none ? "no finite value" : `values ${figure(state.log ? 10 ** least : least)} to ${figure(state.log ? 10 ** most : most)}`}. ${this.note}`);
       if (this.cursor === null) this.readout.textContent = this.note; else this.point(this.cursor);
     }
 
@@ -375,9 +403,11 @@
     }
   }
 
-  function zoom(first, last) {
+  function zoom(from, to, all = false) {
+    const [first, last] = [from, to].map((at) => (at === null ? null : Math.min(MOST, at)));
     state.first = first;
     state.last = last;
+    state.all = all;
     const typed = state.axis === "step";
     byId("first").value = first === null || !typed ? "" : first;
     byId("last").value = last === null || !typed ? "" : last;
@@ -407,7 +437,7 @@
     });
     const typed = (id) => { const text = byId(id).value; return text === "" ? null : Math.max(0, Math.floor(Number(text))); };
     for (const id of ["first", "last"]) byId(id).addEventListener("change", () => zoom(typed("first"), typed("last")));
-    byId("whole").addEventListener("click", () => zoom(null, null));
+    byId("whole").addEventListener("click", () => zoom(null, null, true));
     const turn = () => {
       state.axis = byId("axis").value;
       for (const id of ["first", "last"]) byId(id).closest("label").hidden = state.axis !== "step";
@@ -436,22 +466,32 @@
     for (const name of ["sender", "kind", "search"]) pairs[name] = asked.get(name) || "";
     const found = await ask("/pages/logs", pairs);
     const atEnd = box.scrollHeight - box.scrollTop - box.clientHeight < 40;
+    const known = new Map(); // lines that can change, such as progress bars
+    for (let old = box.lastElementChild, n = 0; old && n < 1000; old = old.previousElementSibling, n += 1) known.set(old.dataset.id, old);
     for (const line of found.lines) {
       const made = document.createElement("div");
       made.className = `line ${/^[A-Z]+$/.test(line.kind) ? line.kind : ""}`;
+      made.dataset.id = line.id;
       for (const [name, text] of [["at", line.time], ["who", line.sender], ["text", line.message]]) {
         const part = document.createElement("span");
         part.className = name;
         part.textContent = text;
         made.append(part);
       }
-      box.append(made, "\n");
-      box.dataset.after = line.id;
+      if (line.note) {
+        const note = document.createElement("span");
+        note.className = "soft";
+        note.textContent = `(${line.note})`;
+        made.lastElementChild.append(" ", note);
+      }
+      if (known.has(line.id)) known.get(line.id).replaceWith(made); else box.append(made, "\n");
     }
+    box.dataset.after = found.last;
     while (box.children.length > 5000) box.firstElementChild.remove();
     const empty = byId("empty");
     if (empty && found.lines.length) empty.remove();
     if (atEnd) box.scrollTop = box.scrollHeight;
+    if (found.more) await follow(box);
   }
 
   // Ask whether something is new, soon while a run is running, and never faster than the tracker answers.

@@ -1,0 +1,124 @@
+"""Show log messages as a terminal shows them, with secrets replaced.
+
+Each process has a terminal of its own. Pluto's client sends what a process writes between two line feeds as
+one message, with a prefix such as "[rank3] " that was not on the process's terminal.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import re2
+
+from harness.core import secret_rules
+from harness.core.terminal_text import Row, Terminal, rows
+from harness.tracker.shared.requests import from_ms
+
+Found = dict[str, Any]
+LONGEST = 1 << 18
+"""How many characters of a message are read."""
+TOTAL, SHORT = 1 << 22, 1 << 11
+"""How many characters of all messages on a page are read, and how many of each message beyond that."""
+SHOWN_MOST = 10_000
+"""How many characters of a line are shown."""
+_OVERLAP = 1000
+"""How many more characters of a line are searched for secrets."""
+_HINTS = re2.compile(secret_rules.HINTS.encode())
+_PREFIX = re.compile(r"\[rank\d+\] ")
+
+
+class Message(NamedTuple):
+    """The message that a row of a terminal belongs to."""
+
+    id: int
+    time: str
+    kind: str
+    sender: str
+    prefix: str
+    cut: int
+    """How many characters of the message were not read."""
+
+
+def shown(messages: Sequence[sqlite3.Row], after: int, alone: bool) -> list[Found]:
+    """Return the lines that messages with ids above `after` wrote or changed, in arrival order.
+
+    If `alone` is set, each message has a new terminal, because the messages are a selection.
+    """
+    terminals: dict[object, Terminal[Message]] = {}
+    found: list[Row[Message]] = []
+    left = TOTAL
+    most: dict[int, int] = {}
+    for message in reversed(messages):
+        most[message["id"]] = max(SHORT, left)
+        left -= len(message["message"])
+    for message in messages:
+        prefix, text = _split(message["message"])
+        text = clipped(text, most[message["id"]])
+        cut = message["cut"] + len(message["message"]) - len(prefix) - len(text)
+        time = from_ms(message["time_ms"])[11:23]
+        one = Message(message["id"], time, message["log_type"], message["sender"] or "", prefix, cut)
+        terminal = terminals.setdefault(message["id"] if alone else (one.sender, prefix), Terminal())
+        found += terminal.write(f"{text}\n", one)
+    for terminal in terminals.values():
+        found += terminal.flush()
+    found.sort(key=lambda row: row.first.id)
+    texts = _redacted([row.first.prefix + row.text[: SHOWN_MOST + _OVERLAP] for row in found])
+    numbers: dict[int, int] = {}
+    lines = []
+    for row, text in zip(found, texts, strict=True):
+        number = numbers[row.first.id] = numbers.get(row.first.id, -1) + 1
+        if row.last.id > after:
+            lines.append(
+                {
+                    "id": f"{row.first.id}.{number}",
+                    "time": row.last.time,
+                    "kind": row.last.kind,
+                    "sender": row.first.sender,
+                    "message": text[:SHOWN_MOST],
+                    "note": _note(row),
+                }
+            )
+    return lines
+
+
+def clipped(message: str, most: int = LONGEST) -> str:
+    """Return at most `most` characters of a message, with its prefix: of a progress bar the last ones."""
+    if len(message) <= most:
+        return message
+    prefix, text = _split(message)
+    if "\r" not in text:
+        return message[:most]
+    return prefix + text[-most:].partition("\r")[2]
+
+
+def cut(message: str) -> int:
+    """Return how many characters of a message `clipped` omits."""
+    return len(message) - len(clipped(message))
+
+
+def visible(message: str) -> str:
+    """Return a message without control characters, for a search in it."""
+    return "\n".join(row.text for row in rows(clipped(message)))
+
+
+def _split(message: str) -> tuple[str, str]:
+    """Return the prefix of Pluto's client, or "", and the text that the process wrote."""
+    match = _PREFIX.match(message)
+    return (match[0], message[match.end() :]) if match else ("", message)
+
+
+def _note(row: Row[Message]) -> str:
+    more = max(0, len(row.text) - SHOWN_MOST) + row.last.cut
+    return "; ".join(filter(None, [row.note, f"{more:,} more characters; the API has them" if more else ""]))
+
+
+def _redacted(lines: list[str]) -> list[str]:
+    """Return lines with secrets replaced. A secret can continue in the next lines, as a private key does."""
+    text = "\n".join(lines)
+    if _HINTS.search(text.encode("utf-8", "surrogatepass")) is None:
+        return lines
+    masked = secret_rules.masked(text, secret_rules.spans(text)).split("\n")
+    return masked if len(masked) == len(lines) else [secret_rules.MASK] * len(lines)
