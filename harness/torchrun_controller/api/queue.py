@@ -122,8 +122,8 @@ class QueueSpec(Spec):
         ),
         rule(
             "!(has(self.localQueue) && has(self.clusterQueue))",
-            "set either localQueue (an existing queue) or clusterQueue (the controller creates a LocalQueue), "
-            "not both",
+            "set either localQueue (an existing queue) or clusterQueue (the controller creates a "
+            "LocalQueue), not both",
         ),
     )
 

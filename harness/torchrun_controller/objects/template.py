@@ -131,14 +131,12 @@ def trainer_of(queue: QueueSpec) -> Object:
 def pod(job: Resolved, *, kai: bool) -> Object:
     """Return the pod template of the JobSet."""
     spec: Object = copy.deepcopy(dict(job.queue.pod_template.spec))
-    sidecars = (spec.get("containers") or [{}])[1:]
+    helpers = [*map(_with_last_lines, (spec.get("containers") or [{}])[1:])]
     trainer = _container(job)
-    spec["containers"] = [trainer, *map(_with_last_lines, sidecars)]
-    if spec.get("initContainers"):
-        spec["initContainers"] = [*map(_with_last_lines, spec["initContainers"])]
-    if spec.get("hostNetwork"):
-        # With the default policy, a pod in the host network uses the node's DNS, which resolves no Services.
-        spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
+    spec["containers"] = [trainer, *(each for each in helpers if not _serves(each))]
+    if spec.get("hostNetwork") and spec.get("dnsPolicy") in (None, "ClusterFirst"):
+        # With ClusterFirst, a pod in the host network uses the node's DNS, which resolves no Services.
+        spec["dnsPolicy"] = "ClusterFirstWithHostNet"
     spec["restartPolicy"] = "Never"  # A restarted rank cannot rejoin alone. The JobSet restarts all ranks.
     spec.setdefault("serviceAccountName", job.queue.service_account_name)
     if spec["serviceAccountName"] == "default":
@@ -149,10 +147,15 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     code = next((volume for volume in job.volumes if volume.name == "workspace"), None)
     digest, parts = job.workspace_digest, job.workspace_parts
     waiting = workspace.container(job.spec.workspace_storage, job.name, digest, parts, code, trainer)
-    if waiting:
-        spec["initContainers"] = [*(spec.get("initContainers") or []), waiting]
-        if digest and parts:
-            spec["volumes"].append(workspace.kept_volume(job.name, parts))
+    if waiting and digest and parts:
+        spec["volumes"].append(workspace.kept_volume(job.name, parts))
+    initial = [
+        *map(_with_last_lines, spec.get("initContainers") or []),
+        *([waiting] if waiting else []),
+        *({**each, "restartPolicy": "Always"} for each in helpers if _serves(each)),
+    ]
+    if initial:
+        spec["initContainers"] = initial
     _schedule(spec, job, kai=kai)
     metadata = job.queue.pod_template.metadata
     labels = {**metadata.labels, **job.spec.labels, **labels_of(job)}
@@ -162,6 +165,16 @@ def pod(job: Resolved, *, kai: bool) -> Object:
         "metadata": {"labels": labels, "annotations": {**metadata.annotations, **job.spec.annotations}},
         "spec": spec,
     }
+
+
+def _serves(helper: Object) -> bool:
+    """Return whether a further container of the template becomes a native sidecar.
+
+    A pod with another container ends only when that container ends, so a helper that serves the trainer would
+    keep a finished job running and a failed rank from being restarted. Kubernetes ends a native sidecar after
+    the trainer. A container with a restart policy of its own stays as it is.
+    """
+    return helper.get("restartPolicy") in (None, "Always")
 
 
 def _with_last_lines(container: Object) -> Object:
