@@ -20,6 +20,8 @@ from harness.torchrun_controller.plan.gpu_layout import Plan, Refused, distribut
 from harness.torchrun_sync.bundle import supervised
 from harness.torchrun_sync.pods import CONTROL, STORE
 
+HOST_NAMES = ("hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN")
+"""Fields of a pod that would replace the host name of each rank, or make it longer than Linux permits."""
 WHOLE = re.compile("[0-9]{1,6}")
 
 
@@ -131,6 +133,13 @@ def trainer_of(queue: QueueSpec) -> Object:
 def pod(job: Resolved, *, kai: bool) -> Object:
     """Return the pod template of the JobSet."""
     spec: Object = copy.deepcopy(dict(job.queue.pod_template.spec))
+    named = [field for field in HOST_NAMES if spec.get(field)]
+    if named:
+        raise Refused(
+            "HostName",
+            f"the ranks find each other by host names that Kubernetes gives to their pods, and the pod "
+            f"template sets {', '.join(named)}: leave it out",
+        )
     helpers = [*map(_with_last_lines, (spec.get("containers") or [{}])[1:])]
     trainer = _container(job)
     spec["containers"] = [trainer, *(each for each in helpers if not _serves(each))]

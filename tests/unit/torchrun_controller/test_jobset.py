@@ -374,6 +374,15 @@ def test_disruptions_do_not_count(reliability: Object, size: Object, action: str
     assert (ignoring in document["spec"]["failurePolicy"]["rules"]) == restarts
 
 
+@pytest.mark.parametrize("field", ["hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN"])
+def test_a_template_cannot_name_the_hosts(field: str) -> None:
+    """Contract: with one name for all pods no rank would find another, for five minutes."""
+    of = queue(podTemplate={"spec": {field: True if field.startswith("set") else "x"}})
+    with pytest.raises(Refused, match=f"the pod template sets {field}: leave it out") as refused:
+        made(job(), of)
+    assert refused.value.reason == "HostName"
+
+
 @pytest.mark.parametrize("policy", [None, "ClusterFirst"])
 def test_pods_in_the_host_network_use_the_cluster_s_dns(policy: str | None) -> None:
     """Contract: ClusterFirst would be the node's DNS there, in which no rank has a name; others stay."""
