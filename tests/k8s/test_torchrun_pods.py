@@ -153,7 +153,7 @@ def test_fields_of_a_template_reach_the_pods(team: Team, controller: Controller)
         [pod, _] = team.pods("host")
         assert (pod["spec"]["dnsPolicy"], pod["spec"]["hostIPC"]) == ("ClusterFirstWithHostNet", True)
         waits = team.until("not-granted", "Pending")["status"]["message"]
-        assert "add hostNetwork to the queue's privileges" in waits
+        assert "add hostIPC, hostNetwork to the queue's privileges" in waits
     finally:
         team.kube.delete(api, "RuntimeClass", runtime)
 
