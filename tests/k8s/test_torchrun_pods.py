@@ -164,7 +164,7 @@ def test_an_eviction_does_not_count(team: Team, controller: Controller, rank: in
     Event name the node and the reason.
     """
     name = f"evicted-{rank}"
-    team.queue(**QUICK)
+    team.queue(podTemplate=QUICK["podTemplate"])
     team.job(name, env=STEPS, reliability={"maxRestarts": 0})
     team.until(name, "Running", SECONDS)
     index = "batch.kubernetes.io/job-completion-index"
