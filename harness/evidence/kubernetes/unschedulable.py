@@ -56,13 +56,34 @@ def by_reason(obstacles: Iterable[tuple[str, list[str]]]) -> str:
 
 
 def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
-    """Map each resource to the sum of the containers' requests, as a number of cores, bytes or devices."""
-    total: dict[str, Decimal] = {}
+    """Map each resource to the pod's request, as a number of cores, bytes or devices.
+
+    Native sidecars run beside the containers, so their requests are added. Another init container runs alone
+    but for the sidecars before it, so only the largest one counts, where it exceeds this sum.
+    """
+    sidecars: dict[str, Decimal] = {}
+    largest: dict[str, Decimal] = {}
+    for container in items(pod, "spec", "initContainers"):
+        if container.get("restartPolicy") == "Always":
+            _add(sidecars, container)
+            continue
+        alone = dict(sidecars)
+        _add(alone, container)
+        largest = _maximum(largest, alone)
+    total = dict(sidecars)
     for container in items(pod, "spec", "containers"):
-        resources = mapping(container, "resources")
-        for name, amount in {**mapping(resources, "limits"), **mapping(resources, "requests")}.items():
-            total[name] = total.get(name, Decimal(0)) + quantity(amount)
-    return total
+        _add(total, container)
+    return _maximum(total, largest)
+
+
+def _maximum(one: dict[str, Decimal], other: dict[str, Decimal]) -> dict[str, Decimal]:
+    return {**one, **{name: max(amount, one.get(name, amount)) for name, amount in other.items()}}
+
+
+def _add(total: dict[str, Decimal], container: dict[str, Any]) -> None:
+    resources = mapping(container, "resources")
+    for name, amount in {**mapping(resources, "limits"), **mapping(resources, "requests")}.items():
+        total[name] = total.get(name, Decimal(0)) + quantity(amount)
 
 
 def quantity(text: object) -> Decimal:

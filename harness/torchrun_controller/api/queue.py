@@ -118,12 +118,12 @@ class QueueSpec(Spec):
     model_config = rules(
         rule(
             "!(has(self.queue) && has(self.kaiQueue))",
-            "queue and kaiQueue say the same: expected one of them",
+            "set either queue or kaiQueue, not both",
         ),
         rule(
             "!(has(self.localQueue) && has(self.clusterQueue))",
-            "localQueue names a queue that is there, clusterQueue lets the controller make one: "
-            "expected one of them",
+            "set either localQueue (an existing queue) or clusterQueue (the controller creates a "
+            "LocalQueue), not both",
         ),
     )
 

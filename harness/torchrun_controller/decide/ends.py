@@ -8,13 +8,13 @@ from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.conditions import parsed, stamp
 from harness.torchrun_controller.api.models import Phase
+from harness.torchrun_controller.decide.containers import failure
 from harness.torchrun_controller.decide.decisions import (
     Action,
     Decision,
     DeleteParts,
     attempt,
     ending,
-    failure,
     owned,
 )
 from harness.torchrun_controller.decide.look import Look, delete
@@ -56,7 +56,10 @@ class Ends(Look):
         reason, message = str(failed.get("reason")), str(failed.get("message", ""))
         if "DeadlineExceeded" in message or reason == "DeadlineExceeded":
             return self._finish("TimedOut", "DeadlineExceeded", message)
-        why = failure(pods)
+        why, lost = failure(pods), self._disruption()
+        if lost:
+            # The other ranks fail because of the lost one, possibly before Kubernetes has ended its pod.
+            return self._finish("Failed", "Disrupted", f"{lost}; then {why or message}")
         return self._finish("Failed", "RankFailed" if why else reason, f"{why or message}")
 
     def _finish(self, phase: Phase, reason: str, message: str) -> Decision:

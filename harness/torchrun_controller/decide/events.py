@@ -54,6 +54,10 @@ TOLD: dict[tuple[str, str, str], tuple[str, str]] = {
 the message is empty, the Event has the condition's message."""
 
 
+OF_PODS = ("Disrupted", "PodsNotStarting", "HelpersRunning", "SidecarFailing")
+"""Reasons of the condition PodsReady that name a pod and its problem. Each has an Event for each attempt."""
+
+
 def of_job(before: JobStatus, status: JobStatus) -> list[Event]:
     """Return the Events for a job's status, oldest first."""
     of_conditions = [_of_condition(condition, status) for condition in status.conditions]
@@ -71,6 +75,10 @@ def _of_condition(now: Condition, status: JobStatus) -> Event | None:
         # Pods that end are briefly not ready, so an attempt is reported once per admission.
         scope = f"{status.job_id} {status.start_time}"
         return Event(reason, message, status.restarts + 1, since, scope=scope)
+    if now.type == "PodsReady":
+        # The time of the condition is when the pods ceased to be ready, possibly long before this problem.
+        scope = f"{status.job_id} {status.start_time}"
+        return Event(reason, message[:LONGEST], status.restarts + 1, warning=warning, scope=scope)
     return Event(reason, message[:LONGEST], int(since.timestamp()), since, warning)
 
 
@@ -83,6 +91,8 @@ def _words(now: Condition, status: JobStatus) -> tuple[str, str, bool] | None:
             return "Rejected", now.message, True
         case "Failed", "True":
             return _end(now, status)
+        case "PodsReady", "False" if now.reason in OF_PODS:
+            return now.reason, now.message, True
         case "PodsReady", "True":
             size = f"{status.num_nodes} nodes × {status.processes_per_node} processes"
             return "Started", f"{size}: {status.workers_status}", False

@@ -20,6 +20,14 @@ from harness.torchrun_controller.api.job import Waiting
 from harness.torchrun_controller.api.models import FINISHED, JobSpec, QueueSpec, Workers
 from harness.torchrun_controller.api.rejected import Rejected
 from harness.torchrun_controller.decide import stalled
+from harness.torchrun_controller.decide.containers import (
+    failure,
+    hindrance,
+    lingering,
+    restarting,
+    syncing,
+    workspaces,
+)
 from harness.torchrun_controller.decide.decisions import (
     Action,
     Check,
@@ -28,11 +36,6 @@ from harness.torchrun_controller.decide.decisions import (
     Seen,
     attempt,
     ending,
-    failure,
-    hindrance,
-    lingering,
-    syncing,
-    workspaces,
 )
 from harness.torchrun_controller.decide.ends import Ends
 from harness.torchrun_controller.decide.look import delete, first_error
@@ -246,31 +249,25 @@ class _Job(Ends):
             each = ", ".join(f"{pod} has {version}" for pod, version in sorted(versions.items()))
             message = f"the pods fetched different code: {each}; use a tag or a commit, which does not move"
             return self._refuse("WorkspaceDiffers", message)
+        failed = self._attempt_failed(pods)
+        if failed is not None:
+            return failed
         counts, need = self.status.workers, self._least()
-        if counts.failed:
-            why = failure(pods)
-            self._condition("PodsReady", False, "RankFailed", why)
-            elastic = self._least() != self.status.num_nodes
-            if counts.running + counts.succeeded < need or not elastic:
-                then = (
-                    "its pod is created again, and the ranks rejoin the rendezvous"
-                    if elastic
-                    else "the JobSet ends this attempt"
-                )
-                return self._say("Pending", f"{why}; {then}", wake=self._deadline())
         if counts.running + counts.succeeded >= need:
             if found(self.status.conditions, "WorkspaceReady"):
                 self._condition("WorkspaceReady", True, "Synced", _version(versions))
             ready = counts.ready + counts.succeeded >= need
-            self._condition("PodsReady", ready, "PodsReady" if ready else "PodsNotReady")
             # Even if all pods have succeeded, the job ends only when its JobSet ends.
-            return self._running(pods)
+            return self._running(pods, ready=ready)
         self._condition("PodsReady", False, "PodsNotReady")
         if syncing(pods):
             self._condition("WorkspaceReady", False, "Syncing", "pods wait for their workspace")
             return self._say("Syncing", "pods wait for their workspace", wake=self._deadline())
         up = f"{counts.running + counts.succeeded} of {self.status.num_nodes} pods run"
-        why, again = hindrance(pods, self.now)
+        problem = hindrance(pods, self.now)
+        why, again = problem.text, problem.again
+        if problem.warning:
+            self._condition("PodsReady", False, "PodsNotStarting", why)
         if not why or stalled.waits_for_claims(pods) or stalled.without_image(pods):
             return self._explain(up, why, pods, again)
         message = f"{up}: {why}"
@@ -278,10 +275,45 @@ class _Job(Ends):
             message = self._with_capacity(message, self.status.start_time)
         return self._say("Pending", message, wake=self._first(again))
 
-    def _running(self, pods: list[Object]) -> Decision:
+    def _attempt_failed(self, pods: list[Object]) -> Decision | None:
+        """Return the decision if a pod has failed or is disrupted, or None if the other pods are enough."""
+        counts, elastic, lost = self.status.workers, self._elastic(), self._disruption()
+        enough = elastic and counts.running + counts.succeeded >= self._least()
+        if lost and not enough:
+            self._condition("PodsReady", False, "Disrupted", lost)
+            return self._say("Pending", f"{lost}; {self._after_disruption()}", wake=self._deadline())
+        if not counts.failed:
+            return None
+        why = failure(pods)
+        self._condition("PodsReady", False, "RankFailed", why)
+        if enough:
+            return None
+        then = (
+            "its pod is created again, and the ranks rejoin the rendezvous"
+            if elastic
+            else "the JobSet ends this attempt"
+        )
+        return self._say("Pending", f"{why}; {then}", wake=self._deadline())
+
+    def _after_disruption(self) -> str:
+        if self.spec.reliability.restart_policy == "Never":
+            return "restartPolicy is Never, so this ends the job"
+        if self._elastic():
+            return "its pod is created again, and the ranks rejoin the rendezvous"
+        return "all ranks start again, and maxRestarts does not count this"
+
+    def _running(self, pods: list[Object], *, ready: bool) -> Decision:
         since, again = self.seen.silent or (None, None)
         silent = sentence(since, self.status.workers_status or "") if since else None
-        return self._say("Running", lingering(pods) or silent, wake=self._first(again))
+        helpers, sidecars = lingering(pods, self.now), restarting(pods)
+        reason, message = ("PodsReady", "") if ready else ("PodsNotReady", "")
+        if helpers.warning:
+            reason, message, ready = "HelpersRunning", helpers.text, False
+        elif sidecars and not ready:
+            reason, message = "SidecarFailing", sidecars.text
+        self._condition("PodsReady", ready, reason, message)
+        shown = helpers.text or sidecars.text or silent
+        return self._say("Running", shown, wake=self._first(again, helpers.again))
 
     def _explain(self, up: str, why: str, pods: list[Object], again: datetime | None) -> Decision:
         """Return a pending decision.

@@ -9,7 +9,16 @@ from pydantic import ValidationError
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api.conditions import Condition, found, parsed, true, with_condition
 from harness.torchrun_controller.api.models import JobSpec, JobStatus, Phase
-from harness.torchrun_controller.decide.decisions import Action, Decision, Delete, Seen, counted, owned
+from harness.torchrun_controller.decide.containers import disruption
+from harness.torchrun_controller.decide.decisions import (
+    Action,
+    Decision,
+    Delete,
+    Seen,
+    attempt,
+    counted,
+    owned,
+)
 
 MAX_SHOWN = 200
 """The maximum length of an invalid value in a message, in characters."""
@@ -41,6 +50,25 @@ class Look:
 
     def _least(self) -> int:
         return self.spec.min_nodes or self.status.num_nodes or 1
+
+    def _elastic(self) -> bool:
+        return self._least() != self.status.num_nodes
+
+    def _disruption(self) -> str:
+        """Return the disruption of the current attempt, or "".
+
+        An evicted pod is soon gone, and the other ranks then fail because of it. So the status keeps the
+        disruption until the JobSet has restarted the ranks.
+        """
+        if self.ours is None:
+            return ""
+        lost = disruption(attempt(self.seen.pods, self.ours, terminating=True))
+        before, counts = found(self.old.conditions, "PodsReady"), self.status.workers
+        if lost or before is None or before.reason != "Disrupted" or self._elastic():
+            return lost
+        same = (self.old.job_id, self.old.restarts) == (self.status.job_id, self.status.restarts)
+        whole = counts.running + counts.succeeded == self.status.num_nodes
+        return before.message if same and not whole else ""
 
     def _deadline(self) -> datetime | None:
         """Return the job's deadline, or None. The time starts at the admission after the last suspension."""

@@ -23,6 +23,8 @@ UNSCHEDULED = timedelta(seconds=30)
 USUAL = ("WaitForFirstConsumer", "Provisioning", "ProvisioningSucceeded")
 """Reasons of Events of a claim that is being provisioned normally."""
 PULL_SECRET = "FailedToRetrieveImagePullSecret"  # noqa: S105 - the reason of an Event
+ENDED = ("BackoffLimitExceeded", "DeadlineExceeded", "PodFailurePolicy")
+"""Reasons of Events of a Job that has failed. The Job of the next attempt has the same name."""
 WITHOUT_IMAGE = ("ErrImagePull", "ImagePullBackOff")
 
 
@@ -90,7 +92,7 @@ def _of_jobset(seen: Seen, events: list[Object]) -> str:
     for kind, of_name in (("Job", f"{name}-{names.NODES}-0"), ("JobSet", name)):
         for event in reversed(events):
             of = event["involvedObject"]
-            if (of.get("kind"), of.get("name")) == (kind, of_name):
+            if (of.get("kind"), of.get("name")) == (kind, of_name) and event.get("reason") not in ENDED:
                 return _text(event)
     return ""
 

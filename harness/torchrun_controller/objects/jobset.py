@@ -11,6 +11,8 @@ from harness.torchrun_controller.objects import template
 from harness.torchrun_controller.objects.permitted import check_pod
 from harness.torchrun_controller.objects.template import Resolved
 
+DISRUPTED = {"type": "DisruptionTarget", "status": "True"}
+"""The condition of a pod that Kubernetes evicts or preempts, or that is lost with its node."""
 DEADLINE_MARGIN = 60
 """How many seconds the Job's deadline is later than the controller's. The controller's message has more
 details."""
@@ -36,28 +38,37 @@ def jobset(job: Object, resolved: Resolved, local_queue: str | None, *, kai: boo
     pod = template.pod(resolved, kai=kai)
     check_pod(pod, resolved.queue)
     plan, reliability = resolved.plan, resolved.spec.reliability
-    restarts = 0 if reliability.restart_policy == "Never" else reliability.max_restarts
+    never = reliability.restart_policy == "Never"
+    restarts = 0 if never else reliability.max_restarts
     inner: Object = {
         "parallelism": plan.nodes,
         "completions": plan.nodes,
         "completionMode": "Indexed",
         "backoffLimit": 0,
+        "podFailurePolicy": {"rules": [{"action": "FailJob", "onPodConditions": [DISRUPTED]}]},
         "template": pod,
     }
     if plan.elastic:
         # Only a lost pod is replaced, and the other pods continue. The job ends once `least` pods have
         # succeeded.
         inner["backoffLimit"] = restarts * plan.nodes
+        if not never:
+            inner["podFailurePolicy"]["rules"][0]["action"] = "Ignore"
         inner["successPolicy"] = {"rules": [{"succeededCount": plan.least}]}
         restarts = 0
     if reliability.active_deadline_seconds:
         inner["activeDeadlineSeconds"] = reliability.active_deadline_seconds + DEADLINE_MARGIN
     deadline = {"name": "deadline", "action": "FailJobSet", "onJobFailureReasons": ["DeadlineExceeded"]}
+    disruption = {
+        "name": "disruption",
+        "action": "RestartJobSetAndIgnoreMaxRestarts",
+        "onJobFailureReasons": ["PodFailurePolicy"],
+    }
     spec: Object = {
         "suspend": local_queue is not None,
         # The headless Service also resolves pods that are not ready, because the rendezvous comes first.
         "network": {"enableDNSHostnames": True, "publishNotReadyAddresses": True},
-        "failurePolicy": {"maxRestarts": restarts, "rules": [deadline]},
+        "failurePolicy": {"maxRestarts": restarts, "rules": [deadline, *([] if never else [disruption])]},
         "successPolicy": {"operator": "All"},
         "replicatedJobs": [{"name": names.NODES, "replicas": 1, "template": {"spec": inner}}],
     }

@@ -188,6 +188,7 @@ def _source(volume: Object) -> Object:
 
 def check_pod(pod: Object, queue: QueueSpec) -> None:
     """Raise Refused if the pods of a queue need a privilege that the queue does not list."""
+    needed: list[tuple[str, str]] = []
     for value in values(pod["spec"], POD):
         if value.by is None:
             raise Refused(
@@ -196,17 +197,17 @@ def check_pod(pod: Object, queue: QueueSpec) -> None:
                 "leave it out, or upgrade the controller",
             )
         if value.by != OWNER and value.found and value.found not in HARMLESS.get(value.by, ()):
-            _granted(value.by, value.shown, queue)
+            needed.append((value.by, value.shown))
     for name, profile in (pod["metadata"].get("annotations") or {}).items():
         if name.startswith(_APPARMOR) and profile == "unconfined":
-            _granted("appArmor", f"the annotation {name}", queue)
-
-
-def _granted(privilege: str, what: str, queue: QueueSpec) -> None:
-    """Raise Refused if the queue does not list a privilege."""
-    if privilege not in queue.privileges:
+            needed.append(("appArmor", f"the annotation {name}"))
+    missing = [(privilege, what) for privilege, what in needed if privilege not in queue.privileges]
+    if missing:
+        fields = [what for _, what in missing]
+        privileges = dict.fromkeys(privilege for privilege, _ in missing)
+        verb, them = ("give", "them") if len(fields) > 1 else ("gives", "it")
         raise Refused(
             "PrivilegeNotGranted",
-            f"{what} gives pods access to their node, and whoever may create a TorchrunJob can use it: leave "
-            f"it out, or add {privilege} to the queue's privileges",
+            f"{', '.join(fields)} {verb} pods access to their node, and whoever may create a TorchrunJob can "
+            f"use {them}: leave {them} out, or add {', '.join(privileges)} to the queue's privileges",
         )

@@ -20,6 +20,8 @@ from harness.torchrun_controller.plan.gpu_layout import Plan, Refused, distribut
 from harness.torchrun_sync.bundle import supervised
 from harness.torchrun_sync.pods import CONTROL, STORE
 
+HOST_NAMES = ("hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN")
+"""Fields of a pod that would replace the host name of each rank, or make it longer than Linux permits."""
 WHOLE = re.compile("[0-9]{1,6}")
 
 
@@ -131,14 +133,19 @@ def trainer_of(queue: QueueSpec) -> Object:
 def pod(job: Resolved, *, kai: bool) -> Object:
     """Return the pod template of the JobSet."""
     spec: Object = copy.deepcopy(dict(job.queue.pod_template.spec))
-    sidecars = (spec.get("containers") or [{}])[1:]
+    named = [field for field in HOST_NAMES if spec.get(field)]
+    if named:
+        raise Refused(
+            "HostName",
+            f"the ranks find each other by host names that Kubernetes gives to their pods, and the pod "
+            f"template sets {', '.join(named)}: leave it out",
+        )
+    helpers = [*map(_with_last_lines, (spec.get("containers") or [{}])[1:])]
     trainer = _container(job)
-    spec["containers"] = [trainer, *map(_with_last_lines, sidecars)]
-    if spec.get("initContainers"):
-        spec["initContainers"] = [*map(_with_last_lines, spec["initContainers"])]
-    if spec.get("hostNetwork"):
-        # With the default policy, a pod in the host network uses the node's DNS, which resolves no Services.
-        spec.setdefault("dnsPolicy", "ClusterFirstWithHostNet")
+    spec["containers"] = [trainer, *(each for each in helpers if not _serves(each))]
+    if spec.get("hostNetwork") and spec.get("dnsPolicy") in (None, "ClusterFirst"):
+        # With ClusterFirst, a pod in the host network uses the node's DNS, which resolves no Services.
+        spec["dnsPolicy"] = "ClusterFirstWithHostNet"
     spec["restartPolicy"] = "Never"  # A restarted rank cannot rejoin alone. The JobSet restarts all ranks.
     spec.setdefault("serviceAccountName", job.queue.service_account_name)
     if spec["serviceAccountName"] == "default":
@@ -149,10 +156,15 @@ def pod(job: Resolved, *, kai: bool) -> Object:
     code = next((volume for volume in job.volumes if volume.name == "workspace"), None)
     digest, parts = job.workspace_digest, job.workspace_parts
     waiting = workspace.container(job.spec.workspace_storage, job.name, digest, parts, code, trainer)
-    if waiting:
-        spec["initContainers"] = [*(spec.get("initContainers") or []), waiting]
-        if digest and parts:
-            spec["volumes"].append(workspace.kept_volume(job.name, parts))
+    if waiting and digest and parts:
+        spec["volumes"].append(workspace.kept_volume(job.name, parts))
+    initial = [
+        *map(_with_last_lines, spec.get("initContainers") or []),
+        *([waiting] if waiting else []),
+        *({**each, "restartPolicy": "Always"} for each in helpers if _serves(each)),
+    ]
+    if initial:
+        spec["initContainers"] = initial
     _schedule(spec, job, kai=kai)
     metadata = job.queue.pod_template.metadata
     labels = {**metadata.labels, **job.spec.labels, **labels_of(job)}
@@ -162,6 +174,16 @@ def pod(job: Resolved, *, kai: bool) -> Object:
         "metadata": {"labels": labels, "annotations": {**metadata.annotations, **job.spec.annotations}},
         "spec": spec,
     }
+
+
+def _serves(helper: Object) -> bool:
+    """Return whether a further container of the template becomes a native sidecar.
+
+    A pod with another container ends only when that container ends, so a helper that serves the trainer would
+    keep a finished job running and a failed rank from being restarted. Kubernetes ends a native sidecar after
+    the trainer. A container with a restart policy of its own stays as it is.
+    """
+    return helper.get("restartPolicy") in (None, "Always")
 
 
 def _with_last_lines(container: Object) -> Object:

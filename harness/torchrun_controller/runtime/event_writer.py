@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from typing import NamedTuple
 
 from kubernetes.client.exceptions import ApiException
 from kubernetes.dynamic.exceptions import DynamicApiError
@@ -34,12 +35,26 @@ SILENCE_SECONDS = 300.0
 """How long no Events are posted after the API server has forbidden an Event."""
 
 
+ATTEMPTS = 3
+
+
+class _Posted(NamedTuple):
+    """An Event as the API server stores it."""
+
+    order: int
+    """The order of the last transition that it reports."""
+    document: Object | None
+
+
+NEVER = _Posted(-1, None)
+
+
 class Recorder:
     """Posts each Event of an object once, even if another controller runs."""
 
     def __init__(self, kube: Kube, metrics: Metrics, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.kube, self.metrics, self.monotonic = kube, metrics, monotonic
-        self._told: dict[tuple[str, str, str], tuple[str, dict[str, int]]] = {}
+        self._told: dict[tuple[str, str, str], tuple[str, dict[str, _Posted]]] = {}
         self._silent_until = 0.0
         self._lock = threading.Lock()
 
@@ -56,15 +71,16 @@ class Recorder:
         told = self._of(found)
         for event in events:
             name = event.name(metadata["name"], metadata["uid"])
-            if told.get(name, -1) >= event.order or (event.since and now - event.since > LATEST):
+            last = told.get(name, NEVER)
+            if last.order >= event.order or (event.since and now - event.since > LATEST):
                 continue
             try:
-                told[name] = self._post(found, name, event, stamp(event.since or now), known=name in told)
+                told[name] = self._post(found, name, event, stamp(event.since or now), last.document)
             except (ApiException, DynamicApiError, HTTPError) as error:
                 self._failed(found, event, error)
                 return
 
-    def _of(self, found: Object) -> dict[str, int]:
+    def _of(self, found: Object) -> dict[str, _Posted]:
         metadata = found["metadata"]
         key = (str(found["kind"]), metadata["namespace"], metadata["name"])
         with self._lock:
@@ -74,30 +90,29 @@ class Recorder:
                 self._told[key] = (uid, told)
         return told
 
-    def _post(self, found: Object, name: str, event: Event, at: str, *, known: bool) -> int:
-        """Create or update the Event. Return the order of the last transition that it reports."""
+    def _post(self, found: Object, name: str, event: Event, at: str, there: Object | None) -> _Posted:
+        """Create or update the Event. `there` is the Event as this process last wrote it, or None.
+
+        The first transition and its repetitions are one request each. The Event is read only if another
+        process has written it, or if the API server has deleted it after its hour.
+        """
         resource, namespace = self.kube.resource("v1", "Event"), found["metadata"]["namespace"]
-        for create in (not known, True, True):
-            if create:
-                try:
-                    resource.create(body=_document(found, name, event, at), namespace=namespace)
-                    return event.order
-                except (ApiException, DynamicApiError) as error:
-                    if error.status != CONFLICT:
-                        raise
-            there = self.kube.get("v1", "Event", name, namespace)
-            if there is None:
-                continue
-            last = int(((there["metadata"].get("annotations") or {}).get(ORDER)) or 0)
-            if last >= event.order:
-                return last
+        for _ in range(ATTEMPTS):
             try:
-                resource.replace(body=_again(there, event, at), name=name, namespace=namespace)
-                return event.order
+                if there is None:
+                    body = _document(found, name, event, at)
+                    answer = resource.create(body=body, namespace=namespace)
+                else:
+                    last = int(((there["metadata"].get("annotations") or {}).get(ORDER)) or 0)
+                    if last >= event.order:
+                        return _Posted(last, there)
+                    answer = resource.replace(body=_again(there, event, at), name=name, namespace=namespace)
+                return _Posted(event.order, answer.to_dict())
             except (ApiException, DynamicApiError) as error:
                 if error.status not in (CONFLICT, GONE):
                     raise
-        return -1  # Each attempt conflicted with another writer. The next reconcile tries again.
+            there = self.kube.get("v1", "Event", name, namespace)
+        return NEVER  # Each attempt conflicted with another writer. The next reconcile tries again.
 
     def _failed(self, found: Object, event: Event, error: ApiException | DynamicApiError | HTTPError) -> None:
         self.metrics.events_failed.inc()

@@ -13,6 +13,7 @@ from harness.torchrun_controller.api import names
 
 METADATA = ("name", "namespace", "uid", "resourceVersion", "labels", "ownerReferences", "deletionTimestamp")
 CONTAINERS = ("initContainerStatuses", "containerStatuses")
+CONTAINER = ("name", "state", "started", "lastState")
 WORKLOAD_LABEL = "kueue.x-k8s.io/job-uid"
 """Label of a Workload with the UID of its JobSet."""
 
@@ -87,20 +88,19 @@ def _pod(item: Object) -> Object:
         if "persistentVolumeClaim" in volume
     ]
     containers = {
-        field: [_part(container, ("name", "state", "started")) for container in status.get(field) or []]
-        for field in CONTAINERS
+        field: [_part(container, CONTAINER) for container in status.get(field) or []] for field in CONTAINERS
     }
     initial = spec.get("initContainers") or []
     return {
         "metadata": _part(item["metadata"], (*METADATA, "creationTimestamp")),
         "spec": {
             "initContainers": [_part(container, ("name", "restartPolicy")) for container in initial],
-            **_part(spec, ("schedulerName", "imagePullSecrets")),
+            **_part(spec, ("schedulerName", "imagePullSecrets", "nodeName")),
             **({"claims": claims} if claims else {}),
         },
         "status": {
             **_part(status, ("phase", "reason", "message")),
-            "conditions": _conditions(status, ("Ready", "PodScheduled")),
+            "conditions": _conditions(status, ("Ready", "PodScheduled", "DisruptionTarget")),
             **containers,
         },
     }
@@ -118,12 +118,15 @@ def _node(item: Object) -> Object:
 
 
 def _requesting(item: Object) -> Object:
-    containers = item["spec"].get("containers") or []
+    spec, fields = item["spec"], ("resources", "restartPolicy")
     return {
         "metadata": _part(item["metadata"], ("name", "namespace", "labels", "resourceVersion")),
         "spec": {
-            "nodeName": item["spec"].get("nodeName"),
-            "containers": [_part(container, ("resources",)) for container in containers],
+            "nodeName": spec.get("nodeName"),
+            **{
+                kind: [_part(container, fields) for container in spec.get(kind) or []]
+                for kind in ("containers", "initContainers")
+            },
         },
     }
 

@@ -49,6 +49,9 @@ REFUSED_SECONDS = 5.0
 RECHECK_SECONDS = 10.0
 """The delay of the next reconcile of a queue that is not ready, because some of its objects are not
 watched."""
+PROGRESS = timedelta(seconds=5)
+"""The minimum time between two writes of a status if only the number of pods or a text has changed. All other
+changes are written at once."""
 MEND = "change the queue, or create what it names"
 AGAIN_SECONDS = 0.2
 """The delay of the next reconcile after a write failed because the cached object was outdated."""
@@ -83,6 +86,21 @@ def grave(before: JobStatus, decision: Decision, made: set[str]) -> bool:
     return status.job_id != before.job_id and status.job_id not in made
 
 
+def progress(before: JobStatus, status: JobStatus) -> bool:
+    """Return whether two different statuses have the same phase and the same conditions, except for texts
+    about pods."""
+
+    def facts(of: JobStatus) -> JobStatus:
+        conditions = [
+            each.model_copy(update={"message": ""}) if each.type == "PodsReady" else each
+            for each in of.conditions
+        ]
+        shown = {"workers": None, "workers_status": None, "message": None, "waiting": None}
+        return of.model_copy(update={**shown, "conditions": conditions})
+
+    return before != status and facts(before) == facts(status)
+
+
 def _asks_for_etcd(decision: Decision) -> bool:
     """Return whether the decision starts a job that uses the default etcd."""
     starts = any(isinstance(each, Create) and each.document["kind"] == "JobSet" for each in decision.actions)
@@ -115,6 +133,8 @@ class Reconciler:
         self.recorder = Recorder(cluster.kube, self.metrics)
         self.warnings = Warnings(cluster.events)
         self.silence = Silence(cluster.last_line)
+        self._written: dict[Key, datetime] = {}
+        """The time at which the status of a job was last written."""
         self._refused: dict[Key, datetime] = {}
         """The time at which the API server last rejected pods of a job or queue."""
 
@@ -138,10 +158,20 @@ class Reconciler:
         if job is None:
             self.recorder.forget(names.JOB_KIND, key.namespace, key.name)
             self._refused.pop(key, None)
+            self._written.pop(key, None)
             return None
         now = self.now()
         before = JobStatus.model_validate(job.get("status") or {})
         decision = self._decision(job, before, now)
+        due = self._written.get(key, now - PROGRESS) + PROGRESS
+        if now < due and not decision.actions and progress(before, decision.status):
+            return _seconds_until(min(due, decision.wake or due), now)
+        return self._apply(key, job, before, decision, now)
+
+    def _apply(
+        self, key: Key, job: Object, before: JobStatus, decision: Decision, now: datetime
+    ) -> float | None:
+        """Write the status, execute the actions and post the Events."""
         if any(isinstance(action, Check) for action in decision.actions) and self._too_early(key, now):
             return REFUSED_SECONDS
         if not self._write(job, before, decision):
@@ -181,6 +211,8 @@ class Reconciler:
         """Write the status. Return whether `job` was up to date."""
         if not self.cluster.write_status(job, decision.status, acting=bool(decision.actions)):
             return False
+        if before != decision.status:
+            self._written[_key_of(job)] = self.now()
         self.cluster.made.discard(decision.status.job_id or "")
         self._note(job, before, decision.status)
         return True
@@ -318,9 +350,13 @@ class Reconciler:
         if not self.cluster.kai:
             self.metrics.admitted(job, before, status)
         if before.phase != status.phase:
-            key = Key("job", job["metadata"]["namespace"], job["metadata"]["name"])
+            key = _key_of(job)
             change = f"{before.phase} → {status.phase} ({status.message or ''})"
             log.info("%s", change, extra=_whose(key, job))
+
+
+def _key_of(job: Object) -> Key:
+    return Key("job", job["metadata"]["namespace"], job["metadata"]["name"])
 
 
 def _whose(key: Key, found: Object) -> dict[str, object]:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from harness.evidence.kubernetes.unschedulable import exclusions, never_fits, quantity
+from harness.evidence.kubernetes.unschedulable import exclusions, never_fits, quantity, requests
 
 
 def node(name: str, cpu: str = "2", memory: str = "8Gi", **spec: Any) -> dict[str, Any]:
@@ -150,3 +150,17 @@ def test_a_toleration_with_the_same_key_is_mentioned(toleration: Any, told: str)
 def test_another_toleration_that_fits_counts() -> None:
     both = [{"key": "team", "value": "mine"}, {"key": "team", "value": "other"}]
     assert exclusions(pod(tolerations=both), node("a", taints=[TAINT])) == []
+
+
+def test_requests_of_a_pod_include_its_sidecars() -> None:
+    """Contract: a native sidecar runs beside the trainer; another init container before it."""
+
+    def asks(cpu: str, **of: str) -> dict[str, object]:
+        return {"resources": {"requests": {"cpu": cpu}}, **of}
+
+    sidecar = asks("1", restartPolicy="Always")
+    trainer = asks("2")
+    assert requests({"spec": {"containers": [trainer], "initContainers": [asks("1"), sidecar]}}) == {"cpu": 3}
+    assert requests({"spec": {"containers": [trainer], "initContainers": [sidecar, asks("4")]}}) == {"cpu": 5}
+    assert requests({"spec": {"containers": [trainer], "initContainers": [asks("4"), sidecar]}}) == {"cpu": 4}
+    assert requests({"spec": {"containers": [trainer]}}) == {"cpu": 2}

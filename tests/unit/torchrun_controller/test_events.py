@@ -167,7 +167,9 @@ def test_what_happens_again_counts_up(server: EventsServer, tmp_path: Path) -> N
     """Contract: the next transition of the same kind is the same Event, with its count and time."""
     found, later = recorder(server, tmp_path), NOW + timedelta(minutes=5)
     found.record(job(), queued(NOW), NOW)
+    asked = server.asked
     found.record(job(), queued(later), later)
+    assert server.asked == asked + 1  # nothing is read before the update
     recorder(server, tmp_path).record(job(), queued(NOW), later)  # one that has read an old status
     [event] = server.stored.values()
     assert (event["count"], event["firstTimestamp"], event["lastTimestamp"]) == (2, stamp(NOW), stamp(later))

@@ -182,19 +182,17 @@ def test_a_job_that_cannot_run_is_refused(fields: Object, of: Object, reason: st
     assert refused.value.reason == reason
 
 
-def test_template_keeps_its_sidecars_and_gives_gpus() -> None:
-    """Contract: the trainer's GPUs are the node's where nodeResources has none; other containers stay."""
+def test_a_template_gives_gpus() -> None:
+    """Contract: the trainer's GPUs are the node's where nodeResources has none."""
     gpus = {"nvidia.com/gpu": 4}
     spec = {
         "containers": [
             {"name": "trainer", "image": "a", "resources": {"limits": gpus, "requests": gpus}},
-            {"name": "metrics", "image": "b"},
         ],
         "tolerations": [{"key": "gpu"}],
     }
     of = queue(podTemplate={"spec": spec}, nodeResources={})
     document = made(job(numNodes=3), of)
-    assert [container["name"] for container in pod_of(document)["containers"]] == ["trainer", "metrics"]
     assert trainer(document)["image"] == "a"
     assert "--nproc-per-node=4" in trainer(document)["command"][2]
     assert trainer(document)["resources"]["limits"] == {"nvidia.com/gpu": "4"}
@@ -326,6 +324,73 @@ def test_other_containers_leave_their_last_lines_behind() -> None:
         }
     }
     spec = pod_of(made(job(), queue(podTemplate=template)))
-    policies = [each.get("terminationMessagePolicy") for each in spec["initContainers"]]
-    assert policies == ["FallbackToLogsOnError", "File"]
-    assert spec["containers"][1]["terminationMessagePolicy"] == "FallbackToLogsOnError"
+    policies = {each["name"]: each.get("terminationMessagePolicy") for each in spec["initContainers"]}
+    logs = "FallbackToLogsOnError"
+    assert policies == {"warm-cache": logs, "own": "File", "exporter": logs}
+
+
+def test_helpers_become_native_sidecars() -> None:
+    """Contract: a helper ends with the trainer, and starts after the template's init containers and the
+    workspace; a container with a restart policy of its own stays."""
+    containers = [
+        {"name": "trainer"},
+        {"name": "exporter", "image": "b", "ports": [{"containerPort": 9400}]},
+        {"name": "uploader", "restartPolicy": "Never"},
+    ]
+    template = {"spec": {"initContainers": [{"name": "warm-cache"}], "containers": containers}}
+    of = queue(podTemplate=template, storage={"workspace": {"enabled": True}})
+    spec = pod_of(made(job(annotations={names.WORKSPACE_ANNOTATION: "d1"}), of))
+    assert [each["name"] for each in spec["containers"]] == ["trainer", "uploader"]
+    assert [(each["name"], each.get("restartPolicy")) for each in spec["initContainers"]] == [
+        ("warm-cache", None),
+        ("workspace", None),
+        ("exporter", "Always"),
+    ]
+    assert spec["initContainers"][2]["ports"] == [{"containerPort": 9400}]
+    assert "initContainers" not in pod_of(made(job(), queue()))
+
+
+@pytest.mark.parametrize(
+    ("reliability", "size", "action", "restarts"),
+    [
+        ({}, {}, "FailJob", True),
+        ({"maxRestarts": 0}, {}, "FailJob", True),
+        ({"restartPolicy": "Never"}, {}, "FailJob", False),
+        ({}, {"numNodes": None, "minNodes": 1, "maxNodes": 2}, "Ignore", True),
+        ({"restartPolicy": "Never"}, {"numNodes": None, "minNodes": 1, "maxNodes": 2}, "FailJob", False),
+    ],
+)
+def test_disruptions_do_not_count(reliability: Object, size: Object, action: str, restarts: bool) -> None:
+    """Contract: an eviction, a drain or a preemption restarts all ranks and does not count; an elastic job
+    replaces the pod; a job that must not be restarted ends."""
+    document = made(job(reliability=reliability, **size), queue())
+    [rule] = inner(document)["podFailurePolicy"]["rules"]
+    assert rule == {"action": action, "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]}
+    ignoring = {
+        "name": "disruption",
+        "action": "RestartJobSetAndIgnoreMaxRestarts",
+        "onJobFailureReasons": ["PodFailurePolicy"],
+    }
+    assert (ignoring in document["spec"]["failurePolicy"]["rules"]) == restarts
+
+
+@pytest.mark.parametrize("field", ["hostname", "hostnameOverride", "subdomain", "setHostnameAsFQDN"])
+def test_a_template_cannot_name_the_hosts(field: str) -> None:
+    """Contract: with one name for all pods no rank would find another, for five minutes."""
+    of = queue(podTemplate={"spec": {field: True if field.startswith("set") else "x"}})
+    with pytest.raises(Refused, match=f"the pod template sets {field}: leave it out") as refused:
+        made(job(), of)
+    assert refused.value.reason == "HostName"
+
+
+@pytest.mark.parametrize("policy", [None, "ClusterFirst"])
+def test_pods_in_the_host_network_use_the_cluster_s_dns(policy: str | None) -> None:
+    """Contract: ClusterFirst would be the node's DNS there, in which no rank has a name; others stay."""
+    of = {"hostNetwork": True, **({"dnsPolicy": policy} if policy else {})}
+
+    def spec(of: Object) -> Object:
+        return pod_of(made(job(), queue(podTemplate={"spec": of}, privileges=["hostNetwork"])))
+
+    assert spec(of)["dnsPolicy"] == "ClusterFirstWithHostNet"
+    assert spec({**of, "dnsPolicy": "None"})["dnsPolicy"] == "None"
+    assert "dnsPolicy" not in spec({})

@@ -190,6 +190,15 @@ PRIVILEGED: dict[str, Object] = {
 }
 
 
+def test_all_missing_privileges_are_named_at_once() -> None:
+    """Contract: one answer has all fields and all entries, so that nobody tries one after the other."""
+    of = {"podTemplate": {"spec": {"hostNetwork": True, "hostIPC": True, "hostPID": True}}}
+    found, message = reason({}, {**of, "privileges": ["hostPID"]})
+    assert found == "PrivilegeNotGranted"
+    assert message.startswith("hostNetwork, hostIPC give pods access to their node")
+    assert message.endswith("leave them out, or add hostNetwork, hostIPC to the queue's privileges")
+
+
 @pytest.mark.parametrize("privilege", PRIVILEGED)
 def test_a_permissive_template_needs_the_word_of_its_owner(privilege: str) -> None:
     """Contract: access to nodes needs an entry in privileges, also where the template has it."""

@@ -228,3 +228,27 @@ def test_what_ended_meanwhile_is_kept(api: Api) -> None:
     jobset(api, ended="Failed")
     found.look()
     assert "deletionTimestamp" not in the(api, "JobSet")["metadata"]
+
+
+def test_the_number_of_pods_is_written_every_five_seconds(api: Api) -> None:
+    """Contract: each phase has one write at once; the pods that start meanwhile are counted later, in one."""
+    found, written = controller(api), []
+    found.look()
+    jobset(api)
+    found.hear_all()
+    found.look()
+    for second in range(1, 8):
+        found.reconciler.now = lambda second=second: NOW + timedelta(seconds=second)
+        pods(api, "Running" if second > 2 else "Pending", "Pending")
+        found.hear_all()
+        before = api.version
+        again = found.look()
+        if api.version > before:
+            written.append((second, status(api)["message"]))
+        elif second == 3:
+            assert again == 2.0
+    assert written == [(5, "1 of 2 pods run")]
+    pods(api, "Running", "Running")
+    found.hear_all()
+    found.look()
+    assert (status(api)["phase"], status(api)["workersStatus"]) == ("Running", "2/2 ready")

@@ -111,6 +111,16 @@ def test_old_events_and_those_of_others_explain_nothing() -> None:
     assert look(pods, others, claims=[BOUND]).status.message == "0 of 2 pods run: demo-node-0-1-x0: None: "
 
 
+@pytest.mark.parametrize("reason", ["BackoffLimitExceeded", "DeadlineExceeded", "PodFailurePolicy"])
+def test_the_end_of_the_attempt_before_is_no_reason(reason: str) -> None:
+    """Contract: the Jobs of all attempts have one name; that one failed does not keep the next from its
+    pods."""
+    failed = event("Job", "demo-node-0", reason, "Job has reached the specified backoff limit")
+    assert look([], [failed]).status.message == "0 of 2 pods run"
+    quota = event("Job", "demo-node-0", "FailedCreate", "exceeded quota")
+    assert "exceeded quota" in str(look([], [quota, failed]).status.message)
+
+
 def test_what_a_pod_has_left_behind_is_not_repeated() -> None:
     """Contract: a pod on a node no longer waits for one, and a pod that pulls its image has its volumes."""
     name = "demo-node-0-0-x0"

@@ -1,0 +1,263 @@
+"""Read a job's pods: why they do not run, why they do not end, and why they ended.
+
+Beside `trainer` and `workspace`, a pod has the init containers and helpers of its queue's template, and the
+containers that admission webhooks add. Each of them can keep a job from starting or from ending, so each text
+begins with the pod and names the container.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from harness.core.kubernetes import Object, condition
+from harness.torchrun_controller.api import names
+from harness.torchrun_controller.api.conditions import parsed
+from harness.torchrun_controller.decide.last_lines import explained
+
+RUNS_STEP = timedelta(seconds=30)
+"""The resolution of an init container's run time in a status."""
+LONG = timedelta(seconds=60)
+"""The time after which an Event reports an init container that still runs."""
+LINGERS = timedelta(seconds=30)
+"""The time after the end of the trainers after which an Event reports the containers that still run. It is
+the default grace period of a pod, within which Kubernetes ends native sidecars."""
+STARTING = (None, "ContainerCreating", "PodInitializing")
+DISRUPTIONS = {
+    "EvictionByEvictionAPI": "was evicted from node {}",
+    "PreemptionByScheduler": "was preempted on node {} by a pod of higher priority",
+    "DeletionByTaintManager": "was evicted from node {} because of a taint",
+    "DeletionByPodGC": "was lost with node {}",
+    "TerminationByKubelet": "was ended by the kubelet of node {}",
+}
+"""The sentence for each reason of the condition DisruptionTarget. {} is the node."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Why pods do not start or do not end. It is false if there is no problem."""
+
+    text: str = ""
+    again: datetime | None = None
+    """The time at which the text or `warning` changes, or None."""
+    warning: bool = False
+    """Whether a container of the pods is at fault, so that an Event reports it."""
+
+    def __bool__(self) -> bool:
+        return bool(self.text)
+
+
+def hindrance(pods: list[Object], now: datetime) -> Problem:
+    """Return the reason why pods do not run yet, as the kubelet or the scheduler reports it.
+
+    A running init container is also a reason. The text then contains its run time.
+    """
+    for pod in pods:
+        for container in _statuses(pod):
+            text = _waiting(pod, container)
+            if text:
+                return Problem(text, warning=True)
+        scheduled = condition(pod, "PodScheduled")
+        if scheduled.get("status") == "False":
+            message = f"{scheduled.get('reason')}: {scheduled.get('message', '')}"
+            return Problem(f"{pod['metadata']['name']}: {message}")
+    return _initializing(pods, now)
+
+
+def _waiting(pod: Object, container: Object) -> str:
+    """Return why a container waits, with the exit code of its last run, or "" if it starts normally."""
+    waiting = _state(container).get("waiting") or {}
+    reason = waiting.get("reason")
+    if reason in STARTING:
+        return ""
+    which = f"{pod['metadata']['name']}: {_which(pod, container)}{reason}"
+    last = (container.get("lastState") or {}).get("terminated")
+    if not last:
+        return f"{which}: {waiting.get('message', '')}".rstrip(": ")
+    text = f"{which} after {_exit(container['name'], last)}"
+    if _endless(pod, container["name"]) and last.get("exitCode") == 0:
+        text += "; Kubernetes restarts a sidecar that ends, so make it an init container"
+    return text
+
+
+def _initializing(pods: list[Object], now: datetime) -> Problem:
+    """Return the init container that still runs, with its run time in steps of RUNS_STEP.
+
+    With a resolution of seconds, each reconcile would change the status, and each change would trigger a
+    reconcile.
+    """
+    for pod in pods:
+        for container in (pod.get("status") or {}).get("initContainerStatuses") or []:
+            running = _state(container).get("running") or {}
+            sidecar = _endless(pod, container["name"])
+            if not running.get("startedAt") or (container.get("started") and sidecar):
+                continue
+            ran = max(now - parsed(running["startedAt"]), timedelta(0)) // RUNS_STEP * RUNS_STEP
+            again = parsed(running["startedAt"]) + ran + RUNS_STEP
+            until = ", and its startup probe has not succeeded" if sidecar else ""
+            role = f"{'sidecar' if sidecar else 'init container'} {container['name']}"
+            text = f"{pod['metadata']['name']}: {role} runs for {ran.seconds + ran.days * 86400} s{until}"
+            return Problem(text, again, warning=ran >= LONG)
+    return Problem()
+
+
+def lingering(pods: list[Object], now: datetime) -> Problem:
+    """Return the containers that keep pods running after their trainers have ended.
+
+    This concerns all pods if every trainer has exited with 0, otherwise the pods whose trainers have failed.
+    """
+    ended = [(pod, _terminated(pod)) for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
+    failed = [(pod, end) for pod, end in ended if end.get("exitCode")]
+    whole = [_terminated(pod).get("exitCode") for pod in pods]
+    if not failed and (not ended or any(code != 0 for code in whole)):
+        return Problem()
+    concerned = failed or ended
+    helpers = _running(pod for pod, _ in concerned)
+    sidecars = {name: where for (name, sidecar), where in helpers.items() if sidecar}
+    others = {name: where for (name, sidecar), where in helpers.items() if not sidecar}
+    if not helpers:
+        return Problem()
+    first, end = concerned[0]
+    how = (
+        f"{first['metadata']['name']}: {_exit(names.TRAINER, end)}"
+        if failed
+        else "every trainer has ended with exit code 0"
+    )
+    if not others:
+        return Problem(f"{how}; Kubernetes is ending the sidecar {_places(sidecars)}")
+    text = (
+        f"{how}, and the pods wait for container {_places(others)}: make it a native sidecar (an init "
+        "container with restartPolicy: Always)"
+    )
+    last = max((str(each.get("finishedAt") or "") for _, each in concerned), default="")
+    again = parsed(last) + LINGERS if last else None
+    late = again is not None and now >= again
+    return Problem(text, None if late else again, warning=late)
+
+
+def _running(pods: Iterator[Object]) -> dict[tuple[str, bool], list[str]]:
+    """Return the pods in which each container except `trainer` runs, by its name and whether it is a
+    native sidecar."""
+    pods_of: dict[tuple[str, bool], list[str]] = {}
+    for pod in pods:
+        for container in _statuses(pod):
+            name = container["name"]
+            if name != names.TRAINER and "running" in _state(container):
+                pods_of.setdefault((name, _endless(pod, name)), []).append(pod["metadata"]["name"])
+    return dict(sorted(pods_of.items()))
+
+
+def _places(pods_of: dict[str, list[str]]) -> str:
+    return ", ".join(
+        f"{name} of {where[0]}" + (f" and {len(where) - 1} more" if where[1:] else "")
+        for name, where in pods_of.items()
+    )
+
+
+def restarting(pods: list[Object]) -> Problem:
+    """Return the native sidecar that Kubernetes restarts again and again beside a running trainer."""
+    for pod in pods:
+        for container in (pod.get("status") or {}).get("initContainerStatuses") or []:
+            text = _waiting(pod, container) if _endless(pod, container["name"]) else ""
+            if text:
+                return Problem(text, warning=True)
+    return Problem()
+
+
+def failure(pods: list[Object]) -> str:
+    """Return the first failed pod and its error, or "". Later failures can be consequences of the first."""
+    for pod in sorted(pods, key=lambda each: str(_terminated(each).get("finishedAt") or "")):
+        status, name = pod.get("status") or {}, pod["metadata"]["name"]
+        if status.get("phase") != "Failed":
+            continue
+        containers = status.get("containerStatuses") or []
+        own = [each for each in containers if each["name"] == names.TRAINER]
+        others = [each for each in containers if each["name"] != names.TRAINER]
+        for container in [*(status.get("initContainerStatuses") or []), *own, *others]:
+            ended = _state(container).get("terminated") or {}
+            if ended.get("exitCode") and not _endless(pod, container["name"]):
+                return f"{name}: {_which(pod, container)}{_exit(container['name'], ended)}"
+        return f"{name}: {status.get('reason', 'Failed')}: {status.get('message', '')}".rstrip(": ")
+    return ""
+
+
+def disruption(pods: list[Object]) -> str:
+    """Return the pod that was evicted, preempted or lost with its node, the node and the reason, or "".
+
+    Kubernetes sets the condition DisruptionTarget before it ends such a pod.
+    """
+    for pod in pods:
+        target = condition(pod, "DisruptionTarget")
+        if target.get("status") == "True" and (pod.get("status") or {}).get("phase") != "Succeeded":
+            reason, message = str(target.get("reason")), str(target.get("message") or "")
+            told = DISRUPTIONS.get(reason, "was disrupted on node {}")
+            node = (pod.get("spec") or {}).get("nodeName") or "(none)"
+            detail = f"{reason}: {message}".rstrip(": ")
+            return f"{pod['metadata']['name']} {told.format(node)} ({detail})"
+    return ""
+
+
+def syncing(pods: list[Object]) -> bool:
+    """Return whether a pod is fetching its workspace."""
+    return any(
+        initial["name"] == "workspace" and "running" in _state(initial)
+        for pod in pods
+        for initial in (pod.get("status") or {}).get("initContainerStatuses") or []
+    )
+
+
+def workspaces(pods: list[Object]) -> dict[str, str]:
+    """Return the commit or digest of each pod's fetched workspace, by pod name."""
+    return {
+        pod["metadata"]["name"]: str(ended["message"]).strip()
+        for pod in pods
+        for initial in (pod.get("status") or {}).get("initContainerStatuses") or []
+        if initial["name"] == "workspace"
+        and (ended := _state(initial).get("terminated") or {}).get("exitCode") == 0
+        and ended.get("message")
+    }
+
+
+def _statuses(pod: Object) -> list[Object]:
+    status = pod.get("status") or {}
+    return [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+
+
+def _state(container: Object) -> Object:
+    return container.get("state") or {}
+
+
+def _terminated(pod: Object) -> Object:
+    """Return the terminated state of a pod's trainer, or {} if the trainer has not ended."""
+    for container in (pod.get("status") or {}).get("containerStatuses") or []:
+        if container["name"] == names.TRAINER:
+            return _state(container).get("terminated") or {}
+    return {}
+
+
+def _which(pod: Object, container: Object) -> str:
+    """Return the prefix of a message about a container: "" for the containers `trainer` and `workspace`."""
+    name = container["name"]
+    if name in (names.TRAINER, "workspace"):
+        return ""
+    if _endless(pod, name):
+        return f"sidecar {name}: "
+    initial = [each["name"] for each in (pod.get("status") or {}).get("initContainerStatuses") or []]
+    return f"{'init container' if name in initial else 'container'} {name}: "
+
+
+def _endless(pod: Object, name: str) -> bool:
+    """Return whether a container is a native sidecar, which Kubernetes ends with the pod."""
+    initial = (pod.get("spec") or {}).get("initContainers") or []
+    return any(each["name"] == name and each.get("restartPolicy") == "Always" for each in initial)
+
+
+def _exit(container: str, ended: Object) -> str:
+    code = f"{ended.get('reason', 'Error')}, exit code {ended['exitCode']}"
+    message = str(ended.get("message") or "").strip()
+    if container == names.TRAINER:
+        return explained(code, message)
+    if message and container != "workspace":  # The container `workspace` writes its own termination message.
+        message = message.splitlines()[-1].strip()
+    return f"{code}: {message}" if message else code
