@@ -121,6 +121,7 @@ CauseId = Literal[
     "address.loopback",
     "tcp.refused",
     "tcp.filtered",
+    "tcp.rejected",
     "tcp.no_route",
     "tcp.denied",
     "tcp.reset",

@@ -69,6 +69,8 @@ _ADVICE = {
     "tcp": {
         "tcp.refused": "Start the process there, or mend the port: the machine answers, nothing listens.",
         "tcp.filtered": "Look at NetworkPolicy, security group and host firewall.",
+        "tcp.rejected": "Look at firewalld, iptables or nftables (REJECT) and the policies on the node. "
+        "For the address of a Service, look at its endpoints and ports.",
         "tcp.no_route": "Look at the pod network: no route leads there, or no machine has the address.",
         "tcp.denied": "Look at the policy on this node: it forbids the connection on this side.",
     },

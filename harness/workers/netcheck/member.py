@@ -13,6 +13,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from . import bandwidth, interfaces
@@ -41,6 +42,8 @@ INFORM = 5.0
 """Maximum seconds that rank 0 waits until all ranks that reported have the verdict."""
 FETCH = 0.7
 """If a rank has sent no report for this many seconds, rank 0 fetches its report."""
+ENDED = 3.0
+"""A rank that has reported nothing for this many seconds is not known to listen any more."""
 NOBODY_NEW = 10.0
 """If the number of ranks is unknown, rank 0 stops waiting after this many seconds without a new rank."""
 
@@ -159,6 +162,7 @@ class Member:
             {hello.rank: address for hello, address in list(heard.values()) if self._mine(hello)},
             bool(self._hello.run),
             self._master.cell if self._master else None,
+            self._server.port if self._server else 0,
         )
 
     def _mine(self, hello: Hello) -> bool:
@@ -250,7 +254,12 @@ class Member:
     def _finish(self, measured: Mapping[tuple[int, int], bandwidth.Measured]) -> Diagnosis:
         """Determine the cause, send the diagnosis to all reachable ranks, and return it."""
         with self._lock:
-            reports = [report for report, _, _ in self._reports.values()]
+            ends = time.monotonic() - ENDED
+            # A rank that no longer reports may have ended, and its port then refuses connections.
+            reports = [
+                report if newest > ends else replace(report, port=0)
+                for report, _, newest in self._reports.values()
+            ]
         reports = [report.with_rates(measured) for report in reports]
         if not self._certain:
             self._nodes = max(self._nodes, 1 + max(report.place for report in reports))

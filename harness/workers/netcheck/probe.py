@@ -14,12 +14,12 @@ from .interfaces import addresses, families
 from .mtu import fill
 from .names import Names
 from .peers import Peer
-from .reach import connect
+from .reach import REJECTED, connect
 
 PENDING = "pending"
 AGAIN = 0.3
 """After this many seconds without a response, a failure is discarded unless it is one of SILENT."""
-SILENT = ("tcp.filtered", "tcp.no_route")
+SILENT = ("tcp.filtered", "tcp.no_route", REJECTED)
 """Failures in which the peer sent no response at all."""
 UNANSWERED = 1.5
 """A connection counts as filtered if at least two SYN packets get no response in this many seconds."""
@@ -48,6 +48,10 @@ class Cell:
     bandwidth: float = 0.0
     p50: float = 0.0
     p99: float = 0.0
+    port: int = 0
+    """The port to which the probe connected."""
+    sender: str = ""
+    """The address of the machine whose ICMP message ended the connection, or ""."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -87,7 +91,8 @@ class Probe:
         if cell.outcome != OK and calling is not None:
             address, since = calling
             waited = time.monotonic() - since
-            if waited >= UNANSWERED:
+            # A kernel limits its rate of ICMP messages, so a rejected connection can also get no response.
+            if waited >= UNANSWERED and not cell.sender:
                 text = f"{address} port {self._port}: no answer for {waited:.1f} s"
                 return self._of("tcp.filtered", text, address)
             if waited >= AGAIN and cell.outcome not in SILENT:
@@ -128,7 +133,8 @@ class Probe:
         self._calling = None
         where = f"{address} port {self._port}"
         if reached.connection is None:
-            return self._of(reached.cause or "tcp.reset", f"{where}: {reached.text}", address)
+            cell = self._of(reached.cause or "tcp.reset", f"{where}: {reached.text}", address)
+            return replace(cell, sender=reached.sender)
         with reached.connection as connection:
             greeted = greet(connection, self._own)
         there = greeted.hello
@@ -170,7 +176,8 @@ class Probe:
         )
 
     def _of(self, outcome: str, text: str, address: str = "") -> Cell:
-        return Cell(outcome, self._peer.host, text, address, at=round(time.monotonic() - self._began, 3))
+        at = round(time.monotonic() - self._began, 3)
+        return Cell(outcome, self._peer.host, text, address, at=at, port=self._port)
 
 
 class FirstProbe(Probe):
