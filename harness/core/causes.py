@@ -107,6 +107,8 @@ CauseId = Literal[
     "service.selector",
     "service.endpoints",
     "service.not_ready",
+    "service.not_headless",
+    "dns.policy",
     "dns.no_server",
     "dns.server_refused",
     "dns.server_silent",

@@ -11,7 +11,7 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.evidence.kubernetes.unschedulable import never_fits
 from harness.evidence.schema.bundle import DeviceHolder
 from harness.judge.case import Case, names
-from harness.judge.cluster import containers
+from harness.judge.cluster import containers, pod_network
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
 _KEPT_FROM_STARTING: dict[str, CauseId] = {
@@ -142,12 +142,13 @@ def scheduling(case: Case) -> Finding:
         why = never_fits(state.object, [states[-1].object for states in case.bundle.objects("node").values()])
         quote = f"{unschedulable.get('reason', '')}: {unschedulable.get('message', 'no message')}"
         holders = [] if why else device_holders(case)
+        ports = pod_network.host_ports(case, pending) if "free ports" in quote else ""
         return not_passed(
             "scheduling",
             "scheduling.devices_held" if holders else "scheduling.unschedulable",
             f"{names(case.ranks_of(*pending))} could not be scheduled: "
             + (f"{why} (the scheduler: {quote})" if why else quote),
-            why=[listed([one.sentence for _, one in holders])],
+            why=[ports, listed([one.sentence for _, one in holders])],
             ranks=case.ranks_of(*pending),
             evidence=[*(state.ref for state, _ in pending.values()), *(ref for ref, _ in holders)],
         )

@@ -168,7 +168,7 @@ def _icmp(connection: socket.socket) -> Icmp | None:
 def _address(raw: bytes) -> str:
     """Return the IP address in a struct sockaddr, or "" if it has none."""
     family = int.from_bytes(raw[:2], "little" if struct.pack("=H", 1)[0] else "big")
-    packed = {socket.AF_INET: raw[4:8], socket.AF_INET6: raw[8:24]}.get(family, b"")
+    packed = {int(socket.AF_INET): raw[4:8], int(socket.AF_INET6): raw[8:24]}.get(family, b"")
     return str(ipaddress.ip_address(packed)) if len(packed) in (4, 16) else ""
 
 
