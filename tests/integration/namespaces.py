@@ -155,7 +155,8 @@ class World:
     def reset(self) -> None:
         """Take every rule, link setting and change of the zone back."""
         for name in self._ruled:
-            run(*self._in(name, "iptables", "-F"))
+            for table in ("filter", "nat"):
+                run(*self._in(name, "iptables", "-t", table, "-F"))
         for rule in self._routing:
             run("ip", "-n", self.gateway, "rule", "del", *rule.split())
         self._routing.clear()

@@ -61,9 +61,10 @@ def together(started: Iterable[subprocess.Popen[str]]) -> None:
 
 def finished(process: subprocess.Popen[str]) -> Result:
     out, err = process.communicate(timeout=300)
-    assert process.returncode in (0, 1, 3), err
+    assert process.returncode in (0, 1), err
     result: Result = json.loads(out)
-    assert process.returncode == {"ok": 0, "failed": 1, "unknown": 3}[result["verdict"]]
+    assert process.returncode == {"ok": 0, "failed": 1, "unknown": 0}[result["verdict"]]
+    assert ("WARNING" in err) == (result["verdict"] == "unknown")
     return result
 
 
@@ -233,20 +234,6 @@ def test_another_jobs_master(pods: World) -> None:
     for result in results.values():
         assert (result["cause"], result["ranks"]) == ("peer.other_job", [0])
     assert "run-other" in said(results[0], "peer.other_job")["text"]
-
-
-def test_a_port_used_by_another_program_is_named(pods: World) -> None:
-    """Another program listens on the port of rank 2. Both sides say so."""
-    program = (
-        f"import socket,time; s=socket.create_server(('',{PORT})); print('ready', flush=True); time.sleep(99)"
-    )
-    squatter = pods.start(2, program, module=("-c",))
-    together([squatter])
-    result = play(pods)[0]
-    squatter.kill()
-    squatter.communicate()
-    assert (result["cause"], result["ranks"]) == ("port.taken", [2])
-    assert said(result, "peer.silent")["ranks"] == [2]
 
 
 def test_a_wrong_search_path_is_not_waited_for(pods: World) -> None:

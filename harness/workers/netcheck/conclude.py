@@ -185,8 +185,8 @@ def _bad(
 def _master(reports: Sequence[Report]) -> list[Finding]:
     """Return findings about MASTER_ADDR. They accuse rank 0, or the ranks that cannot query DNS.
 
-    A failed connection to an address that no rank has is unknown. It may be the address of a Service that
-    exposes only the training's port.
+    If no rank of a job responds at an address that no rank has, the result is unknown. It may be the address
+    of a Service that forwards no port of netcheck.
     """
     known = {address for report in reports for address in report.addresses}
     found, seen = [], {report.place: report.master for report in reports if report.master}
@@ -194,7 +194,10 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
         ranks = [place for place, cell in seen.items() if cell.outcome == outcome]
         cell = seen[min(ranks)]
         text = f"MASTER_ADDR {cell.host}, as {listed(ranks)} saw it: {cell.text}"
-        if outcome == PENDING or (outcome.startswith("tcp.") and cell.address not in known):
+        nobody = outcome.startswith("tcp.") or outcome in ("peer.silent", "peer.not_netcheck")
+        if outcome == PENDING or (nobody and cell.address not in known):
+            if nobody:
+                text += "; if this is the address of a Service, the Service may not forward this port"
             found.append(unknown("tcp", text, ranks))
         else:
             found.append(failed(outcome, text, ranks if outcome in ASKER else [0], seconds=cell.at))

@@ -7,6 +7,7 @@ no verdict determines one from its own row only.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
@@ -23,7 +24,7 @@ from .finding import OK, Finding, failed, unknown
 from .greeting import PATIENCE, Hello, Server, call
 from .names import Configuration, Names
 from .peers import Peer
-from .probe import PENDING, Cell, FirstProbe, MasterProbe, Probe
+from .probe import PENDING, Cell, FirstProbe, MasterProbe, Probe, alternatives
 from .reach import connect
 from .report import Report
 from .surroundings import facts
@@ -81,42 +82,79 @@ class Member:
         self._result: Diagnosis | None = None
         self._informed: set[str] = set()
         self._stop = threading.Event()
-        self._server: Server | None = None
-        try:
-            self._server = Server(
-                port,
-                self._hello,
-                reported=self._reported,
-                report=self._said,
-                told=self._told,
-                handlers={
-                    b"PEER": lambda *_: self._addresses(),
-                    b"FLOW": bandwidth.take,
-                    b"MEAS": lambda _, body: bandwidth.measure(**json.loads(body)).as_dict(),
-                },
-            )
-        except OSError as error:
-            self._own.append(
-                failed("port.taken", f"port {port} of this host: {os.strerror(error.errno or 0)}")
-            )
+        self._server = self._listening()
+        kind = FirstProbe if self._learning else Probe
+        master = known.master_addr if known.master_addr != listed[0].host else ""
+        self._first_too = self._at_master_port() if self._learning or master else None
+        """On rank 0, a second server at MASTER_PORT, because a Service can forward that port only."""
+        also = known.master_port if known.master_port != port else 0
         self._probes: dict[int, Probe] = {}
         for place, peer in enumerate(listed):
-            kind = FirstProbe if self._learning else Probe
-            names = _names(peer, self._hello)
-            self._probes[place] = kind(peer, port, self._hello, names, self._stop).start()
+            names, index = _names(peer, self._hello), None if self._learning else place
+            more = also if self._learning else 0
+            self._probes[place] = kind(peer, port, self._hello, names, self._stop, index, more).start()
         self._master: Probe | None = None
         """The probe of MASTER_ADDR, if that is a different name from the first peer's."""
-        if known.master_addr and known.master_addr != listed[0].host:
-            master = Peer(known.master_addr, listed[0].port)
+        if master:
             self._master = MasterProbe(
-                master, port, self._hello, Names(Configuration.read()), self._stop
+                Peer(master, listed[0].port),
+                port,
+                self._hello,
+                Names(Configuration.read()),
+                self._stop,
+                also=also,
             ).start()
+
+    def _listening(self) -> Server | None:
+        """Return the server of this rank, at the first free port, or None if every port is in use."""
+        for port in (self._port, *alternatives(self._port)):
+            try:
+                return self._serve(port)
+            except OSError as error:
+                reason = error
+                if error.errno != errno.EADDRINUSE:
+                    break
+        text = f"port {self._port} of this host: {os.strerror(reason.errno or 0)}"
+        self._own.append(failed("port.taken", text))
+        return None
+
+    def _serve(self, port: int) -> Server:
+        return Server(
+            port,
+            self._hello,
+            reported=self._reported,
+            report=self._said,
+            told=self._told,
+            handlers={
+                b"PEER": lambda *_: self._addresses(),
+                b"FLOW": bandwidth.take,
+                b"MEAS": lambda _, body: bandwidth.measure(**json.loads(body)).as_dict(),
+            },
+        )
+
+    def _at_master_port(self) -> Server | None:
+        """Return a second server of rank 0 at MASTER_PORT, or None if the port is in use."""
+        if self._hello.rank != 0 or self._server is None or self._known.master_port == self._server.port:
+            return None
+        try:
+            second = self._serve(self._known.master_port)
+        except OSError:
+            return None
+        second.heard = self._server.heard
+        return second
+
+    def _leave_master_port(self) -> None:
+        """Free MASTER_PORT before any rank has the verdict, because the training then opens it."""
+        if self._first_too:
+            self._first_too.close()
+            self._first_too = None
 
     def __enter__(self) -> Member:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
+        self._leave_master_port()
         if self._server:
             self._server.close()
 
@@ -128,6 +166,7 @@ class Member:
             if place == 0:
                 self._collect()
                 if left <= 0 or self._settled():
+                    self._leave_master_port()
                     return self._finish(self._measured() if self._measure else {})
             else:
                 self._send()
@@ -307,10 +346,16 @@ class Member:
     def _learn(self, addresses: Mapping[str, str]) -> None:
         """Start to probe the ranks whose addresses have become known."""
         for place, address in ((int(rank), address) for rank, address in addresses.items()):
-            if place not in self._probes and place != self._place():
-                peer = Peer(address)
-                names = Names(Configuration.read())
-                self._probes[place] = Probe(peer, self._port, self._hello, names, self._stop).start()
+            first = self._probes.get(place)
+            by_service = isinstance(first, FirstProbe) and first.port == self._known.master_port
+            if place == self._place() or (first is not None and not by_service):
+                continue
+            if by_service:  # The Service forwards MASTER_PORT only. The ranks themselves use their own ports.
+                self._master = first
+            names = Names(Configuration.read())
+            self._probes[place] = Probe(
+                Peer(address), self._port, self._hello, names, self._stop, place
+            ).start()
 
     def _addresses(self) -> dict[str, str]:
         """Return an address of each rank that has reported, preferably the source address of its greeting."""
