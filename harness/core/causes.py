@@ -121,6 +121,7 @@ CauseId = Literal[
     "address.none",
     "address.family",
     "address.loopback",
+    "address.advertised",
     "tcp.refused",
     "tcp.filtered",
     "tcp.rejected",

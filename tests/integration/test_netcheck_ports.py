@@ -6,10 +6,12 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from namespaces import DOMAIN, World, world
-from test_netcheck import NAMED, PORT, SERVICE, Result, alias, finished, guide, play, together
+from namespaces import DOMAIN, World, run, world
+from test_netcheck import NAMED, PORT, SERVICE, Result, finished, guide, play, said, together
 
 CLUSTER_IP = "10.96.7.7"
+OTHER = "10.88.0.2"
+"""An address of rank 2 on an interface that no other rank reaches."""
 LISTEN = "import socket,time; s=socket.create_server(('',{})); print('ready', flush=True); time.sleep(99)"
 
 
@@ -112,3 +114,29 @@ def test_an_unknown_service_is_a_warning_and_stops_no_script(pods: World) -> Non
     for result in results.values():
         assert result["verdict"] == "unknown", result["findings"]
         assert any("may not forward this port" in finding["text"] for finding in result["findings"])
+
+
+@pytest.mark.parametrize(
+    ("setup", "how", "ranks", "text"),
+    [
+        pytest.param("echo 127.0.1.1 job-2 >/etc/hosts", "", [2], "listen on 127.0.1.1", id="loopback"),
+        pytest.param(f"echo {OTHER} job-2 >/etc/hosts", "", [2], f"listen on {OTHER}", id="other-interface"),
+        pytest.param("true", "net9", [2], "IFNAME=net9", id="variable", marks=pytest.mark.nightly),
+        pytest.param("echo 10.77.2.2 job-2 >/etc/hosts", "", [], "", id="own", marks=pytest.mark.nightly),
+    ],
+)
+def test_the_address_on_which_gloo_listens_is_tested(
+    pods: World, setup: str, how: str, ranks: list[int], text: str
+) -> None:
+    """Contract: the name of rank 2 leads to an address that all ranks reach, and gloo takes another one."""
+    run("ip", "-n", pods.pod(2), "link", "add", "net9", "type", "veth", "peer", "name", "net8")
+    run("ip", "-n", pods.pod(2), "addr", "add", f"{OTHER}/24", "dev", "net9")
+    run("ip", "-n", pods.pod(2), "link", "set", "net9", "up")
+    try:
+        own = {"setup": setup, "variables": {"GLOO_SOCKET_IFNAME": how or "-"}}
+        results = play(pods, r2=own)
+    finally:
+        run("ip", "-n", pods.pod(2), "link", "del", "net9")
+    for result in results.values():
+        assert (result["cause"], result["ranks"]) == ("address.advertised" if ranks else None, ranks), result
+        assert not ranks or text in said(result, "address.advertised")["text"]

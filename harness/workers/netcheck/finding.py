@@ -82,6 +82,8 @@ _ADVICE = {
         "peer.not_netcheck": "Choose another port by --port: another program listens on this one.",
         "peer.other_job": "Give each job a name, a Service and a run id of its own.",
         "peer.other_rank": "Let the name of rank 0 lead to rank 0 alone.",
+        "address.advertised": "Set GLOO_SOCKET_IFNAME (gloo) or NCCL_SOCKET_IFNAME (NCCL) to the interface "
+        "that the other ranks reach, or let the pod's own name lead to its address.",
         "peer.other_size": "Start every rank with the same number of nodes.",
     },
     "mtu": {

@@ -44,6 +44,9 @@ class Hello:
     host: str
     instance: str
     clock: float = 0.0
+    bound: str = ""
+    """The address on which gloo or NCCL would listen, and in `why` the reason. "" if it is not known."""
+    why: str = ""
 
 
 @dataclass(frozen=True)

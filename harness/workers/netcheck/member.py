@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from . import bandwidth, interfaces
+from . import bandwidth, binding, interfaces
 from .conclude import Conclusion, conclude
 from .diagnosis import Diagnosis
 from .finding import OK, Finding, failed, unknown
@@ -28,6 +28,7 @@ from .probe import PENDING, Cell, FirstProbe, MasterProbe, Probe, alternatives
 from .reach import connect
 from .report import Report
 from .surroundings import facts
+from .torchrun_options import gpus
 from .variables import Environment
 
 GRACE, NO_GRACE = 10.0, 0.5
@@ -41,6 +42,8 @@ FINAL = ("dns.no_server", "dns.search_path")
 """Failures that are final at once, because /etc/resolv.conf does not change during the life of a pod."""
 INFORM = 5.0
 """Maximum seconds that rank 0 waits until all ranks that reported have the verdict."""
+OWN_NAME = 2.0
+"""Maximum seconds to resolve this host's own name."""
 FETCH = 0.7
 """If a rank has sent no report for this many seconds, rank 0 fetches its report."""
 ENDED = 3.0
@@ -74,7 +77,9 @@ class Member:
         rank = -1 if known.node_rank is None else known.node_rank
         instance = os.urandom(8).hex()
         self._hello = Hello(known.run_id, rank, nodes or 0, socket.gethostname(), instance)
-        self._own = [*known.findings, *interfaces.check_names(dict(variables))]
+        self._own = [*known.findings, *binding.check_names(variables, alone=nodes == 1)]
+        if nodes != 1 and len(self._own) == len(known.findings):
+            self._bind(variables)
         self._facts = facts()
         self._lock = threading.Lock()
         self._reports: dict[str, tuple[Report, float, float]] = {}
@@ -104,6 +109,22 @@ class Member:
                 self._stop,
                 also=also,
             ).start()
+
+    def _bind(self, variables: Mapping[str, str]) -> None:
+        """Add the address on which the backend would listen to the greeting: NCCL with GPUs, else gloo."""
+        library, own = binding.nccl if gpus() else binding.gloo, interfaces.addresses()
+        found: list[binding.Binding | None] = []
+        thread = threading.Thread(target=lambda: found.append(library(variables, own)), daemon=True)
+        thread.start()
+        thread.join(OWN_NAME)
+        if not found:
+            text = f"this host's own name, which gloo uses, did not resolve within {OWN_NAME:.0f} s"
+            self._own.append(unknown("interface", text))
+        elif found[0] is not None:
+            where = f"{found[0].library} would listen on {found[0].address}, because {found[0].reason}"
+            self._hello = replace(self._hello, bound=found[0].address, why=where)
+            if found[0].loopback:
+                self._own.append(failed("address.advertised", where))
 
     def _listening(self) -> Server | None:
         """Return the server of this rank, at the first free port, or None if every port is in use."""

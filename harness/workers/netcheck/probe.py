@@ -204,7 +204,23 @@ class Probe:
         there = greeted.hello
         if there is None:
             return self._of(greeted.cause or "tcp.reset", f"{where} {greeted.text}", address, port)
-        return self._judged(replace(self._from(greeted, there, address), port=port))
+        cell = self._judged(replace(self._from(greeted, there, address), port=port))
+        return self._bound(cell, there) if cell.outcome == OK else cell
+
+    def _bound(self, cell: Cell, there: Hello) -> Cell:
+        """Return the cell, or a failed one if the peer does not respond where gloo or NCCL would listen."""
+        if there.bound in ("", cell.address) or there.instance == self._own.instance:
+            return cell
+        reached = connect(there.bound, cell.port, QUICK)
+        said = reached.text
+        if reached.connection is not None:
+            with reached.connection as connection:
+                greeted = greet(connection, self._own)
+            if greeted.hello is not None and greeted.hello.instance == there.instance:
+                return cell
+            said = greeted.text or "another process responds there"
+        text = f"{there.why} of {there.host}, and there it does not respond: {said}"
+        return replace(cell, outcome="address.advertised", text=text)
 
     def _judged(self, cell: Cell) -> Cell:
         """Return the cell, or a failed cell if it does not meet the requirements of a subclass."""
