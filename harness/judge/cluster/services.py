@@ -128,6 +128,9 @@ def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Servic
     if not absent:
         return None
     who = names(case.ranks_of(*absent))
+    if not mapping(service.object, "spec", "selector"):
+        text = f"Service {service.name} has no selector, so nothing made the pod of {who} an endpoint of it"
+        return ServiceProblem("service.selector", text, service.name, absent, [service.ref])
     text = f"Service {service.name} selects the pod of {who}, but that was never an endpoint of it"
     return ServiceProblem("service.endpoints", text, service.name, absent, [service.ref])
 

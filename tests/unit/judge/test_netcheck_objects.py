@@ -176,6 +176,19 @@ def test_a_service_with_a_cluster_ip_is_the_cause_of_names_that_do_not_exist(tmp
     assert f"Service {SERVICE} has the clusterIP 10.96.7.7" in seen.explanation
 
 
+def test_a_service_without_a_selector_is_the_cause_if_it_has_no_endpoints(tmp_path: Path) -> None:
+    made = job(everywhere(diagnosis("dns.no_record", 0, 1, 2, 3)))
+    ended(made, 0, 1, 2, 3)
+    for kind, seen_ in made.objects:
+        if kind == "service":
+            del seen_.object["spec"]["selector"]
+        if kind == "endpointslice":
+            seen_.object["endpoints"] = []
+    seen = verdict(made, tmp_path)
+    assert (seen.cause, seen.ranks) == ("service.selector", [0, 1, 2, 3]), seen.explanation
+    assert "has no selector" in seen.explanation
+
+
 @pytest.mark.parametrize("host", [True, False], ids=["hostNetwork", "hostPort"])
 def test_two_pods_of_a_job_on_one_host_port_are_named(tmp_path: Path, host: bool) -> None:
     """Contract: the port, and the pod that has it."""
