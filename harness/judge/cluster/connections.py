@@ -42,21 +42,18 @@ def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) 
     bad = {pair: cell for pair, cell in cells.items() if cell.outcome in alike}
     good = {pair for pair, cell in cells.items() if _past(cell, step)}
     nodes = {index: str(pod.node or "") for index, pod in case.pods.items()}
+    patterns = classify(bad, good, nodes)
+    accused = {rank for pattern in patterns for rank in pattern.accused}
     rejecting = {_node_of(case, cell.sender) for cell in bad.values() if cell.sender}
     if len(rejecting) == 1 and (node := next(iter(rejecting))):
-        there = {index for pair in bad for index in pair if nodes.get(index) == node}
+        # A healthy pod on that node may be the sender of a failed connection, but no pattern accuses it.
+        there = {index for index in accused if nodes.get(index) == node}
         senders = ", ".join(sorted({cell.sender for cell in bad.values() if cell.sender}))
         if there:
             return Culprit(sorted(there), f"the node {node} has the address that rejects them ({senders})")
-    if all(one.whole and len(one.rows) == one.nodes for one in diagnoses.values()):
+    if not accused or all(one.whole and len(one.rows) == one.nodes for one in diagnoses.values()):
         return None
-    accused: set[int] = set()
-    machines = set[str]()
-    for pattern in classify(bad, good, nodes):
-        accused |= {*pattern.accused}
-        machines.add(pattern.machine)
-    if not accused:
-        return None
+    machines = {pattern.machine for pattern in patterns}
     shared = next(iter(machines)) if len(machines) == 1 else ""
     return Culprit(sorted(accused), f"all failing pairs share the node {shared}" if shared else "")
 

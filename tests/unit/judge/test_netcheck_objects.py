@@ -70,6 +70,17 @@ def test_the_node_that_rejects_is_named_with_its_ranks(tmp_path: Path) -> None:
     assert "node e2e-worker2 has the address that rejects them (10.244.1.1, 10.9.0.2)" in seen.explanation
 
 
+def test_a_healthy_pod_on_the_node_that_rejects_is_not_accused(tmp_path: Path) -> None:
+    """Contract: rank 3 is on the node of rank 1, and only connections to rank 1 are rejected."""
+    senders = {0: "10.9.0.2", 2: "10.9.0.2", 3: "10.9.0.2"}
+    made = job(everywhere(rejecting(senders, "c01", "c21", "c31")))
+    ended(made, 0, 1, 2, 3)
+    on_two_nodes(made)
+    seen = verdict(made, tmp_path)
+    assert (seen.verdict, seen.cause, seen.ranks) == ("FAIL", REJECTED, [1]), seen.explanation
+    assert "node e2e-worker2 has the address" in seen.explanation
+
+
 def test_a_machine_outside_the_cluster_that_rejects_is_no_node(tmp_path: Path) -> None:
     """Contract: the ranks are those that the pods named."""
     made = job(everywhere(rejecting(dict.fromkeys(range(4), "192.0.2.7"), "c01", "c21", "c31")))
