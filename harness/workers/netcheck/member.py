@@ -85,6 +85,8 @@ class Member:
         self._reports: dict[str, tuple[Report, float, float]] = {}
         """Instance → its newest report, the time of its first report, the time of its newest report."""
         self._result: Diagnosis | None = None
+        self._verdict = b"null"
+        """The result of rank 0 as JSON, or null."""
         self._informed: set[str] = set()
         self._stop = threading.Event()
         self._server = self._listening()
@@ -243,15 +245,14 @@ class Member:
     def _said(self) -> dict[str, Any]:
         return self._report().as_dict()
 
-    def _reported(self, data: dict[str, Any]) -> dict[str, Any] | None:
+    def _reported(self, data: dict[str, Any]) -> bytes:
         report, at = Report.of(data), time.monotonic()
         with self._lock:
             first = self._reports[report.instance][1] if report.instance in self._reports else at
             self._reports[report.instance] = report, first, at
-            if self._result is None:
-                return None
-            self._informed.add(report.instance)
-            return self._result.as_dict()
+            if self._result is not None:
+                self._informed.add(report.instance)
+            return self._verdict
 
     def _told(self, data: dict[str, Any]) -> None:
         self._result = self._result or Diagnosis.of(data)
@@ -331,10 +332,11 @@ class Member:
             measured if self._measure else None,
         )
         result = self._diagnosis(concluded, reports, whole=True)
+        verdict = json.dumps(result.as_dict()).encode()  # Of 64 ranks, it has 1 MB, and each rank gets it.
         with self._lock:
-            self._result, self._informed = result, {self._hello.instance}
+            self._result, self._verdict, self._informed = result, verdict, {self._hello.instance}
         threads = [
-            threading.Thread(target=self._inform, args=(probe, result), daemon=True)
+            threading.Thread(target=self._inform, args=(probe, verdict), daemon=True)
             for probe in list(self._probes.values())
             if probe.cell.outcome == OK and probe.cell.instance != self._hello.instance
         ]
@@ -345,9 +347,9 @@ class Member:
             time.sleep(0.02)
         return result
 
-    def _inform(self, probe: Probe, result: Diagnosis) -> None:
+    def _inform(self, probe: Probe, verdict: bytes) -> None:
         instance = probe.cell.instance
-        if self._exchange(probe, b"TELL", result.as_dict()) is not None:
+        if self._exchange(probe, b"TELL", verdict) is not None:
             self._informed.add(instance)
 
     # -- other ranks
@@ -398,6 +400,8 @@ class Member:
         return first or any(hello.rank == 0 and self._mine(hello) for hello, _ in list(heard))
 
     def _exchange(self, probe: Probe, kind: bytes, data: Any, seconds: float = PATIENCE) -> Any:
+        """Return the response to a message, or None if there is none. `data` is JSON if it is bytes."""
+        body = data if isinstance(data, bytes) else json.dumps(data).encode()
         reached = connect(
             probe.cell.address, probe.port, 1.0, segment=536
         )  # Small segments pass even if full packets do not.
@@ -405,7 +409,7 @@ class Member:
             return None
         with reached.connection as connection:
             try:
-                return json.loads(call(connection, kind, json.dumps(data).encode(), seconds)[1])
+                return json.loads(call(connection, kind, body, seconds)[1])
             except (OSError, ValueError):
                 return None
 
