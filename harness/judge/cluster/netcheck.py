@@ -123,8 +123,11 @@ def _failed(case: Case, first: PodDiagnosis, there: Mapping[int, PodDiagnosis]) 
             text = f"{names(case.ranks_of(*culprit.nodes))}: {failed[0].text}"
         nodes, why = culprit.nodes, [culprit.text] if culprit.text else []
     elif (policy := pod_network.dns_policy(case, _blind(of_all))) is not None and cause.startswith("dns."):
-        cause, nodes, refs = "dns.policy", policy.nodes, [*refs, *policy.evidence]
-        text, why = policy.text, [f"in the pods: {text}"]
+        refs = [*refs, *policy.evidence]
+        if cause == "dns.search_path":  # The server that the pods use has the names, so the cause is exact.
+            why = [policy.text]
+        else:
+            cause, nodes, text, why = "dns.policy", policy.nodes, policy.text, [f"in the pods: {text}"]
     elif cause in (*services.NAMES, ABSENT) and (wrong := services.problem(case)) is not None:
         cause, nodes, refs = wrong.cause, wrong.nodes, [*refs, *wrong.evidence]
         text, why = wrong.text, [f"in the pods: {text}"]

@@ -146,6 +146,17 @@ def test_dns_settings_of_the_pods_are_the_cause(
     assert text in seen.explanation
 
 
+def test_a_search_path_that_netcheck_found_stays_the_cause(tmp_path: Path) -> None:
+    """Contract: the setting that explains it is named beside it."""
+    nowhere = {f"c{s}{r}": "dns.search_path" for s in range(NODES) for r in range(NODES) if s != r}
+    made = job(everywhere(diagnosis("dns.search_path", 0, 1, 2, 3, **nowhere)))
+    ended(made, 0, 1, 2, 3)
+    change(made, lambda _, pod: pod["spec"].update({"dnsPolicy": "None", "dnsConfig": CUSTOM}))
+    seen = verdict(made, tmp_path)
+    assert (seen.cause, seen.ranks) == ("dns.search_path", [0, 1, 2, 3])
+    assert "searches corp.example" in seen.explanation
+
+
 def test_dns_settings_are_not_the_cause_if_other_pods_are_blind_too(tmp_path: Path) -> None:
     made = job(everywhere(diagnosis("dns.no_record", 2, c02="dns.no_record", c12="dns.no_record")))
     ended(made, 0, 1, 2, 3)
