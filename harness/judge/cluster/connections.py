@@ -23,10 +23,15 @@ Pair = tuple[int, int]
 
 @dataclass(frozen=True)
 class Culprit:
-    """The node indexes of the accused pods, and a sentence about the node that all failures share, or ""."""
+    """The node indexes of the accused pods, and a sentence about the node that all failures share, or "".
+
+    `rejects` means that the node rejected connections. A kernel limits its rate of ICMP messages, so other
+    connections that the node rejected got no response.
+    """
 
     nodes: list[int]
     text: str
+    rejects: bool = False
 
 
 def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) -> Culprit | None:
@@ -50,7 +55,9 @@ def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) 
         there = {index for index in accused if nodes.get(index) == node}
         senders = ", ".join(sorted({cell.sender for cell in bad.values() if cell.sender}))
         if there:
-            return Culprit(sorted(there), f"the node {node} has the address that rejects them ({senders})")
+            return Culprit(
+                sorted(there), f"the node {node} has the address that rejects them ({senders})", True
+            )
     if not accused or all(one.whole and len(one.rows) == one.nodes for one in diagnoses.values()):
         return None
     machines = {pattern.machine for pattern in patterns}

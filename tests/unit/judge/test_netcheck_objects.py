@@ -81,6 +81,18 @@ def test_a_healthy_pod_on_the_node_that_rejects_is_not_accused(tmp_path: Path) -
     assert "node e2e-worker2 has the address" in seen.explanation
 
 
+def test_a_rejected_connection_without_an_icmp_message_is_rejected_too(tmp_path: Path) -> None:
+    """Contract: seen on a cluster: the kernel limits its rate of ICMP messages, so some pairs got nothing."""
+    one = rejecting({0: "10.9.0.2", 2: "10.9.0.2", 3: "10.9.0.2"}, "c01", "c21", "c31")
+    rows = {**one.rows, 0: {**one.rows[0], 1: one.rows[0][1].model_copy(update={"outcome": "tcp.filtered"})}}
+    rows[0][1] = rows[0][1].model_copy(update={"sender": ""})
+    made = job(everywhere(diagnosis("tcp.filtered", 0, 1).model_copy(update={"rows": rows})))
+    ended(made, 0, 1, 2, 3)
+    on_two_nodes(made)
+    seen = verdict(made, tmp_path)
+    assert (seen.cause, seen.ranks) == (REJECTED, [1]), seen.explanation
+
+
 def test_a_machine_outside_the_cluster_that_rejects_is_no_node(tmp_path: Path) -> None:
     """Contract: the ranks are those that the pods named."""
     made = job(everywhere(rejecting(dict.fromkeys(range(4), "192.0.2.7"), "c01", "c21", "c31")))
