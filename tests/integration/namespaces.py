@@ -52,6 +52,7 @@ class World:
         self._made: list[str] = []
         self._ruled: set[str] = set()
         self._narrow: set[int] = set()
+        self._routing: list[str] = []
         self._version_4: set[int] = set()
         self._dns: subprocess.Popen[bytes] | None = None
         try:
@@ -136,6 +137,11 @@ class World:
         self._ruled.add(name)
         run(*self._in(name, "iptables", *rule.split()))
 
+    def rule(self, rule: str) -> None:
+        """Add a rule to the routing policy of the node."""
+        self._routing.append(rule)
+        run("ip", "-n", self.gateway, "rule", "add", *rule.split())
+
     def mtu(self, index: int, size: int) -> None:
         """Let the router's end of a pod's link carry packets of this size; the pod's end does not know."""
         self._narrow.add(index)
@@ -149,7 +155,11 @@ class World:
     def reset(self) -> None:
         """Take every rule, link setting and change of the zone back."""
         for name in self._ruled:
-            run(*self._in(name, "iptables", "-F"))
+            for table in ("filter", "nat"):
+                run(*self._in(name, "iptables", "-t", table, "-F"))
+        for rule in self._routing:
+            run("ip", "-n", self.gateway, "rule", "del", *rule.split())
+        self._routing.clear()
         for index in [*self._narrow]:
             self.mtu(index, 1500)
         for index in self._version_4:

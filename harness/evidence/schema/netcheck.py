@@ -17,6 +17,8 @@ class NetcheckCell(Record):
     host: str
     text: str = ""
     address: str = ""
+    sender: str = ""
+    """The address of the machine whose ICMP message ended the connection, or ""."""
     rtt: float = 0.0
     """Round-trip time of a greeting and its response, in seconds."""
     rate: float = 0.0

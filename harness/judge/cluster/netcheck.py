@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from harness.core.clock import seconds
@@ -10,7 +10,7 @@ from harness.evidence.kubernetes.objects import items
 from harness.evidence.schema.netcheck import NetcheckDiagnosis, NetcheckRecord, NetcheckStep
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES, RUNNING
-from harness.judge.cluster import services
+from harness.judge.cluster import connections, pod_network, services
 from harness.judge.finding import LATE, Finding, counted, not_passed, passed, unknown
 
 ABSENT = "peer.never_came"
@@ -54,7 +54,7 @@ def check(case: Case) -> Finding:
     there = diagnoses(case)
     first = best(there.values())
     if first is not None and first.diagnosis.verdict == "failed":
-        return _failed(case, first, _accused(first, there.values()))
+        return _failed(case, first, there)
     absent = [index for index in range(case.expected.num_nodes) if index not in there]
     if absent or first is None:
         ranks = case.ranks_of(*absent)
@@ -72,8 +72,8 @@ def check(case: Case) -> Finding:
 
 
 def steps(case: Case, diagnosis: NetcheckDiagnosis) -> list[NetcheckStep]:
-    """Return the steps of a diagnosis, with `pods` and `service` from API objects that pods cannot read."""
-    corrected = {"pods": _pods(case), "service": _service(case)}
+    """Return the steps of a diagnosis. `pods` and `service` come from API objects, which pods cannot read."""
+    corrected = {"pods": _pods(case), "service": _service(case, diagnosis.verdict == "ok")}
     return [
         corrected.get(step.step) or step if step.status == "unknown" else step for step in diagnosis.findings
     ]
@@ -88,8 +88,8 @@ def _pods(case: Case) -> NetcheckStep | None:
     return NetcheckStep(step="pods", status="failed", text=text, ranks=away)
 
 
-def _service(case: Case) -> NetcheckStep | None:
-    if (wrong := services.problem(case)) is not None:
+def _service(case: Case, works: bool) -> NetcheckStep | None:
+    if not works and (wrong := services.problem(case)) is not None:
         return NetcheckStep(step="service", status="failed", text=wrong.text, cause=wrong.cause)
     right = services.healthy(case)
     return NetcheckStep(step="service", status="ok", text=right) if right else None
@@ -105,8 +105,8 @@ def _accused(first: PodDiagnosis, all_: Iterable[PodDiagnosis]) -> list[int]:
     return sorted({*first.diagnosis.ranks, *own})
 
 
-def _failed(case: Case, first: PodDiagnosis, accused: list[int]) -> Finding:
-    diagnosis = first.diagnosis
+def _failed(case: Case, first: PodDiagnosis, there: Mapping[int, PodDiagnosis]) -> Finding:
+    diagnosis, accused = first.diagnosis, _accused(first, there.values())
     failed = [step for step in diagnosis.findings if step.status == "failed"]
     if diagnosis.cause not in CAUSES or not failed:
         text = f"netcheck failed with {diagnosis.cause or 'no cause'}, which this harness does not know"
@@ -117,7 +117,19 @@ def _failed(case: Case, first: PodDiagnosis, accused: list[int]) -> Finding:
     if nodes and "rank" not in text:
         text = f"{names(case.ranks_of(*nodes))}: {text}"
     cause, refs = diagnosis.cause, [first.ref]
-    if cause in (*services.NAMES, ABSENT) and (wrong := services.problem(case)) is not None:
+    of_all = {one.index: one.diagnosis for one in there.values()}
+    if (culprit := connections.culprit(case, cause, of_all)) is not None:
+        if culprit.nodes != accused:
+            text = f"{names(case.ranks_of(*culprit.nodes))}: {failed[0].text}"
+        nodes, why = culprit.nodes, [culprit.text] if culprit.text else []
+        cause = "tcp.rejected" if culprit.rejects and cause == "tcp.filtered" else cause
+    elif (policy := pod_network.dns_policy(case, _blind(of_all))) is not None and cause.startswith("dns."):
+        refs = [*refs, *policy.evidence]
+        if cause == "dns.search_path":  # The server that the pods use has the names, so the cause is exact.
+            why = [policy.text]
+        else:
+            cause, nodes, text, why = "dns.policy", policy.nodes, policy.text, [f"in the pods: {text}"]
+    elif cause in (*services.NAMES, ABSENT) and (wrong := services.problem(case)) is not None:
         cause, nodes, refs = wrong.cause, wrong.nodes, [*refs, *wrong.evidence]
         text, why = wrong.text, [f"in the pods: {text}"]
     elif cause == ABSENT and (delayed := _homeless(case, first, nodes)) is not None:
@@ -139,6 +151,16 @@ def _failed(case: Case, first: PodDiagnosis, accused: list[int]) -> Finding:
         phase=RUNNING if cause == ABSENT else None,
         at=None if cause == ABSENT else seconds(first.record.at),
     )
+
+
+def _blind(diagnoses: Mapping[int, NetcheckDiagnosis]) -> set[int]:
+    """Return the node indexes of the pods that could not resolve the name of another pod."""
+    return {
+        index
+        for index, one in diagnoses.items()
+        for other, cell in one.rows.get(index, {}).items()
+        if other != index and cell.outcome.startswith("dns.") and cell.outcome != "dns.old_address"
+    }
 
 
 def _homeless(case: Case, first: PodDiagnosis, nodes: list[int]) -> tuple[str, str] | None:

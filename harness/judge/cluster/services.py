@@ -45,7 +45,7 @@ def problem(case: Case) -> ServiceProblem | None:
         text = f"the subdomain of the pods is {name}, and the Service of this name {how}"
         return ServiceProblem("service.missing", text, name, [*pods], [*refs, *(s[-1].ref for s in services)])
     service = services[-1][-1]
-    return _selector(case, service, pods) or _endpoints(case, service, pods)
+    return _selector(case, service, pods) or _address(service, pods) or _endpoints(case, service, pods)
 
 
 def healthy(case: Case) -> str | None:
@@ -95,6 +95,16 @@ def _selector(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Service
     )
 
 
+def _address(service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | None:
+    """Return the problem of a Service that is not headless: DNS then has no record for a single pod."""
+    address = mapping(service.object, "spec").get("clusterIP")
+    if address in (None, "", "None"):
+        return None
+    text = f"Service {service.name} has the clusterIP {address}, so DNS has no names for its single pods"
+    refs = [service.ref, *(pod.last.ref for pod in pods.values())]
+    return ServiceProblem("service.not_headless", text, service.name, [*pods], refs)
+
+
 def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | None:
     ran = [index for index in pods if case.started(index)]
     if mapping(service.object, "spec").get("publishNotReadyAddresses") is not True:
@@ -118,6 +128,9 @@ def _endpoints(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Servic
     if not absent:
         return None
     who = names(case.ranks_of(*absent))
+    if not mapping(service.object, "spec", "selector"):
+        text = f"Service {service.name} has no selector, so nothing made the pod of {who} an endpoint of it"
+        return ServiceProblem("service.selector", text, service.name, absent, [service.ref])
     text = f"Service {service.name} selects the pod of {who}, but that was never an endpoint of it"
     return ServiceProblem("service.endpoints", text, service.name, absent, [service.ref])
 

@@ -12,7 +12,7 @@ from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping
 from harness.evidence.kubernetes.unschedulable import never_fits
 from harness.evidence.schema.bundle import DeviceHolder
 from harness.judge.case import Case, names
-from harness.judge.cluster import containers, gpu_supply
+from harness.judge.cluster import containers, gpu_supply, pod_network
 from harness.judge.finding import Finding, listed, not_passed, passed, unknown
 
 _KEPT_FROM_STARTING: dict[str, CauseId] = {
@@ -183,13 +183,14 @@ def _unscheduled(case: Case, pending: dict[int, tuple[ObjectState, dict[str, Any
     short = supply.nodes if supply else {}
     holders = [one for one in device_holders(case) if one[1].node not in short]
     holders = holders if supply or not why else []
+    ports = pod_network.host_ports(case, pending) if "free ports" in quote else ""
     cause: CauseId = "scheduling.devices_held" if holders else "scheduling.unschedulable"
     return not_passed(
         "scheduling",
         supply.cause if supply else cause,
         f"{names(case.ranks_of(*pending))} could not be scheduled: "
         + (f"{why} (the scheduler: {quote})" if why else quote),
-        why=[listed([one.sentence for _, one in holders])],
+        why=[ports, listed([one.sentence for _, one in holders])],
         ranks=case.ranks_of(*pending),
         evidence=[*(state.ref for state, _ in pending.values()), *(ref for ref, _ in holders)],
     )

@@ -13,7 +13,7 @@ from harness.evidence.kubernetes.torchrun_processes import Agent
 from harness.evidence.schema.bundle import ProbeResult, RendezvousSnapshot
 from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES
-from harness.judge.cluster import services
+from harness.judge.cluster import pod_network, services
 from harness.judge.cluster.services import ServiceProblem
 from harness.judge.end import End
 from harness.judge.finding import Finding, listed, not_passed
@@ -185,6 +185,8 @@ def _dns(case: Case, scene: Scene, service: ServiceProblem | None) -> Diagnosis:
         return None
     text = f"{_places(blind)} could not resolve MASTER_ADDR {blind[0].host} (DNS failed{blind[0].why})"
     cause = blind[0].cause(("dns.", "address."), "rendezvous.dns")
+    if (policy := pod_network.dns_policy(case, [node.index for node in blind])) is not None:
+        return "dns.policy", blind, f"{text}: {policy.text}"
     if cause in services.NAMES and service and service.service in blind[0].host.split(".")[1:2]:
         return service.cause, blind, f"{text}: {service.text}"
     resolved = [n for n in scene.nodes if n.addresses and n.host == blind[0].host and _by_dns(case, n)]

@@ -1,7 +1,7 @@
 """Check whether all ranks of a job can connect. Run `python -m netcheck` in each pod at the same time.
 
-Exit code: 0 if all pairs work, 1 if a check failed, 2 for wrong usage, 3 if no check failed but a result is
-unknown.
+Exit code: 0 if no check failed, 1 if a check failed, 2 for wrong usage. If no check failed but a result is
+unknown, a warning on stderr names it, and the exit code is 0, or 3 with --strict.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import sys
 from . import frames, peers, show, surroundings
 from .diagnose import DEADLINE, diagnose
 
-EXIT = {"ok": 0, "failed": 1, "unknown": 3}
+EXIT = {"ok": 0, "failed": 1, "unknown": 0}
+STRICT = 3
+"""The exit code of an unknown result with --strict."""
 
 
 def parser() -> argparse.ArgumentParser:
@@ -59,6 +61,9 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="also measure MB/s and latency of each pair, in at most 30 s. Pass it to all ranks or to none",
     )
+    made.add_argument(
+        "--strict", action="store_true", help="exit with 3 if no check failed but a result is unknown"
+    )
     return made
 
 
@@ -84,6 +89,9 @@ def main(arguments: list[str] | None = None) -> int:
     nonce = os.environ.get("HARNESS_NONCE")
     if options.frames and nonce:
         print("\n".join(frames.encode(nonce, result.as_dict())))
+    if result.verdict == "unknown":
+        print(f"netcheck: WARNING: not known: {'; '.join(result.recommendations)}", file=sys.stderr)
+        return STRICT if options.strict else EXIT["unknown"]
     return EXIT[result.verdict]
 
 

@@ -12,7 +12,7 @@ import select
 import socket
 import struct
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -31,6 +31,11 @@ WARM_UP = 0.3
 PINGS = 100
 SLOW = 0.2
 """A link is slow if its rate is below this fraction of the usual rate. A busy CPU has a smaller effect."""
+COMPARABLE = 0.5
+"""While the machine is busy, a pair with this fraction of the rate of other pairs is not slow."""
+REFERENCES = 2
+"""Number of other pairs with which a slow pair is compared. One slow moment of a pair is no excuse."""
+BUSY = "the machine was too busy to tell a slow link from a slow machine: measure again"
 AGAIN = 3
 """Maximum number of times that a slow pair is measured again."""
 _CHUNK = 1 << 20
@@ -90,37 +95,75 @@ def seconds_each(ranks: int, budget: float = BUDGET) -> float:
 def all_pairs(ranks: Sequence[int], machines: Mapping[int, str], ask: Ask) -> dict[Pair, Measured]:
     """Measure every pair, and return the measurements. `machines` maps each rank to the name of its node.
 
-    A slow or failed pair is measured again, up to AGAIN times and without other measurements at the same
-    time, because another process may have used the CPU. The fastest measurement counts. If a pair with the
-    usual rate is also slower at that time, the new rate is scaled up by the same factor, at most 1 / SLOW.
+    A pair that is slow or failed is measured again while no other pair is, up to AGAIN times, because another
+    process may have used the CPU. The fastest measurement counts. Pairs with the usual rate are measured
+    before and after it, to recognise a busy machine (`_under_load`).
     """
     seconds, ends = seconds_each(len(ranks)), time.monotonic() + BUDGET
     found: dict[Pair, Measured] = {}
     with ThreadPoolExecutor(max(1, len(ranks) // 2)) as pool:
         for pairs in rounds(ranks):
             found.update(zip(pairs, pool.map(lambda pair: ask(pair, seconds), pairs)))  # noqa: B905
-    for _ in range(AGAIN):
-        bad, loads = slow(found, machines), dict[float, float]()
-        for pair in [*bad, *(pair for pair, each in found.items() if each.error)]:
+    usual = slow(found, machines)
+    for turn in range(AGAIN):
+        bad = {pair: rate for pair, rate in usual.items() if _doubtful(found[pair], rate)}
+        lost = [pair for pair, each in found.items() if each.error and pair not in usual]
+        references = {rate: _references(found, {*bad, *lost}, rate) for rate in {*bad.values()}}
+        loads = {rate: _load(found, pairs, seconds, ask) for rate, pairs in references.items()}
+        again: dict[Pair, Measured] = {}
+        for pair in [*sorted(bad), *lost]:
             if time.monotonic() >= ends:
                 break
-            if pair in bad and bad[pair] not in loads:
-                loads[bad[pair]] = _load(found, bad, bad[pair], lambda other: ask(other, seconds))
-            again = ask(pair, seconds)
+            again[pair] = ask(pair, seconds)
+        for rate, pairs in references.items():
+            loads[rate] = max(loads[rate], _load(found, pairs, seconds, ask))
+        for pair, each in again.items():
             if pair in bad:
-                again = replace(again, rate=again.rate / loads[bad[pair]])
-            found[pair] = max(found[pair], again, key=lambda each: each.rate)
+                now = _under_load(each, bad[pair], loads[bad[pair]])
+                found[pair] = now if turn == 0 and not each.error else _better(found[pair], now, bad[pair])
+            else:
+                found[pair] = max(found[pair], each, key=lambda one: one.rate)
     return found
 
 
-def _load(
-    found: Mapping[Pair, Measured], bad: Mapping[Pair, float], usual: float, ask: Callable[[Pair], Measured]
-) -> float:
-    """Return the current rate of a usual pair as a fraction of the usual rate, limited to SLOW … 1."""
-    others = sorted(found.keys() - bad)
-    reference = min(others, key=lambda each: abs(found[each].rate - usual))
-    measured = ask(reference)
-    return 1.0 if measured.error else max(SLOW, min(1.0, measured.rate / usual))
+def _doubtful(measured: Measured, usual: float) -> bool:
+    return measured.error != "" or measured.rate < SLOW * usual
+
+
+def _better(known: Measured, again: Measured, usual: float) -> Measured:
+    """Return the measurement that decides more: one that is not slow, then a slow one, then an undecided."""
+    return max(known, again, key=lambda one: (not _doubtful(one, usual), not one.error, one.rate))
+
+
+def _under_load(measured: Measured, usual: float, load: float) -> Measured:
+    """Return the measurement of a slow pair, in view of the rates of other pairs at that time.
+
+    `load` is the fraction of their usual rates that the other pairs reached. While the machine is busy, a
+    pair is as fast as usual if it reaches at least half of what the others reach. Between that and SLOW, it
+    is not known whether the link or the machine is slow.
+    """
+    if measured.error or load >= COMPARABLE or measured.rate >= SLOW * usual:
+        return measured
+    share = measured.rate / (usual * load)
+    if SLOW <= share < COMPARABLE:
+        return replace(measured, error=BUSY)
+    return replace(measured, rate=measured.rate / load)
+
+
+def _references(found: Mapping[Pair, Measured], bad: Set[Pair], usual: float) -> list[Pair]:
+    """Return pairs with about the usual rate, of different senders if possible."""
+    others = sorted(found.keys() - bad, key=lambda pair: (abs(found[pair].rate - usual), pair))
+    first: dict[int, Pair] = {}
+    for pair in others:
+        first.setdefault(pair[0], pair)
+    return [*first.values(), *(pair for pair in others if first[pair[0]] != pair)][:REFERENCES]
+
+
+def _load(found: Mapping[Pair, Measured], pairs: Sequence[Pair], seconds: float, ask: Ask) -> float:
+    """Return the largest fraction of its usual rate that one of the pairs reaches now, and at most 1."""
+    measured = {pair: ask(pair, seconds) for pair in pairs}
+    shares = [each.rate / found[pair].rate for pair, each in measured.items() if not each.error]
+    return max(1e-3, min(1.0, max(shares))) if shares else 1.0
 
 
 def slow(found: Mapping[Pair, Measured], machines: Mapping[int, str]) -> dict[Pair, float]:

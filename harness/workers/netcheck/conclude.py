@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from . import bandwidth
+from .cells import corrected, past
 from .finding import (
     CAUSES,
     FAILED,
@@ -27,13 +28,22 @@ from .finding import (
 )
 from .matrix import Pattern, classify
 from .probe import PENDING, Cell
+from .reach import REJECTED
 from .report import Report
 from .surroundings import compare
 
 ASKER = ("dns.no_server", "dns.server_silent", "dns.server_refused", "dns.server_failed", "dns.search_path")
-"""Causes that blame the rank that looked up a name, not the rank with that name."""
-PLACED = ("tcp.filtered", "tcp.no_route", "tcp.denied", "tcp.reset", "address.family", "mtu.black_hole")
-"""Causes that blame ranks by the pattern in the matrix. Causes in neither tuple blame the probed rank."""
+"""Causes that accuse the rank that looked up a name, not the rank with that name."""
+PLACED = (
+    "tcp.filtered",
+    REJECTED,
+    "tcp.no_route",
+    "tcp.denied",
+    "tcp.reset",
+    "address.family",
+    "mtu.black_hole",
+)
+"""Causes that accuse ranks by the pattern in the matrix. Causes in neither tuple accuse the probed rank."""
 ABSENT = ("dns.no_record", "dns.negative_cached", "tcp.no_route", PENDING)
 """Outcomes that other ranks observe if a rank does not exist."""
 _ALONE = {
@@ -72,18 +82,14 @@ def conclude(
     `measured` contains the bandwidth of each pair, or is None if it was not requested.
     """
     at = {report.place: report for report in reports}
-    cells = {
-        (sender, receiver): _aged(cell, receiver, at)
-        for sender, report in at.items()
-        for receiver, cell in report.row.items()
-        if receiver != sender and receiver < nodes
-    }
-    greeted = {receiver for (_, receiver), cell in cells.items() if _past(cell, "greeting")}
+    cells = corrected(at, nodes)
+    machines = {place: str(report.facts.get("machine", "")) for place, report in at.items()}
+    greeted = {receiver for (_, receiver), cell in cells.items() if past(cell, "greeting")}
     tried = {receiver for _, receiver in cells} | (set(range(nodes)) if 0 in at else set())
     absent = tried - {*at, *greeted} - ({0} if _by_service(reports) else set())
     missing = tuple(sorted(absent)) if certain else ()
     found = [*_own(reports), *_places(reports, cells)]
-    found += _bad(cells, missing, alone=len(reports) == 1)
+    found += _bad(cells, missing, machines, alone=len(reports) == 1)
     found += _master(reports)
     if unrecorded := _unrecorded(reports, missing, certain):
         found.append(unrecorded)
@@ -97,24 +103,12 @@ def conclude(
         }
         found += compare({place: report.facts for place, report in at.items()}, offsets, processes)
     if measured is not None:
-        machines = {place: str(report.facts.get("machine", "")) for place, report in at.items()}
         asked = [unknown("bandwidth", "not measured: only when every pair is fine", at)]
         found += bandwidth.judge(measured, machines) or (asked if nodes > 1 else [])
     found += _proved(cells, reports, nodes if certain else max(nodes, 2), found)
     findings = in_order(found)
     cause = next((finding.cause for finding in findings if finding.status == FAILED), None)
     return Conclusion(verdict(findings), cause, missing, tuple(findings))
-
-
-def _aged(cell: Cell, receiver: int, at: Mapping[int, Report]) -> Cell:
-    """Return the cell, with the outcome dns.old_address if DNS returned an address that is not the rank's."""
-    known = set(at[receiver].addresses) if receiver in at else set()
-    known |= {report.heard[receiver] for report in at.values() if receiver in report.heard}
-    silent = cell.outcome.startswith("tcp.") or cell.outcome == "peer.silent"
-    if not silent or not known or cell.address in known or not cell.address:
-        return cell
-    text = f"{cell.host} leads to {cell.address}, but rank {receiver} is at {', '.join(sorted(known))}"
-    return replace(cell, outcome="dns.old_address", text=f"{text} ({cell.text})")
 
 
 def _own(reports: Sequence[Report]) -> list[Finding]:
@@ -141,7 +135,7 @@ def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) ->
         said[report.rank][report.instance] = f"{report.host} ({', '.join(report.addresses)})"
         place[report.instance] = report.place
     for (_, receiver), cell in cells.items():
-        if _past(cell, "greeting") and cell.rank is not None:
+        if past(cell, "greeting") and cell.rank is not None:
             said[cell.rank].setdefault(cell.instance, f"{cell.host} ({cell.address})")
             place.setdefault(cell.instance, receiver)
     twice, other = [], []
@@ -159,7 +153,9 @@ def _places(reports: Sequence[Report], cells: Mapping[tuple[int, int], Cell]) ->
     return twice + sorted(other, key=lambda finding: finding.ranks)
 
 
-def _bad(cells: Mapping[tuple[int, int], Cell], missing: Iterable[int], alone: bool) -> list[Finding]:
+def _bad(
+    cells: Mapping[tuple[int, int], Cell], missing: Iterable[int], machines: Mapping[int, str], alone: bool
+) -> list[Finding]:
     """Return findings for the failed cells of the matrix. `alone` means that only one row is known."""
     absent, found = set(missing), []
     for cause in CAUSES:
@@ -172,7 +168,8 @@ def _bad(cells: Mapping[tuple[int, int], Cell], missing: Iterable[int], alone: b
             continue
         if cause in PLACED:
             step = CAUSES[cause]
-            patterns = classify(bad, (pair for pair, cell in cells.items() if _past(cell, step)))
+            good = (pair for pair, cell in cells.items() if past(cell, step))
+            patterns = classify(bad, good, machines)
             found += [_placed(cause, pattern, bad, absent, alone) for pattern in patterns]
             continue
         side = 0 if cause in ASKER else 1
@@ -188,8 +185,8 @@ def _bad(cells: Mapping[tuple[int, int], Cell], missing: Iterable[int], alone: b
 def _master(reports: Sequence[Report]) -> list[Finding]:
     """Return findings about MASTER_ADDR. They blame rank 0, or the ranks that cannot query DNS.
 
-    A failed connection to an address that no rank has is unknown. It may be the address of a Service that
-    exposes only the training's port.
+    If no rank of a job responds at an address that no rank has, the result is unknown. It may be the address
+    of a Service that forwards no port of netcheck.
     """
     known = {address for report in reports for address in report.addresses}
     found, seen = [], {report.place: report.master for report in reports if report.master}
@@ -197,7 +194,10 @@ def _master(reports: Sequence[Report]) -> list[Finding]:
         ranks = [place for place, cell in seen.items() if cell.outcome == outcome]
         cell = seen[min(ranks)]
         text = f"MASTER_ADDR {cell.host}, as {listed(ranks)} saw it: {cell.text}"
-        if outcome == PENDING or (outcome.startswith("tcp.") and cell.address not in known):
+        nobody = outcome.startswith("tcp.") or outcome in ("peer.silent", "peer.not_netcheck")
+        if outcome == PENDING or (nobody and cell.address not in known):
+            if nobody:
+                text += "; if this is the address of a Service, the Service may not forward this port"
             found.append(unknown("tcp", text, ranks))
         else:
             found.append(failed(outcome, text, ranks if outcome in ASKER else [0], seconds=cell.at))
@@ -209,22 +209,34 @@ def _placed(
 ) -> Finding:
     """Return a finding that blames the ranks of the pattern. If only one row is known, blame no rank."""
     kind, accused = pattern.kind, pattern.accused
+    there = {pair: cell for pair, cell in bad.items() if pair in pattern.cells()}
+    if all(cell.sender and cell.sender == cell.address for cell in there.values()):
+        # Each probed rank's own machine rejected the connection, so no sender is accused.
+        accused = tuple(sorted({receiver for _, receiver in there}))
+    elif alone:
+        accused = ()
     if alone:
-        kind, accused = "row", ()
-    elif kind == "ingress" and pattern.receivers[0] in missing:
+        kind = "row"
+    elif kind == "ingress" and set(pattern.receivers) <= set(missing):
         kind = "unheard"
+    one = len(accused) == 1
+    who = f"{listed(accused)}{pattern.where}"
     words = {
         "row": f"{listed(pattern.senders)} → {listed(pattern.receivers)}; the other way was not heard",
-        "unheard": f"rank {pattern.receivers[0]} answers nobody, and nobody heard from it",
+        "unheard": f"{who} {'answers' if one else 'answer'} nobody, and nobody heard from {_it(one)}",
         "everywhere": "no rank reaches any other",
-        "isolated": f"rank {pattern.senders[0]} reaches nobody, and nobody reaches it",
-        "egress": f"what rank {pattern.senders[0]} sends reaches nobody (egress)",
-        "ingress": f"what others send does not reach rank {pattern.receivers[0]} (ingress)",
+        "isolated": f"{who} {'reaches' if one else 'reach'} nobody, and nobody reaches {_it(one)}",
+        "egress": f"what {who} {'sends' if one else 'send'} reaches nobody (egress)",
+        "ingress": f"what others send does not reach {who} (ingress)",
         "boundary": f"a boundary: {pattern}",
         "pair": f"{pattern}" + (", one way" if pattern.one_way else ""),
     }
-    cell = bad[min(pair for pair in bad if pair in pattern.cells())]
+    cell = there[min(there)]
     return failed(cause, f"{words[kind]}; {cell.host}: {cell.text}", accused, kind, cell.at)
+
+
+def _it(one: bool) -> str:
+    return "it" if one else "them"
 
 
 def _by_service(reports: Sequence[Report]) -> bool:
@@ -269,15 +281,15 @@ def _proved(
             if step not in there:
                 proved.append(unknown(step, _ALONE[step]))
         elif step in ("dns", "tcp", "greeting", "matrix", "mtu"):
-            past = sum(_past(cell, step) for cell in cells.values())
-            if step == "greeting" and past == pairs and not all(report.named for report in reports):
+            passed = sum(past(cell, step) for cell in cells.values())
+            if step == "greeting" and passed == pairs and not all(report.named for report in reports):
                 proved.append(
                     unknown(step, "no run id is set (NETCHECK_RUN_ID, RDZV_ID): ranks may be of another job")
                 )
-            elif past == pairs:
+            elif passed == pairs:
                 proved.append(ok(step, _said(step, cells, pairs)))
             elif step not in there:
-                proved.append(unknown(step, f"{past} of {pairs} pairs"))
+                proved.append(unknown(step, f"{passed} of {pairs} pairs"))
         elif step not in there:
             proved.append(unknown(step, "no rank reported on this step"))
     return proved
@@ -289,10 +301,3 @@ def _said(step: str, cells: Mapping[tuple[int, int], Cell], pairs: int) -> str:
         took = f"{cells[slowest].rtt * 1000:.1f} ms"
         return f"{pairs} of {pairs} pairs; the slowest greeting, {slowest[0]} → {slowest[1]}, takes {took}"
     return f"{pairs} of {pairs} pairs"
-
-
-def _past(cell: Cell, step: str) -> bool:
-    """Return whether the pair passed this step, because its cell is ok or failed at a later step."""
-    if cell.outcome in (OK, PENDING):
-        return cell.outcome == OK
-    return STEPS.index(CAUSES[cell.outcome]) > STEPS.index(step)

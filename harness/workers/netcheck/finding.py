@@ -69,6 +69,8 @@ _ADVICE = {
     "tcp": {
         "tcp.refused": "Start the process there, or mend the port: the machine answers, nothing listens.",
         "tcp.filtered": "Look at NetworkPolicy, security group and host firewall.",
+        "tcp.rejected": "Look at firewalld, iptables or nftables (REJECT) and the policies on the node. "
+        "For the address of a Service, look at its endpoints and ports.",
         "tcp.no_route": "Look at the pod network: no route leads there, or no machine has the address.",
         "tcp.denied": "Look at the policy on this node: it forbids the connection on this side.",
     },
@@ -80,6 +82,8 @@ _ADVICE = {
         "peer.not_netcheck": "Choose another port by --port: another program listens on this one.",
         "peer.other_job": "Give each job a name, a Service and a run id of its own.",
         "peer.other_rank": "Let the name of rank 0 lead to rank 0 alone.",
+        "address.advertised": "Set GLOO_SOCKET_IFNAME (gloo) or NCCL_SOCKET_IFNAME (NCCL) to the interface "
+        "that the other ranks reach, or let the pod's own name lead to its address.",
         "peer.other_size": "Start every rank with the same number of nodes.",
     },
     "mtu": {

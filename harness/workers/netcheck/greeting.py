@@ -44,6 +44,9 @@ class Hello:
     host: str
     instance: str
     clock: float = 0.0
+    bound: str = ""
+    """The address on which gloo or NCCL would listen, and in `why` the reason. "" if it is not known."""
+    why: str = ""
 
 
 @dataclass(frozen=True)
@@ -107,8 +110,8 @@ class Server:
     """A server that responds to greetings until it is closed. A `with` block closes it.
 
     `hello` is this rank's identity. `reported` is called with the report of another rank, and returns the
-    verdict or None. `report` returns the report of this rank. `told` is called with a verdict. `handlers`
-    respond to other kinds of messages: they are called with the connection and body, and return
+    verdict or null, as JSON. `report` returns the report of this rank. `told` is called with a verdict.
+    `handlers` respond to other kinds of messages: they are called with the connection and body, and return
     JSON-compatible data.
     """
 
@@ -117,7 +120,7 @@ class Server:
         port: int,
         hello: Hello,
         *,
-        reported: Callable[[dict[str, Any]], Any] = lambda _: None,
+        reported: Callable[[dict[str, Any]], bytes] = lambda _: b"null",
         report: Callable[[], Any] = lambda: None,
         told: Callable[[dict[str, Any]], None] = lambda _: None,
         handlers: Mapping[bytes, Callable[[socket.socket, bytes], Any]] | None = None,
@@ -186,7 +189,7 @@ class Server:
         if kind == b"FILL":
             return json.dumps(len(body)).encode()
         if kind == b"REPT":
-            return json.dumps(self._reported(json.loads(body))).encode()
+            return self._reported(json.loads(body))
         if kind == b"TELL":
             verdict = json.loads(body)
             if verdict is not None:

@@ -103,14 +103,9 @@ def setup_networking(
     done: dict[str, str] = {}
     said: list[str] = []
     route = route_to(address) if address else None
-    names = set(addresses().values())
     for name in SOCKETS:
         if into.get(name):
             said.append(f"{name}={into[name]} stays unchanged: it was already set")
-            if not _present(into[name], names):
-                said.append(
-                    f"{name}={into[name]} names no interface of this host: {', '.join(sorted(names))}"
-                )
         elif route is not None and route.interface not in ("", "lo"):
             # NCCL interprets a name as a prefix, so eth1 also matches eth10; "=" makes it exact. gloo expects
             # one exact name.
@@ -122,27 +117,6 @@ def setup_networking(
     elif devices:
         said.append(f"InfiniBand {', '.join(devices)} is active and stays on")
     return done, said
-
-
-def check_names(variables: MutableMapping[str, str]) -> Iterator[Finding]:
-    """Yield a finding for each variable that names an interface that this host does not have."""
-    names = set(addresses().values())
-    for name in SOCKETS:
-        given = variables.get(name, "")
-        if given and not _present(given, names):
-            has = ", ".join(sorted(names))
-            yield failed(
-                "variables.interface", f"{name}={given} names no interface of this host, which has {has}"
-            )
-
-
-def _present(given: str, names: set[str]) -> bool:
-    """Return whether a value in NCCL's syntax (prefixes, `=` exact, `^` excluded) matches an interface."""
-    wanted = given.lstrip("^=").split(",")
-    if given.startswith("^"):
-        return any(not name.startswith(tuple(wanted)) for name in names)
-    exact = given.startswith("=")
-    return any(name == want or (not exact and name.startswith(want)) for name in names for want in wanted)
 
 
 def _version_4() -> Iterator[tuple[str, str]]:

@@ -7,10 +7,14 @@ functions are pure.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
-from dataclasses import dataclass
+import re
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
 
 from .finding import listed
+
+_BOOT_ID = re.compile("[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""What stands for a node whose name is not known (surroundings.py)."""
 
 
 @dataclass(frozen=True, order=True)
@@ -18,13 +22,14 @@ class Pattern:
     """A pattern of failing pairs. `kind` is everywhere, isolated, egress, ingress, boundary or pair.
 
     A pattern covers the pairs from all `senders` to all `receivers`. Unless `one_way` is true, it also covers
-    the reverse pairs.
+    the reverse pairs. `machine` is the node on which all accused ranks run, or "" if they run on several.
     """
 
     kind: str
     senders: tuple[int, ...]
     receivers: tuple[int, ...]
     one_way: bool = False
+    machine: str = ""
 
     @property
     def accused(self) -> tuple[int, ...]:
@@ -34,6 +39,13 @@ class Pattern:
         if self.kind in ("egress", "isolated"):
             return self.senders
         return tuple(sorted({*self.senders, *self.receivers}))
+
+    @property
+    def where(self) -> str:
+        """Return the node of the accused ranks as text: " (all on node NAME)", or ""."""
+        if not self.machine or len(self.accused) < 2:
+            return ""
+        return " (all on one node)" if _BOOT_ID.fullmatch(self.machine) else f" (all on node {self.machine})"
 
     def cells(self) -> set[tuple[int, int]]:
         """Return the pairs that the pattern covers."""
@@ -45,10 +57,15 @@ class Pattern:
         return f"{listed(self.senders)} {arrow} {listed(self.receivers)}"
 
 
-def classify(bad: Iterable[tuple[int, int]], good: Iterable[tuple[int, int]]) -> list[Pattern]:
+def classify(
+    bad: Iterable[tuple[int, int]],
+    good: Iterable[tuple[int, int]],
+    machines: Mapping[int, str] = {},
+) -> list[Pattern]:
     """Return patterns that together cover all bad pairs (sender, receiver) and no good pair.
 
-    A pair in neither set is unknown.
+    A pair in neither set is unknown. `machines` maps ranks to the names of their nodes. If all bad pairs
+    share one node, only the ranks on that node are accused.
     """
     bad = set(bad)
     known = bad | set(good)
@@ -60,6 +77,7 @@ def classify(bad: Iterable[tuple[int, int]], good: Iterable[tuple[int, int]]) ->
         if {(s, r) for s in ranks for r in ranks if s != r} == bad:
             return [Pattern("everywhere", everyone, everyone)]
     found: list[Pattern] = []
+    named = {rank: machines.get(rank, "") for rank in ranks}
     alone = {rank for rank in ranks if _isolated(rank, bad, known)}
     for rank in sorted(alone):
         found.append(Pattern("isolated", (rank,), _others(rank, known)))
@@ -81,7 +99,46 @@ def classify(bad: Iterable[tuple[int, int]], good: Iterable[tuple[int, int]]) ->
         both = (receiver, sender) in rest
         if not both or sender < receiver:
             found.append(Pattern("pair", (sender,), (receiver,), not both))
-    return found
+    return [_on_one_machine(pattern, named) for pattern in _merged(found)]
+
+
+def _merged(patterns: Iterable[Pattern]) -> list[Pattern]:
+    """Return the patterns, with those of the same row or column kind merged into one pattern."""
+    alike: dict[str, list[Pattern]] = {}
+    for pattern in patterns:
+        # Patterns of other kinds are not merged, so each of them has a key of its own.
+        merges = pattern.kind in ("isolated", "egress", "ingress")
+        alike.setdefault(pattern.kind if merges else str(pattern), []).append(pattern)
+    return [
+        replace(
+            those[0],
+            senders=tuple(sorted({rank for pattern in those for rank in pattern.senders})),
+            receivers=tuple(sorted({rank for pattern in those for rank in pattern.receivers})),
+        )
+        for those in alike.values()
+    ]
+
+
+def _on_one_machine(pattern: Pattern, machines: Mapping[int, str]) -> Pattern:
+    """Return the pattern with the node of its accused ranks.
+
+    A boundary between the ranks of one node and ranks of at least two other nodes accuses only that node.
+    """
+    if pattern.kind == "boundary":
+        for side, far, one_way in (
+            (pattern.senders, pattern.receivers, "egress"),
+            (pattern.receivers, pattern.senders, "ingress"),
+        ):
+            near, others = {machines[rank] for rank in side}, {machines[rank] for rank in far}
+            if len(near) == 1 and "" not in near | others and len(others - near) > 1:
+                kind = one_way if pattern.one_way else "isolated"
+                if kind == "isolated":
+                    return replace(pattern, kind=kind, senders=side, receivers=far, machine=next(iter(near)))
+                return replace(pattern, kind=kind, machine=next(iter(near)))
+        return pattern
+    near = {machines[rank] for rank in pattern.accused}
+    several = len(set(machines.values())) > 1
+    return replace(pattern, machine=next(iter(near)) if len(near) == 1 and several else "")
 
 
 def _isolated(rank: int, bad: Set[tuple[int, int]], known: Set[tuple[int, int]]) -> bool:

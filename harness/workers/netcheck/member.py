@@ -7,25 +7,28 @@ no verdict determines one from its own row only.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import socket
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from . import bandwidth, interfaces
+from . import bandwidth, binding, interfaces
 from .conclude import Conclusion, conclude
 from .diagnosis import Diagnosis
 from .finding import OK, Finding, failed, unknown
 from .greeting import PATIENCE, Hello, Server, call
 from .names import Configuration, Names
 from .peers import Peer
-from .probe import PENDING, Cell, FirstProbe, MasterProbe, Probe
+from .probe import PENDING, Cell, FirstProbe, MasterProbe, Probe, alternatives
 from .reach import connect
 from .report import Report
 from .surroundings import facts
+from .torchrun_options import gpus
 from .variables import Environment
 
 GRACE, NO_GRACE = 10.0, 0.5
@@ -39,8 +42,12 @@ FINAL = ("dns.no_server", "dns.search_path")
 """Failures that are final at once, because /etc/resolv.conf does not change during the life of a pod."""
 INFORM = 5.0
 """Maximum seconds that rank 0 waits until all ranks that reported have the verdict."""
+OWN_NAME = 2.0
+"""Maximum seconds to resolve this host's own name."""
 FETCH = 0.7
 """If a rank has sent no report for this many seconds, rank 0 fetches its report."""
+ENDED = 3.0
+"""A rank that has reported nothing for this many seconds is not known to listen any more."""
 NOBODY_NEW = 10.0
 """If the number of ranks is unknown, rank 0 stops waiting after this many seconds without a new rank."""
 
@@ -70,50 +77,107 @@ class Member:
         rank = -1 if known.node_rank is None else known.node_rank
         instance = os.urandom(8).hex()
         self._hello = Hello(known.run_id, rank, nodes or 0, socket.gethostname(), instance)
-        self._own = [*known.findings, *interfaces.check_names(dict(variables))]
+        self._own = [*known.findings, *binding.check_names(variables, alone=nodes == 1)]
+        if nodes != 1 and len(self._own) == len(known.findings):
+            self._bind(variables)
         self._facts = facts()
         self._lock = threading.Lock()
         self._reports: dict[str, tuple[Report, float, float]] = {}
         """Instance → its newest report, the time of its first report, the time of its newest report."""
         self._result: Diagnosis | None = None
+        self._verdict = b"null"
+        """The result of rank 0 as JSON, or null."""
         self._informed: set[str] = set()
         self._stop = threading.Event()
-        self._server: Server | None = None
-        try:
-            self._server = Server(
-                port,
-                self._hello,
-                reported=self._reported,
-                report=self._said,
-                told=self._told,
-                handlers={
-                    b"PEER": lambda *_: self._addresses(),
-                    b"FLOW": bandwidth.take,
-                    b"MEAS": lambda _, body: bandwidth.measure(**json.loads(body)).as_dict(),
-                },
-            )
-        except OSError as error:
-            self._own.append(
-                failed("port.taken", f"port {port} of this host: {os.strerror(error.errno or 0)}")
-            )
+        self._server = self._listening()
+        kind = FirstProbe if self._learning else Probe
+        master = known.master_addr if known.master_addr != listed[0].host else ""
+        self._first_too = self._at_master_port() if self._learning or master else None
+        """On rank 0, a second server at MASTER_PORT, because a Service can forward that port only."""
+        also = known.master_port if known.master_port != port else 0
         self._probes: dict[int, Probe] = {}
         for place, peer in enumerate(listed):
-            kind = FirstProbe if self._learning else Probe
-            names = _names(peer, self._hello)
-            self._probes[place] = kind(peer, port, self._hello, names, self._stop).start()
+            names, index = _names(peer, self._hello), None if self._learning else place
+            more = also if self._learning else 0
+            self._probes[place] = kind(peer, port, self._hello, names, self._stop, index, more).start()
         self._master: Probe | None = None
         """The probe of MASTER_ADDR, if that is a different name from the first peer's."""
-        if known.master_addr and known.master_addr != listed[0].host:
-            master = Peer(known.master_addr, listed[0].port)
+        if master:
             self._master = MasterProbe(
-                master, port, self._hello, Names(Configuration.read()), self._stop
+                Peer(master, listed[0].port),
+                port,
+                self._hello,
+                Names(Configuration.read()),
+                self._stop,
+                also=also,
             ).start()
+
+    def _bind(self, variables: Mapping[str, str]) -> None:
+        """Add the address on which the backend would listen to the greeting: NCCL with GPUs, else gloo."""
+        library, own = binding.nccl if gpus() else binding.gloo, interfaces.addresses()
+        found: list[binding.Binding | None] = []
+        thread = threading.Thread(target=lambda: found.append(library(variables, own)), daemon=True)
+        thread.start()
+        thread.join(OWN_NAME)
+        if not found:
+            text = f"this host's own name, which gloo uses, did not resolve within {OWN_NAME:.0f} s"
+            self._own.append(unknown("interface", text))
+        elif found[0] is not None:
+            where = f"{found[0].library} would listen on {found[0].address}, because {found[0].reason}"
+            self._hello = replace(self._hello, bound=found[0].address, why=where)
+            if found[0].loopback:
+                self._own.append(failed("address.advertised", where))
+
+    def _listening(self) -> Server | None:
+        """Return the server of this rank, at the first free port, or None if every port is in use."""
+        for port in (self._port, *alternatives(self._port)):
+            try:
+                return self._serve(port)
+            except OSError as error:
+                reason = error
+                if error.errno != errno.EADDRINUSE:
+                    break
+        text = f"port {self._port} of this host: {os.strerror(reason.errno or 0)}"
+        self._own.append(failed("port.taken", text))
+        return None
+
+    def _serve(self, port: int) -> Server:
+        return Server(
+            port,
+            self._hello,
+            reported=self._reported,
+            report=self._said,
+            told=self._told,
+            handlers={
+                b"PEER": lambda *_: self._addresses(),
+                b"FLOW": bandwidth.take,
+                b"MEAS": lambda _, body: bandwidth.measure(**json.loads(body)).as_dict(),
+            },
+        )
+
+    def _at_master_port(self) -> Server | None:
+        """Return a second server of rank 0 at MASTER_PORT, or None if the port is in use."""
+        if self._hello.rank != 0 or self._server is None or self._known.master_port == self._server.port:
+            return None
+        try:
+            second = self._serve(self._known.master_port)
+        except OSError:
+            return None
+        second.heard = self._server.heard
+        return second
+
+    def _leave_master_port(self) -> None:
+        """Free MASTER_PORT before any rank has the verdict, because the training then opens it."""
+        if self._first_too:
+            self._first_too.close()
+            self._first_too = None
 
     def __enter__(self) -> Member:
         return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
+        self._leave_master_port()
         if self._server:
             self._server.close()
 
@@ -125,6 +189,7 @@ class Member:
             if place == 0:
                 self._collect()
                 if left <= 0 or self._settled():
+                    self._leave_master_port()
                     return self._finish(self._measured() if self._measure else {})
             else:
                 self._send()
@@ -159,6 +224,7 @@ class Member:
             {hello.rank: address for hello, address in list(heard.values()) if self._mine(hello)},
             bool(self._hello.run),
             self._master.cell if self._master else None,
+            self._server.port if self._server else 0,
         )
 
     def _mine(self, hello: Hello) -> bool:
@@ -179,15 +245,14 @@ class Member:
     def _said(self) -> dict[str, Any]:
         return self._report().as_dict()
 
-    def _reported(self, data: dict[str, Any]) -> dict[str, Any] | None:
+    def _reported(self, data: dict[str, Any]) -> bytes:
         report, at = Report.of(data), time.monotonic()
         with self._lock:
             first = self._reports[report.instance][1] if report.instance in self._reports else at
             self._reports[report.instance] = report, first, at
-            if self._result is None:
-                return None
-            self._informed.add(report.instance)
-            return self._result.as_dict()
+            if self._result is not None:
+                self._informed.add(report.instance)
+            return self._verdict
 
     def _told(self, data: dict[str, Any]) -> None:
         self._result = self._result or Diagnosis.of(data)
@@ -250,7 +315,12 @@ class Member:
     def _finish(self, measured: Mapping[tuple[int, int], bandwidth.Measured]) -> Diagnosis:
         """Determine the cause, send the diagnosis to all reachable ranks, and return it."""
         with self._lock:
-            reports = [report for report, _, _ in self._reports.values()]
+            ends = time.monotonic() - ENDED
+            # A rank that no longer reports may have ended, and its port then refuses connections.
+            reports = [
+                report if newest > ends else replace(report, port=0)
+                for report, _, newest in self._reports.values()
+            ]
         reports = [report.with_rates(measured) for report in reports]
         if not self._certain:
             self._nodes = max(self._nodes, 1 + max(report.place for report in reports))
@@ -262,10 +332,11 @@ class Member:
             measured if self._measure else None,
         )
         result = self._diagnosis(concluded, reports, whole=True)
+        verdict = json.dumps(result.as_dict()).encode()  # Of 64 ranks, it has 1 MB, and each rank gets it.
         with self._lock:
-            self._result, self._informed = result, {self._hello.instance}
+            self._result, self._verdict, self._informed = result, verdict, {self._hello.instance}
         threads = [
-            threading.Thread(target=self._inform, args=(probe, result), daemon=True)
+            threading.Thread(target=self._inform, args=(probe, verdict), daemon=True)
             for probe in list(self._probes.values())
             if probe.cell.outcome == OK and probe.cell.instance != self._hello.instance
         ]
@@ -276,9 +347,9 @@ class Member:
             time.sleep(0.02)
         return result
 
-    def _inform(self, probe: Probe, result: Diagnosis) -> None:
+    def _inform(self, probe: Probe, verdict: bytes) -> None:
         instance = probe.cell.instance
-        if self._exchange(probe, b"TELL", result.as_dict()) is not None:
+        if self._exchange(probe, b"TELL", verdict) is not None:
             self._informed.add(instance)
 
     # -- other ranks
@@ -298,10 +369,16 @@ class Member:
     def _learn(self, addresses: Mapping[str, str]) -> None:
         """Start to probe the ranks whose addresses have become known."""
         for place, address in ((int(rank), address) for rank, address in addresses.items()):
-            if place not in self._probes and place != self._place():
-                peer = Peer(address)
-                names = Names(Configuration.read())
-                self._probes[place] = Probe(peer, self._port, self._hello, names, self._stop).start()
+            first = self._probes.get(place)
+            by_service = isinstance(first, FirstProbe) and first.port == self._known.master_port
+            if place == self._place() or (first is not None and not by_service):
+                continue
+            if by_service:  # The Service forwards MASTER_PORT only. The ranks themselves use their own ports.
+                self._master = first
+            names = Names(Configuration.read())
+            self._probes[place] = Probe(
+                Peer(address), self._port, self._hello, names, self._stop, place
+            ).start()
 
     def _addresses(self) -> dict[str, str]:
         """Return an address of each rank that has reported, preferably the source address of its greeting."""
@@ -323,6 +400,8 @@ class Member:
         return first or any(hello.rank == 0 and self._mine(hello) for hello, _ in list(heard))
 
     def _exchange(self, probe: Probe, kind: bytes, data: Any, seconds: float = PATIENCE) -> Any:
+        """Return the response to a message, or None if there is none. `data` is JSON if it is bytes."""
+        body = data if isinstance(data, bytes) else json.dumps(data).encode()
         reached = connect(
             probe.cell.address, probe.port, 1.0, segment=536
         )  # Small segments pass even if full packets do not.
@@ -330,7 +409,7 @@ class Member:
             return None
         with reached.connection as connection:
             try:
-                return json.loads(call(connection, kind, json.dumps(data).encode(), seconds)[1])
+                return json.loads(call(connection, kind, body, seconds)[1])
             except (OSError, ValueError):
                 return None
 

@@ -14,15 +14,28 @@ from .interfaces import addresses, families
 from .mtu import fill
 from .names import Names
 from .peers import Peer
-from .reach import connect
+from .reach import CONNECT_SECONDS, REJECTED, connect
 
 PENDING = "pending"
 AGAIN = 0.3
 """After this many seconds without a response, a failure is discarded unless it is one of SILENT."""
-SILENT = ("tcp.filtered", "tcp.no_route")
+SILENT = ("tcp.filtered", "tcp.no_route", REJECTED)
 """Failures in which the peer sent no response at all."""
 UNANSWERED = 1.5
 """A connection counts as filtered if at least two SYN packets get no response in this many seconds."""
+QUICK = 1.2
+"""Timeout of a connection to a port that is only one of several. At least two SYN packets are sent."""
+UNEXPECTED = ("peer.silent", "peer.not_netcheck", "peer.other_job", "peer.other_rank", "tcp.reset")
+"""Outcomes of a port on which another program, or a rank that is not the peer, listens."""
+_STRIDE, _ALTERNATIVES = 16, 7
+
+
+def alternatives(port: int) -> list[int]:
+    """Return the ports that a rank tries if its port is in use.
+
+    The processes of a pod use consecutive ports, so the alternatives are further apart.
+    """
+    return [p for k in range(1, _ALTERNATIVES + 1) if (p := port + k * _STRIDE) < 65536]
 
 
 @dataclass(frozen=True)
@@ -48,6 +61,10 @@ class Cell:
     bandwidth: float = 0.0
     p50: float = 0.0
     p99: float = 0.0
+    port: int = 0
+    """The port to which the probe connected."""
+    sender: str = ""
+    """The address of the machine whose ICMP message ended the connection, or ""."""
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -61,9 +78,22 @@ class Probe:
     everywhere = False
     """Whether every address of the name must respond. Otherwise, one address is enough."""
 
-    def __init__(self, peer: Peer, port: int, own: Hello, names: Names, stop: threading.Event) -> None:
+    def __init__(
+        self,
+        peer: Peer,
+        port: int,
+        own: Hello,
+        names: Names,
+        stop: threading.Event,
+        place: int | None = None,
+        also: int = 0,
+    ) -> None:
+        """`place` is the peer's index. With hostNetwork, other ranks can listen at the same address.
+
+        `also` is a further port to try, because a Service can forward that port only. 0 means none.
+        """
         self._peer, self._own, self._names, self._stop = peer, own, names, stop
-        self._port = peer.port or port
+        self._port, self._place, self._also = peer.port or port, place, also
         self._began = time.monotonic()
         self._calling: tuple[str, float] | None = None
         self._cell = Cell(PENDING, peer.host, "not tried yet")
@@ -75,7 +105,8 @@ class Probe:
 
     @property
     def port(self) -> int:
-        return self._port
+        """The port at which the peer was found, or the common port until then."""
+        return self._cell.port or self._port
 
     @property
     def cell(self) -> Cell:
@@ -87,7 +118,8 @@ class Probe:
         if cell.outcome != OK and calling is not None:
             address, since = calling
             waited = time.monotonic() - since
-            if waited >= UNANSWERED:
+            # A kernel limits its rate of ICMP messages, so a rejected connection can also get no response.
+            if waited >= UNANSWERED and not cell.sender:
                 text = f"{address} port {self._port}: no answer for {waited:.1f} s"
                 return self._of("tcp.filtered", text, address)
             if waited >= AGAIN and cell.outcome not in SILENT:
@@ -123,26 +155,72 @@ class Probe:
         return 0.0
 
     def _reach(self, address: str) -> Cell:
-        self._calling = address, time.monotonic()
-        reached = connect(address, self._port)
+        cell = self._ask(address, self._port, QUICK if self._also else CONNECT_SECONDS)
+        if not self._is_it(cell):
+            cell = self._elsewhere(address, cell)
+        if cell.outcome != OK or cell.instance == self._own.instance or not self.fills:
+            return cell
+        if self._cell.outcome != "mtu.black_hole":  # Sending full packets is slow, so show the rank now.
+            self._cell = replace(cell, outcome=PENDING, text="full packets are tried")
+        filled = fill(address, cell.port)
+        where = f"{address} port {cell.port}"
+        return replace(
+            cell, outcome=filled.cause or OK, text=filled.text and f"{where}: {filled.text}", rate=filled.rate
+        )
+
+    def _elsewhere(self, address: str, cell: Cell) -> Cell:
+        """Return the result of another port at which the peer responds, or else of the common port."""
+        away = cell.outcome in UNEXPECTED
+        if self._also and (away or cell.outcome.startswith("tcp.")):
+            other = self._ask(address, self._also, QUICK)
+            if self._is_it(other):
+                return other
+            cell = self._ask(address, self._port, CONNECT_SECONDS)
+        if cell.outcome == OK or away:
+            for port in alternatives(self._port):
+                other = self._ask(address, port, QUICK)
+                if self._is_it(other):
+                    return other
+                if other.outcome == "tcp.filtered":
+                    break
+        return cell
+
+    def _is_it(self, cell: Cell) -> bool:
+        """Return whether the peer itself responded. A rank that does not know its number counts."""
+        return cell.outcome == OK and (self._place is None or cell.rank in (self._place, -1))
+
+    def _ask(self, address: str, port: int, seconds: float) -> Cell:
+        """Connect and greet once. Return the identity of the rank that responds, or the cause."""
+        if port == self._port:
+            self._calling = address, time.monotonic()
+        reached = connect(address, port, seconds)
         self._calling = None
-        where = f"{address} port {self._port}"
+        where = f"{address} port {port}"
         if reached.connection is None:
-            return self._of(reached.cause or "tcp.reset", f"{where}: {reached.text}", address)
+            cell = self._of(reached.cause or "tcp.reset", f"{where}: {reached.text}", address, port)
+            return replace(cell, sender=reached.sender)
         with reached.connection as connection:
             greeted = greet(connection, self._own)
         there = greeted.hello
         if there is None:
-            return self._of(greeted.cause or "tcp.reset", f"{where} {greeted.text}", address)
-        cell = self._judged(self._from(greeted, there, address))
-        if cell.outcome != OK or there.instance == self._own.instance or not self.fills:
+            return self._of(greeted.cause or "tcp.reset", f"{where} {greeted.text}", address, port)
+        cell = self._judged(replace(self._from(greeted, there, address), port=port))
+        return self._bound(cell, there) if cell.outcome == OK else cell
+
+    def _bound(self, cell: Cell, there: Hello) -> Cell:
+        """Return the cell, or a failed one if the peer does not respond where gloo or NCCL would listen."""
+        if there.bound in ("", cell.address) or there.instance == self._own.instance:
             return cell
-        if self._cell.outcome != "mtu.black_hole":  # Sending full packets is slow, so show the rank now.
-            self._cell = replace(cell, outcome=PENDING, text="full packets are tried")
-        filled = fill(address, self._port)
-        return replace(
-            cell, outcome=filled.cause or OK, text=filled.text and f"{where}: {filled.text}", rate=filled.rate
-        )
+        reached = connect(there.bound, cell.port, QUICK)
+        said = reached.text
+        if reached.connection is not None:
+            with reached.connection as connection:
+                greeted = greet(connection, self._own)
+            if greeted.hello is not None and greeted.hello.instance == there.instance:
+                return cell
+            said = greeted.text or "another process responds there"
+        text = f"{there.why} of {there.host}, and there it does not respond: {said}"
+        return replace(cell, outcome="address.advertised", text=text)
 
     def _judged(self, cell: Cell) -> Cell:
         """Return the cell, or a failed cell if it does not meet the requirements of a subclass."""
@@ -169,8 +247,9 @@ class Probe:
             offset=greeted.offset,
         )
 
-    def _of(self, outcome: str, text: str, address: str = "") -> Cell:
-        return Cell(outcome, self._peer.host, text, address, at=round(time.monotonic() - self._began, 3))
+    def _of(self, outcome: str, text: str, address: str = "", port: int = 0) -> Cell:
+        at = round(time.monotonic() - self._began, 3)
+        return Cell(outcome, self._peer.host, text, address, at=at, port=port or self._port)
 
 
 class FirstProbe(Probe):

@@ -1,14 +1,27 @@
-"""Open a TCP connection, or determine from errno why it failed."""
+"""Open a TCP connection, or determine why it failed: from errno, and from the ICMP message behind it.
+
+One errno has several causes. "No route to host" is a missing route, a missing machine, or a firewall that
+rejects the connection. The ICMP message (RFC 792, 1812, 4443) has the reason and the address of the machine
+that sent it. Linux keeps that message in the error queue of the socket (ip(7), IP_RECVERR).
+"""
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import ipaddress
 import socket
+import struct
 import time
 from dataclasses import dataclass
 
 CONNECT_SECONDS = 3.5
-"""Timeout, longer than an ARP or NDP lookup (3 × 1 s), to distinguish a missing machine from a filter."""
+"""Timeout, longer than an ARP or NDP look-up (3 × 1 s), to distinguish a missing machine from a filter."""
+THERE_SECONDS = 0.5
+"""Timeout of the connection that shows whether a machine exists behind an ICMP "unreachable"."""
+REJECTED = "tcp.rejected"
+DISCARD = 9
+"""A port on which nothing listens. Its machine responds with a reset."""
 
 _BY_ERRNO = {
     errno.ECONNREFUSED: "tcp.refused",
@@ -26,16 +39,65 @@ _BY_ERRNO = {
     errno.EPIPE: "tcp.reset",
     errno.ECONNABORTED: "tcp.reset",
 }
+_RECVERR = {socket.AF_INET: (socket.IPPROTO_IP, 11), socket.AF_INET6: (socket.IPPROTO_IPV6, 25)}
+_MSG_ERRQUEUE = 0x2000
+_ERROR = struct.Struct("=IBBBxII")
+"""struct sock_extended_err: errno, origin, type, code, info, data. The sender's address follows."""
+_UNREACHABLE = {2: 3, 3: 1}
+"""Origin of an error (2 for ICMP, 3 for ICMPv6) → the type of "destination unreachable"."""
+_REJECTED = {
+    (2, 2): "protocol unreachable",
+    (2, 3): "port unreachable",
+    (2, 9): "network administratively prohibited",
+    (2, 10): "host administratively prohibited",
+    (2, 13): "communication administratively prohibited",
+    (3, 1): "communication administratively prohibited",
+    (3, 4): "port unreachable",
+    (3, 5): "source address failed ingress/egress policy",
+    (3, 6): "reject route to destination",
+}
+"""Origin and code → the name of a message that a firewall sends for a TCP packet. A host does not send one:
+it responds to a closed TCP port with a reset (RFC 9293, 3.10.7.1), and never with "port unreachable"."""
+
+
+@dataclass(frozen=True)
+class Icmp:
+    """An ICMP error in response to a TCP packet, and the address of the machine that sent it."""
+
+    origin: int
+    kind: int
+    code: int
+    sender: str
+
+    @property
+    def rejected(self) -> str:
+        """The name of the message if only a firewall sends it, else ""."""
+        return _REJECTED.get((self.origin, self.code), "") if self.unreachable else ""
+
+    @property
+    def unreachable(self) -> bool:
+        return _UNREACHABLE.get(self.origin) == self.kind
+
+    @property
+    def text(self) -> str:
+        """The message in words, with its type and code."""
+        name = self.rejected or ("unreachable" if self.unreachable else "undeliverable")
+        return f"{name} (ICMP{'' if self.origin == 2 else 'v6'} {self.kind}/{self.code})"
 
 
 @dataclass
 class Reached:
-    """A connection, or the cause if there is none. `text` is the kernel's error message."""
+    """A connection, or the cause if there is none.
+
+    `text` is the kernel's error message or the ICMP message. `sender` is the address of the machine that
+    sent the ICMP message, or "".
+    """
 
     connection: socket.socket | None
     cause: str | None
     text: str
     seconds: float
+    sender: str = ""
 
 
 def cause_of(error: OSError) -> str:
@@ -48,17 +110,94 @@ def cause_of(error: OSError) -> str:
 def connect(address: str, port: int, seconds: float = CONNECT_SECONDS, segment: int | None = None) -> Reached:
     """Connect within `seconds`. `segment` is the maximum TCP segment size in both directions, in bytes."""
     began = time.monotonic()
-    connection = socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_STREAM)
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    connection = socket.socket(family, socket.SOCK_STREAM)
     try:
         connection.settimeout(seconds)
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with contextlib.suppress(OSError):  # Not every kernel that runs containers has this option.
+            connection.setsockopt(*_RECVERR[family], 1)
         if segment is not None:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, segment)
         connection.connect((address, port))
     except OSError as error:
+        icmp = _icmp(connection)
         connection.close()
         took = time.monotonic() - began
         cause = cause_of(error)
+        if icmp is not None:
+            return _by_icmp(icmp, address, error, took)
         said = f"no answer for {took:.1f} s" if cause == "tcp.filtered" else (error.strerror or str(error))
         return Reached(None, cause, said, took)
     return Reached(connection, None, "connected", time.monotonic() - began)
+
+
+def _by_icmp(icmp: Icmp, address: str, error: OSError, took: float) -> Reached:
+    """Return the cause of an ICMP message from its code, its sender, and whether the machine exists."""
+    said = f"{error.strerror or error}: {icmp.sender} responds {icmp.text!r}"
+    if _own(icmp.sender):
+        # A pod's own kernel sends "host unreachable" if no machine on its link has the address.
+        denied = bool(icmp.rejected)
+        why = f"{said}, so a firewall of this pod rejects it" if denied else f"{said}, which is this pod"
+        return Reached(None, "tcp.denied" if denied else "tcp.no_route", why, took, icmp.sender)
+    who = "the machine itself" if icmp.sender == address else "a machine on the way"
+    if icmp.rejected or icmp.sender == address:
+        return Reached(None, REJECTED, f"{said}: {who} has a firewall", took, icmp.sender)
+    if icmp.unreachable and _is_there(address):
+        why = f"{said}, but the machine responds on other ports: {who} has a firewall"
+        return Reached(None, REJECTED, why, took, icmp.sender)
+    return Reached(None, "tcp.no_route", f"{said}: {who} has no route to it", took, icmp.sender)
+
+
+def _icmp(connection: socket.socket) -> Icmp | None:
+    """Return the ICMP message in the socket's error queue, or None."""
+    connection.setblocking(False)
+    try:
+        _, ancillary, _, _ = connection.recvmsg(1, 512, _MSG_ERRQUEUE)
+    except OSError:
+        return None
+    for level, kind, data in ancillary:
+        if (level, kind) in _RECVERR.values() and len(data) >= _ERROR.size + 8:
+            _, origin, type_, code, _, _ = _ERROR.unpack_from(data)
+            sender = _address(data[_ERROR.size :])
+            if origin in _UNREACHABLE and sender:
+                return Icmp(origin, type_, code, sender)
+    return None
+
+
+def _address(raw: bytes) -> str:
+    """Return the IP address in a struct sockaddr, or "" if it has none."""
+    family = int.from_bytes(raw[:2], "little" if struct.pack("=H", 1)[0] else "big")
+    packed = {int(socket.AF_INET): raw[4:8], int(socket.AF_INET6): raw[8:24]}.get(family, b"")
+    return str(ipaddress.ip_address(packed)) if len(packed) in (4, 16) else ""
+
+
+def _own(address: str) -> bool:
+    """Return whether an IP address is one of this host's."""
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET, socket.SOCK_DGRAM) as own:
+            own.bind((address, 0))
+    except OSError:
+        return False
+    return True
+
+
+def _is_there(address: str) -> bool:
+    """Return whether a machine has the address, because it accepts or resets a connection to a port."""
+    reached = connect_plainly(address, DISCARD)
+    return reached in (None, errno.ECONNREFUSED)
+
+
+def connect_plainly(address: str, port: int, seconds: float = THERE_SECONDS) -> int | None:
+    """Connect and disconnect. Return None on success, else the errno, or 0 if there was no response."""
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family, socket.SOCK_STREAM) as connection:
+        connection.settimeout(seconds)
+        with contextlib.suppress(OSError):
+            connection.setsockopt(*_RECVERR[family], 1)
+        try:
+            connection.connect((address, port))
+        except OSError as error:
+            # A firewall's "port unreachable" also refuses the connection, and proves no machine.
+            return 0 if _icmp(connection) is not None else error.errno or 0
+    return None

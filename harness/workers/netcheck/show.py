@@ -16,6 +16,7 @@ _CELLS = {
     "tcp.filtered": "silent",
     "tcp.refused": "refused",
     "tcp.no_route": "noroute",
+    "tcp.rejected": "reject",
     "mtu.black_hole": "mtu",
 }
 

@@ -107,6 +107,45 @@ def test_a_machine_that_becomes_busy_accuses_no_pair() -> None:
     assert list(bandwidth.slow(rates, {})) == [(3, 1)]
 
 
+@pytest.mark.parametrize("share", [0.04, 0.1, 0.19])
+@pytest.mark.parametrize("ranks", [2, 4, 16])
+def test_one_slow_moment_of_a_reference_does_not_excuse_a_slow_link(share: float, ranks: int) -> None:
+    """Contract: every second measurement of a healthy pair is slow, and the slow link is named."""
+    asked: dict[tuple[int, int], int] = {}
+
+    def ask(pair: tuple[int, int], _: float) -> Measured:
+        asked[pair] = asked.get(pair, 0) + 1
+        return Measured(FAST * (share if pair == (0, 1) else 0.2 if asked[pair] % 2 == 0 else 1))
+
+    rates = all_pairs(range(ranks), {}, ask)
+    assert list(bandwidth.slow(rates, {})) == [(0, 1)]
+
+
+@pytest.mark.parametrize(
+    ("share", "load", "status"),
+    [
+        (0.1, 0.6, "failed"),
+        (0.04, 0.4, "failed"),
+        (0.1, 0.4, "unknown"),
+        (0.1, 0.1, "ok"),
+        (0.25, 0.4, "ok"),
+    ],
+)
+def test_a_slow_link_on_a_busy_machine_is_never_ok_if_others_are_faster(
+    share: float, load: float, status: str
+) -> None:
+    """Contract: the machine becomes busy after the first measurements, and does not calm down."""
+    pairs = list(permutations(range(4), 2))
+    asked: list[tuple[int, int]] = []
+
+    def ask(pair: tuple[int, int], _: float) -> Measured:
+        asked.append(pair)
+        return Measured(FAST * (share if pair == (0, 1) else load if len(asked) > len(pairs) else 1))
+
+    found = judge(all_pairs(range(4), {}, ask), {})
+    assert {finding.status for finding in found} == {status}, found
+
+
 def hello() -> Hello:
     return Hello("run", 0, 2, "job-0", "one")
 

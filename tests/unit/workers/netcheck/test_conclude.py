@@ -245,3 +245,55 @@ def test_everything_survives_json(cause: str, rank: int) -> None:
         1.0,
     )
     assert Diagnosis.of(json.loads(json.dumps(result.as_dict()))).as_dict() == result.as_dict()
+
+
+def rejecting(size: int, sender: str) -> dict[int, Report]:
+    """Reports of ranks whose connections to rank 1 are rejected by the machine with this address."""
+    reports = healthy(size)
+    for rank in reports.keys() - {1}:
+        reports[rank] = seeing(reports[rank], 1, "tcp.rejected", sender=sender)
+    return reports
+
+
+@pytest.mark.parametrize("size", [2, 16, 64])
+@pytest.mark.parametrize("sender", ["", address(1)], ids=["on the way", "the rank's own machine"])
+def test_a_firewall_accuses_a_healthy_rank_only_if_two_are_all_there_is(size: int, sender: str) -> None:
+    found = conclude(list(rejecting(size, sender).values()), size)
+    assert (found.cause, found.missing) == ("tcp.rejected", ())
+    assert found.ranks == ((0, 1) if size == 2 and not sender else (1,))
+
+
+def test_one_row_accuses_the_machine_that_rejects_its_connections() -> None:
+    found = conclude([rejecting(4, address(1))[0]], 4)
+    assert (found.cause, found.ranks) == ("tcp.rejected", (1,))
+
+
+@pytest.mark.parametrize(
+    ("outcome", "port", "fields", "cause"),
+    [
+        ("tcp.refused", 29501, {"port": 29501}, "tcp.rejected"),
+        ("tcp.refused", 29502, {"port": 29501}, "tcp.refused"),
+        ("tcp.refused", 0, {"port": 29501}, "tcp.refused"),
+        ("tcp.no_route", 0, {"sender": "10.9.9.9"}, "tcp.rejected"),
+        ("tcp.no_route", 0, {"sender": address(0)}, "tcp.no_route"),
+        ("tcp.no_route", 0, {}, "tcp.no_route"),
+    ],
+)
+def test_what_the_other_rank_reports_shows_the_firewall(
+    outcome: str, port: int, fields: dict[str, Any], cause: str
+) -> None:
+    """Contract: a rank that listens is not refused, and a direction with a route back has a route."""
+    reports = healthy(2)
+    reports[0] = seeing(reports[0], 1, outcome, **fields)
+    reports[1] = replace(reports[1], port=port)
+    assert conclude(list(reports.values()), 2).cause == cause
+
+
+def test_silence_is_explained_by_the_direction_of_the_responses() -> None:
+    """Contract: no response comes back to rank 1, because the responses have no route."""
+    reports = healthy(2)
+    reports[0] = seeing(reports[0], 1, "tcp.no_route", sender="10.9.9.9")
+    reports[1] = seeing(reports[1], 0, "tcp.filtered")
+    found = conclude(list(reports.values()), 2)
+    assert (found.cause, found.ranks) == ("tcp.no_route", (0, 1))
+    assert [finding.cause for finding in found.findings if finding.cause] == ["tcp.no_route"]

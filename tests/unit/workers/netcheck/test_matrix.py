@@ -91,3 +91,31 @@ def test_a_matrix_without_failures_has_no_pattern() -> None:
 def test_what_is_unknown_accuses_nobody_alone() -> None:
     """Of rank 2's row one pair is known: a failing pair proves no egress."""
     assert [p.kind for p in classify({(2, 0)}, {(0, 1), (1, 0)})] == ["pair"]
+
+
+@pytest.mark.parametrize("size", [4, 16, 64])
+@pytest.mark.parametrize("within", [True, False], ids=["also within the node", "only across nodes"])
+@pytest.mark.parametrize(("kind", "side"), [("isolated", None), ("egress", 0), ("ingress", 1)])
+def test_the_node_that_all_bad_pairs_share_is_accused_alone(
+    size: int, within: bool, kind: str, side: int | None
+) -> None:
+    """Contract: a firewall on one of four nodes accuses the ranks on that node, and no other rank."""
+    machines = {rank: f"node-{rank % 4}" for rank in range(size)}
+    near = {rank for rank in machines if machines[rank] == "node-1"}
+    everything = pairs(range(size))
+    bad = {p for p in everything if (near & {*p} if side is None else p[side] in near)}
+    if not within:
+        bad = {p for p in bad if not near >= {*p}}
+    (pattern,) = classify(bad, everything - bad, machines)
+    assert (pattern.kind, set(pattern.accused), pattern.machine) == (kind, near, "node-1")
+    assert pattern.where == (" (all on node node-1)" if size > 4 else "")
+
+
+@pytest.mark.parametrize("size", [4, 16, 64])
+def test_of_two_nodes_neither_is_accused_alone(size: int) -> None:
+    """Contract: without a third node, the boundary itself is the cause."""
+    machines = {rank: f"node-{rank % 2}" for rank in range(size)}
+    everything = pairs(range(size))
+    bad = {(s, r) for s, r in everything if machines[s] != machines[r]}
+    (pattern,) = classify(bad, everything - bad, machines)
+    assert (pattern.kind, pattern.accused, pattern.machine) == ("boundary", tuple(range(size)), "")

@@ -95,3 +95,14 @@ def test_one_node_alone(unused_tcp_port: int) -> None:
     done = command("--json", "--port", str(unused_tcp_port), MASTER_ADDR="127.0.0.1", **names)
     assert json.loads(done.stdout)["verdict"] == "ok", done.stdout
     assert done.returncode == 0
+
+
+@pytest.mark.parametrize(("more", "code"), [((), 0), (("--strict",), 3)])
+def test_an_unknown_result_is_a_warning_unless_strict(
+    more: tuple[str, ...], code: int, unused_tcp_port: int
+) -> None:
+    """Contract: a script with `set -e` goes on, because nothing failed."""
+    names = {"NNODES": "1", "NODE_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
+    done = command("--json", "--port", str(unused_tcp_port), *more, **names)
+    assert (json.loads(done.stdout)["verdict"], done.returncode) == ("unknown", code)
+    assert done.stderr.startswith("netcheck: WARNING: not known: greeting: no run id is set")

@@ -20,7 +20,6 @@ from harness.workers.netcheck.greeting import MARK, Hello, Server, call, greet
 from harness.workers.netcheck.interfaces import (
     addresses,
     check,
-    check_names,
     infiniband,
     route_to,
     setup_networking,
@@ -199,14 +198,6 @@ def test_infiniband_is_never_turned_off(tmp_path: os.PathLike[str], given: str |
     assert variables.get("NCCL_IB_DISABLE") == given
     assert done == {}
     assert ("unset it" in said[-1]) == (given == "1")
-
-
-@pytest.mark.parametrize(
-    ("value", "there"),
-    [("lo", True), ("=lo", True), ("=l", False), ("l", True), ("^lo", True), ("ib0", False)],
-)
-def test_interfaces_as_nccl_takes_them(value: str, there: bool) -> None:
-    assert bool(list(check_names({"NCCL_SOCKET_IFNAME": value}))) != there
 
 
 def test_peers_are_parsed_with_ranges_and_ports() -> None:

@@ -1,0 +1,113 @@
+"""Find the ranks and the node behind failed connections, from the results of all pods together.
+
+In the pods, only rank 0 compares the results of several ranks. If the failure keeps them from rank 0, each
+pod reports its own row. The judge has every row, and the objects show which node has an address.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from harness.evidence.kubernetes.objects import Pod, items, mapping
+from harness.evidence.schema.netcheck import NetcheckCell, NetcheckDiagnosis
+from harness.judge.case import Case
+from harness.workers.netcheck.conclude import PLACED
+from harness.workers.netcheck.finding import CAUSES, STEPS
+from harness.workers.netcheck.matrix import classify
+
+Pair = tuple[int, int]
+"""The node indexes of the pod that connects and of the pod to which it connects."""
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """The node indexes of the accused pods, and a sentence about the node that all failures share, or "".
+
+    `rejects` means that the node rejected connections. A kernel limits its rate of ICMP messages, so other
+    connections that the node rejected got no response.
+    """
+
+    nodes: list[int]
+    text: str
+    rejects: bool = False
+
+
+def culprit(case: Case, cause: str, diagnoses: Mapping[int, NetcheckDiagnosis]) -> Culprit | None:
+    """Return the pods behind the failed connections, or None if the diagnosis of the pods is as good.
+
+    `diagnoses` maps a node index to the diagnosis from its pod.
+    """
+    if cause not in PLACED:
+        return None
+    cells = _cells(diagnoses)
+    step = STEPS.index(CAUSES[cause])
+    alike = {c for c in PLACED if CAUSES[c] == CAUSES[cause]}
+    bad = {pair: cell for pair, cell in cells.items() if cell.outcome in alike}
+    good = {pair for pair, cell in cells.items() if _past(cell, step)}
+    nodes = {index: str(pod.node or "") for index, pod in case.pods.items()}
+    patterns = classify(bad, good, nodes)
+    accused = {rank for pattern in patterns for rank in pattern.accused}
+    rejecting = {_node_of(case, cell.sender) for cell in bad.values() if cell.sender}
+    if len(rejecting) == 1 and (node := next(iter(rejecting))):
+        # A healthy pod on that node may be the sender of a failed connection, but no pattern accuses it.
+        there = {index for index in accused if nodes.get(index) == node}
+        senders = ", ".join(sorted({cell.sender for cell in bad.values() if cell.sender}))
+        if there:
+            return Culprit(
+                sorted(there), f"the node {node} has the address that rejects them ({senders})", True
+            )
+    if not accused or all(one.whole and len(one.rows) == one.nodes for one in diagnoses.values()):
+        return None
+    machines = {pattern.machine for pattern in patterns}
+    shared = next(iter(machines)) if len(machines) == 1 else ""
+    return Culprit(sorted(accused), f"all failing pairs share the node {shared}" if shared else "")
+
+
+def _cells(diagnoses: Mapping[int, NetcheckDiagnosis]) -> dict[Pair, NetcheckCell]:
+    """Return the result of each pair, preferably from the pod that connected."""
+    cells: dict[Pair, NetcheckCell] = {}
+    for one in diagnoses.values():
+        cells.update({(s, r): cell for s, row in one.rows.items() for r, cell in row.items() if s != r})
+    for index, one in diagnoses.items():
+        cells.update({(index, r): cell for r, cell in one.rows.get(index, {}).items() if r != index})
+    return cells
+
+
+def _past(cell: NetcheckCell, step: int) -> bool:
+    if cell.outcome not in CAUSES:
+        return cell.outcome == "ok"
+    return STEPS.index(CAUSES[cell.outcome]) > step
+
+
+def _node_of(case: Case, address: str) -> str:
+    """Return the node that has an IP address, or whose pods have it as their gateway, or "" if unknown."""
+    for pod in case.pods.values():
+        if pod.node and address in _host_addresses(pod) | _pod_addresses(pod):
+            return pod.node
+    for states in case.bundle.objects("node").values():
+        node = states[-1]
+        own = {str(each.get("address")) for each in items(node.object, "status", "addresses")}
+        spec = mapping(node.object, "spec")
+        ranges = [*(spec.get("podCIDRs") or []), spec.get("podCIDR")]
+        if address in own or any(_within(address, str(range_)) for range_ in ranges if range_):
+            return node.name
+    return ""
+
+
+def _host_addresses(pod: Pod) -> set[str]:
+    status = mapping(pod.last.object, "status")
+    return {str(status.get("hostIP"))} | {str(each.get("ip")) for each in items(status, "hostIPs")}
+
+
+def _pod_addresses(pod: Pod) -> set[str]:
+    status = mapping(pod.last.object, "status")
+    return {str(status.get("podIP"))} | {str(each.get("ip")) for each in items(status, "podIPs")}
+
+
+def _within(address: str, network: str) -> bool:
+    try:
+        return ipaddress.ip_address(address) in ipaddress.ip_network(network, strict=False)
+    except ValueError:
+        return False

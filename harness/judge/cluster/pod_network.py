@@ -1,0 +1,87 @@
+"""Find network settings in the specs of the pods that explain why ranks cannot meet.
+
+A pod cannot read its own spec. It finds only that a name does not exist, or that it is not scheduled.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from harness.evidence.kubernetes.objects import Pod, items, mapping
+from harness.judge.case import Case, names
+
+
+@dataclass(frozen=True)
+class DnsPolicy:
+    """The pods (node indexes) that do not use the cluster's DNS, and a sentence with their settings."""
+
+    nodes: list[int]
+    text: str
+    evidence: list[str]
+
+
+def dns_policy(case: Case, asking: Collection[int]) -> DnsPolicy | None:
+    """Return the DNS settings that explain why the pods `asking` could not resolve a name, or None.
+
+    They explain nothing if a pod with the cluster's DNS could not resolve the name either.
+    """
+    pods = {index: case.pods[index] for index in sorted(asking) if index in case.pods}
+    reasons = {index: _reason(pod) for index, pod in pods.items()}
+    if not reasons or not all(reasons.values()):
+        return None
+    first = min(reasons)
+    text = f"the pod of {names(case.ranks_of(*reasons))} {reasons[first]}"
+    if len(reasons) > 1:
+        text = f"the pods of {names(case.ranks_of(*reasons))} each have {reasons[first].removeprefix('has ')}"
+    return DnsPolicy(list(reasons), text, [pod.last.ref for pod in pods.values()])
+
+
+def _reason(pod: Pod) -> str:
+    """Return a clause about the setting because of which the pod does not use the cluster's DNS, or ""."""
+    spec = mapping(pod.last.object, "spec")
+    policy, config = str(spec.get("dnsPolicy") or "ClusterFirst"), mapping(spec, "dnsConfig")
+    node = "so it uses the DNS servers of its node, which do not have the names of pods"
+    if policy == "ClusterFirst" and spec.get("hostNetwork") is True:
+        return f"has hostNetwork: true and dnsPolicy: ClusterFirst without HostNet, {node}"
+    if policy == "Default":
+        return f"has dnsPolicy: Default, {node}"
+    if policy == "None":
+        servers, searches = (
+            ", ".join(map(str, config.get(key) or [])) for key in ("nameservers", "searches")
+        )
+        return f"has dnsPolicy: None, with nameservers {servers or 'none'} and searches {searches or 'none'}"
+    return ""
+
+
+def host_ports(case: Case, waiting: Collection[int]) -> str:
+    """Return a sentence about a host port that a pod in `waiting` and other pods of the job need, or ""."""
+    users: dict[int, list[int]] = defaultdict(list)
+    for index, pod in case.pods.items():
+        for port in sorted(_host_ports(pod.last.object)):
+            users[port].append(index)
+    for port, indexes in sorted(users.items()):
+        late = [index for index in indexes if index in waiting]
+        placed = [index for index in indexes if case.pods[index].node]
+        if late and len(indexes) > 1:
+            where = ", ".join(f"{case.pods[i].name} on {case.pods[i].node}" for i in placed[:3])
+            return (
+                f"{len(indexes)} pods of the job need host port {port}, which each node has once"
+                + (f", and it is taken by {where}" if where else "")
+                + ". Use at least as many nodes as pods, no hostPort, or no containerPort with hostNetwork"
+            )
+    return ""
+
+
+def _host_ports(pod: dict[str, Any]) -> set[int]:
+    """Return the host ports of a pod. With hostNetwork, each containerPort is a host port."""
+    own_network = mapping(pod, "spec").get("hostNetwork") is not True
+    return {
+        int(number)
+        for part in ("containers", "initContainers")
+        for container in items(pod, "spec", part)
+        for port in items(container, "ports")
+        if (number := port.get("hostPort") or (None if own_network else port.get("containerPort")))
+    }

@@ -1,0 +1,128 @@
+"""Determine the address on which gloo or NCCL would listen, and check the variables that select it.
+
+gloo and NCCL choose an interface by themselves. The address that they then send to the other ranks can be
+another one than the address to which the rank's name leads.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from .finding import Finding, failed
+from .interfaces import addresses
+
+GLOO, NCCL = "GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"
+LOOPBACK = "lo"
+_DEFAULTS = ("ib", "^docker,lo", "docker", "lo")
+"""The values that NCCL tries in this order if NCCL_SOCKET_IFNAME is not set."""
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The address on which `library`, gloo or NCCL, would listen, and a clause that gives the reason."""
+
+    library: str
+    address: str
+    reason: str
+
+    @property
+    def loopback(self) -> bool:
+        return ipaddress.ip_address(self.address).is_loopback
+
+
+def matching(value: str, names: Iterable[str]) -> list[str]:
+    """Return the interfaces that a value in NCCL's syntax selects.
+
+    The value is a list of prefixes. `=` makes them exact names, `^` excludes them, and `^=` excludes exact
+    names. A port after a colon is ignored.
+    """
+    excluded, rest = value.startswith("^"), value[1:] if value.startswith("^") else value
+    exact, rest = rest.startswith("="), rest[1:] if rest.startswith("=") else rest
+    wanted = [name for word in rest.split(",") if (name := word.partition(":")[0])]
+
+    def listed(name: str) -> bool:
+        return not wanted or any(name == one if exact else name.startswith(one) for one in wanted)
+
+    return [name for name in names if listed(name) != excluded]
+
+
+def nccl(variables: Mapping[str, str], own: Mapping[str, str]) -> Binding | None:
+    """Return the binding of NCCL, or None if it finds no interface. `own` maps addresses to interfaces."""
+    version = {"AF_INET": 4, "AF_INET6": 6}.get(variables.get("NCCL_SOCKET_FAMILY", ""))
+    fit = {a: name for a, name in own.items() if version in (None, ipaddress.ip_address(a).version)}
+    given = _nccl_value(variables)
+    for value in [given] if given else _DEFAULTS:
+        names = matching(value, dict.fromkeys(fit.values()))
+        for address, name in fit.items():
+            if name in names:
+                reason = f"{NCCL}={given} selects {name}" if given else f"{name} is the interface it selects"
+                return Binding("NCCL", address, reason)
+    return None
+
+
+def gloo(variables: Mapping[str, str], own: Mapping[str, str]) -> Binding | None:
+    """Return the binding of gloo, or None if its interface has no address.
+
+    Without GLOO_SOCKET_IFNAME, gloo uses the first address of this host's own name to which it can bind, and
+    loopback if there is none. This function resolves the name, which can take seconds.
+    """
+    if given := variables.get(GLOO, ""):
+        first = given.split(",")[0]
+        address = next((address for address, name in own.items() if name == first), None)
+        return Binding("gloo", address, f"{GLOO}={given}") if address else None
+    host = socket.gethostname()
+    try:
+        found = [str(each[4][0]) for each in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)]
+    except OSError:
+        return Binding("gloo", "127.0.0.1", "this host's own name has no address")
+    bound = next((address for address in found if _binds(address)), None)
+    if bound is None:
+        return Binding("gloo", "127.0.0.1", f"this host's own name leads to {found[0]}, which is elsewhere")
+    return Binding("gloo", bound.partition("%")[0], f"this host's own name leads to {bound}")
+
+
+def check_names(
+    variables: Mapping[str, str], own: Mapping[str, str] | None = None, alone: bool = True
+) -> Iterator[Finding]:
+    """Yield a finding for each variable that selects no interface of this host, or only loopback.
+
+    `alone` means that the job has one node, for which loopback is enough. `own` maps the addresses of this
+    host to interfaces.
+    """
+    names = dict.fromkeys((addresses() if own is None else own).values())
+    has = ", ".join(sorted(names))
+    if given := _nccl_value(variables):
+        selected = matching(given, names)
+        if not selected:
+            text = f"{NCCL}={given} selects no interface of this host, which has {has}"
+            yield failed("variables.interface", text)
+        elif not alone and set(selected) == {LOOPBACK}:
+            text = f"{NCCL}={given} selects only {LOOPBACK}, which no other host reaches; this host has {has}"
+            yield failed("variables.interface", text)
+    if given := variables.get(GLOO, ""):
+        absent = [name for name in given.split(",") if name not in names]
+        if absent:
+            syntax = "gloo takes exact names without = and ^, and " if absent[0][:1] in ("=", "^") else ""
+            text = f"{GLOO}={given} names no interface of this host: {syntax}this host has {has}"
+            yield failed("variables.interface", text)
+        elif not alone and LOOPBACK in given.split(","):
+            text = f"{GLOO}={given} names {LOOPBACK}, which no other host reaches; this host has {has}"
+            yield failed("variables.interface", text)
+
+
+def _nccl_value(variables: Mapping[str, str]) -> str:
+    """Return NCCL_SOCKET_IFNAME, or "" if it has fewer than two characters, because NCCL then ignores it."""
+    given = variables.get(NCCL, "")
+    return given if len(given) > 1 else ""
+
+
+def _binds(address: str) -> bool:
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as own:
+            own.bind((address, 0))
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,84 @@
+"""Correct the results of single probes by what the other ranks reported. All functions are pure.
+
+A rank that gets an error knows its errno and the ICMP message. Only the reports of both ranks show whether
+the other one listens, which addresses it has, and whether the opposite direction works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from .finding import CAUSES, OK, STEPS
+from .probe import PENDING, Cell
+from .reach import REJECTED
+from .report import Report
+
+Pair = tuple[int, int]
+"""The rank that probes and the rank that is probed."""
+
+
+def corrected(at: Mapping[int, Report], nodes: int) -> dict[Pair, Cell]:
+    """Return the cell of each pair of ranks, with the outcome that all reports together prove."""
+    cells = {
+        (sender, receiver): _aged(cell, receiver, at)
+        for sender, report in at.items()
+        for receiver, cell in report.row.items()
+        if receiver != sender and receiver < nodes
+    }
+    cells = {pair: _rejected(pair, cell, cells, at) for pair, cell in cells.items()}
+    return {pair: _unanswered(cell, cells.get((pair[1], pair[0]))) for pair, cell in cells.items()}
+
+
+def past(cell: Cell, step: str) -> bool:
+    """Return whether the pair passed this step, because its cell is ok or failed at a later step."""
+    if cell.outcome in (OK, PENDING):
+        return cell.outcome == OK
+    return STEPS.index(CAUSES[cell.outcome]) > STEPS.index(step)
+
+
+def _aged(cell: Cell, receiver: int, at: Mapping[int, Report]) -> Cell:
+    """Return the cell, with the outcome dns.old_address if DNS returned an address that is not the rank's."""
+    known = _addresses(receiver, at)
+    silent = cell.outcome.startswith("tcp.") or cell.outcome == "peer.silent"
+    if not silent or not known or cell.address in known or not cell.address:
+        return cell
+    text = f"{cell.host} leads to {cell.address}, but rank {receiver} is at {', '.join(sorted(known))}"
+    return replace(cell, outcome="dns.old_address", text=f"{text} ({cell.text})")
+
+
+def _rejected(pair: Pair, cell: Cell, cells: Mapping[Pair, Cell], at: Mapping[int, Report]) -> Cell:
+    """Return the cell, with the outcome tcp.rejected if a firewall imitates another failure.
+
+    A reset looks as if nothing listened, and "host unreachable" as if there were no route. The rank's own
+    report shows that it listens. A connection in the opposite direction shows that there is a route.
+    """
+    sender, receiver = pair
+    if receiver not in at or cell.address not in _addresses(receiver, at):
+        return cell
+    if cell.outcome == "tcp.refused" and cell.port and cell.port == at[receiver].port:
+        text = f"{cell.text}, but rank {receiver} listens there: a firewall resets the connection"
+        return replace(cell, outcome=REJECTED, text=text)
+    back = cells.get((receiver, sender))
+    answered = bool(cell.sender) and cell.sender not in at[sender].addresses
+    if cell.outcome == "tcp.no_route" and answered and back is not None and past(back, "tcp"):
+        text = f"{cell.text}; but rank {receiver} connects to rank {sender}, so there is a route: a firewall"
+        return replace(cell, outcome=REJECTED, text=f"{text} at {cell.sender} rejects the connection")
+    return cell
+
+
+def _unanswered(cell: Cell, back: Cell | None) -> Cell:
+    """Return the cell, with the outcome of the opposite direction if the responses did not come back.
+
+    A connection gets no response if the packets of the responding rank are rejected or have no route.
+    """
+    explains = back is not None and back.sender and back.outcome in (REJECTED, "tcp.no_route")
+    if cell.outcome != "tcp.filtered" or back is None or not explains:
+        return cell
+    return replace(cell, outcome=back.outcome, text=f"{cell.text}; on the way back, {back.text}")
+
+
+def _addresses(rank: int, at: Mapping[int, Report]) -> set[str]:
+    """Return the addresses that the rank reported, and those from which other ranks heard it."""
+    known = set(at[rank].addresses) if rank in at else set()
+    return known | {report.heard[rank] for report in at.values() if rank in report.heard}
