@@ -564,3 +564,30 @@ def test_how_the_client_was_made_is_recorded(
     [made] = [line for line in done.truth[0] if isinstance(line, TruthSettings)]
     assert (made.mode, made.uploads) == (mode, uploads), done.output
     assert bool(made.queue) == (not given) == bool(kept()), made
+
+
+@pytest.mark.parametrize("given", [{"HARNESS_CPU_FREQUENCY": "0"}, {}], ids=["kind", "own cluster"])
+def test_a_client_starts_on_a_kernel_without_a_cpu_frequency(
+    ran: Run, kept: Callable[..., Points], given: dict[str, str]
+) -> None:
+    """The recorder lets it start on the harness's own clusters, and records that. Elsewhere it fails."""
+    done = ran(
+        """
+        import psutil, pluto
+        psutil._psplatform.cpu_freq = lambda: []
+        run = pluto.init(name="node0")
+        run.log({"loss": 1.0}, step=0)
+        run.finish()
+        assert psutil.cpu_freq(percpu=True) == []
+        """,
+        **given,
+    )
+    made = [line for line in done.truth.get(0, []) if isinstance(line, TruthSettings)]
+    if given:
+        assert done.code == 0, done.output
+        assert [line.cpu_frequency for line in made] == [False]
+        assert kept() == {("loss", 0): "1.0"}
+    else:
+        assert done.code == 1
+        assert made == []
+        assert "ValueError: min() " in done.output
