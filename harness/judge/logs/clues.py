@@ -64,7 +64,9 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
 )
 AT_ANY_TIME: tuple[CauseId, ...] = ("training.loss_not_finite", "rank.write_failed")
 """Causes that can end a rank at any time, if its last error matches. Other causes occur only at its start."""
-_NO_CPU_FREQUENCY = re.compile(r"^(\[rank\d+\]: ?)?ValueError: min\(\) (iterable argument is empty|arg is an empty)")
+_NO_CPU_FREQUENCY = re.compile(
+    r"^(\[rank\d+\]: ?)?ValueError: min\(\) (iterable argument is empty|arg is an empty sequence)"
+)
 _READS_CPU_FREQUENCY = re.compile(r'File ".*[/\\]pluto[/\\]sys\.py", line \d+, in get_info')
 """The client's function that takes the minimum of all CPU frequencies, which fails if there is none."""
 _FRAME_LINES = 8

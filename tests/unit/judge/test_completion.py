@@ -563,11 +563,14 @@ ValueError: min() iterable argument is empty"""
     ("traceback", "cause"),
     [
         (_NO_FREQUENCY, "rank.no_cpu_frequency"),
-        (_NO_FREQUENCY.replace("iterable argument is empty", "arg is an empty sequence"), "rank.no_cpu_frequency"),
+        (
+            _NO_FREQUENCY.replace("iterable argument is empty", "arg is an empty sequence"),
+            "rank.no_cpu_frequency",
+        ),
         ("\n".join(f"[rank1]: {line}" for line in _NO_FREQUENCY.splitlines()), "rank.no_cpu_frequency"),
         (_NO_FREQUENCY.replace("pluto/sys.py", "mine/data.py"), "rank.crashed"),
         (_NO_FREQUENCY.replace("in get_info", "in monitor"), "rank.crashed"),
-        (_NO_FREQUENCY.replace("    'min'", '  File "/w/x.py", line 3, in f\n    \'min\''), "rank.crashed"),
+        (_NO_FREQUENCY.replace("    'min'", "  File \"/w/x.py\", line 3, in f\n    'min'"), "rank.crashed"),
     ],
 )
 def test_a_kernel_without_a_cpu_frequency_is_the_cause_only_in_the_client(judged, traceback, cause):
