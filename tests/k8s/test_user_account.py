@@ -28,7 +28,7 @@ def test_a_launch_of_a_user_without_root_privileges_passes(
         harness = user.install(build(tmp_path)) / "harness"
         config = user.own(Path(shutil.copy(theirs.kubeconfig, user.home / "kube config")))
         job = user.own(Path(shutil.copy(ROOT / "manifests/indexed-job.yaml", user.home)))
-        words = ["--kubeconfig", config, "--context", cluster.context, "--json"]
+        words = ["--kubeconfig", config, "--context", cluster.cluster.context, "--json"]
         done = user.run(
             [harness, "run", job, *words],
             timeout=420,
