@@ -10,6 +10,7 @@ from typing import Literal, NoReturn
 from kubernetes.utils.quantity import parse_quantity
 
 from harness.core.errors import UsageError
+from harness.core.writable import exists
 from harness.launch.names import LOCAL_IMAGE
 from harness.launch.user_secrets import Wanted
 from harness.launch.workloads import claims
@@ -130,8 +131,8 @@ class TrainingSpec:
                 "--data and --synthetic exclude each other: one copies your texts, the other generates texts"
             )
         try:
-            missing = [name for name in TEXTS if not (data / name).is_file()]
-            entropy = (data / "source.json").is_file()
+            missing = [name for name in TEXTS if not (exists(data / name) and (data / name).is_file())]
+            entropy = exists(data / "source.json")
         except OSError as error:
             raise UsageError(f"--data {data} cannot be read: {error.strerror}") from None
         if missing:
