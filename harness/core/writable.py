@@ -9,7 +9,7 @@ from harness.core.errors import HarnessError, UsageError
 
 
 def exists(path: Path) -> bool:
-    """Return whether a path exists. Raises OSError if that is unknown, unlike Path.exists from Python 3.14."""
+    """Return whether a path exists. Raises OSError if it cannot be determined, unlike Path.exists()."""
     try:
         path.stat()
     except (FileNotFoundError, NotADirectoryError):
