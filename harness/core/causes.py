@@ -207,6 +207,7 @@ CauseId = Literal[
     "rank.evicted",
     "rank.pod_deleted",
     "rank.tracker_unreachable",
+    "rank.no_cpu_frequency",
     "run.not_completed",
     "run.status_wrong",
     "run.timed_out",

@@ -78,22 +78,34 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 
 
 def _share_context(options: dict[str, Any]) -> None:
-    """Make all connections of a client with a certificate use the same SSL context.
+    """Make all connections of a client use the same SSL context.
 
-    Otherwise each connection reads the certificates and checks the key again, which takes 4 ms of CPU time. A
-    client with a token is not changed, because its file with the certificate authority can change while the
-    process runs.
+    Otherwise each connection of a client with a certificate reads the files and checks the key again, which
+    takes 4 ms of CPU time. Each connection of a client with a token reads the certificate authority, because
+    its file can change while the process runs.
     """
+    context = as_kubectl(create_urllib3_context(cert_reqs=options["cert_reqs"]))
+    authority = options["ca_certs"] or options["ca_cert_data"]
+    if not authority and options["cert_reqs"] == ssl.CERT_REQUIRED:
+        context.load_default_certs()
+    options["ssl_context"] = context
     if not options.get("cert_file"):
         return
-    context = create_urllib3_context(cert_reqs=options["cert_reqs"])
     context.load_cert_chain(options["cert_file"], options["key_file"])
-    if options["ca_certs"] or options["ca_cert_data"]:
+    if authority:
         context.load_verify_locations(options["ca_certs"], None, options["ca_cert_data"])
-    elif options["cert_reqs"] == ssl.CERT_REQUIRED:
-        context.load_default_certs()
     read = ("cert_file", "key_file", "ca_certs", "ca_cert_data")
-    options.update(dict.fromkeys(read), ssl_context=context)
+    options.update(dict.fromkeys(read))
+
+
+def as_kubectl(context: ssl.SSLContext) -> ssl.SSLContext:
+    """Accept the certificates that kubectl accepts, and return the context.
+
+    From Python 3.13, contexts also require extensions that the authorities of EKS and MicroK8s lack
+    (kubernetes-client/python#2394).
+    """
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+    return context
 
 
 def reason_of(error: ApiException | HTTPError) -> str:

@@ -8,6 +8,15 @@ from pathlib import Path
 from harness.core.errors import HarnessError, UsageError
 
 
+def exists(path: Path) -> bool:
+    """Return whether a path exists. Raises OSError if it cannot be determined, unlike Path.exists()."""
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
+
+
 def prove(folder: Path, setting: str) -> None:
     """Create and remove a file in `folder`, or in its closest existing parent.
 
@@ -16,7 +25,7 @@ def prove(folder: Path, setting: str) -> None:
     """
     place, hint = folder.absolute(), f"use {setting} to choose another folder"
     try:
-        while not place.exists():
+        while not exists(place):
             place = place.parent
         if not place.is_dir():
             raise UsageError(f"a folder is expected at {folder}, but {place} is a file", hint=hint)

@@ -21,7 +21,7 @@ from typing import Any
 CLIENT = "pluto.op"
 """The module of the client that defines the class of a run."""
 RANKS = ("RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID", "JOB_COMPLETION_INDEX")
-LAUNCH = ("HARNESS_NONCE", "HARNESS_LOG", "HARNESS_TRUTH_ROWS")
+LAUNCH = ("HARNESS_NONCE", "HARNESS_LOG", "HARNESS_TRUTH_ROWS", "HARNESS_CPU_FREQUENCY")
 """Variables of the launch. A process with a clean environment copies them from an ancestor."""
 _MODULES = {
     "torch.distributed.run": "torchrun",
@@ -143,6 +143,7 @@ def _wrap(module: ModuleType) -> None:
 _WRAPPED = {
     CLIENT: (("outside_client", "wrap"), ("outside_process", "wrap_run")),
     "pluto.iface": (("outside_process", "wrap_interface"),),
+    "pluto.sys": (("outside_client", "wrap_system"),),
     "pluto.sync.process": (("outside_process", "wrap_uploader"),),
     "torch.distributed.distributed_c10d": (("outside_process", "wrap_group"),),
     "torch.distributed.elastic.agent.server.local_elastic_agent": (("outside_process", "wrap_agent"),),

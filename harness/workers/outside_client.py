@@ -76,9 +76,13 @@ class Stream(Recorder):
         if rows and self._may_write_at_once():
             self.flush()
 
-    def settings(self, mode: str, uploads: bool, queue: str) -> None:
-        """Record the client's settings: its mode, whether it uploads, and the file of its queue."""
-        self._write({"k": "settings", "mode": mode[:100], "uploads": uploads, "queue": queue[:500]})
+    def settings(self, mode: str, uploads: bool, queue: str, cpu_frequency: bool) -> None:
+        """Record the client's settings: its mode, whether it uploads, and the file of its queue.
+
+        `cpu_frequency` is false if the kernel reports no CPU frequency, so that the client got one here.
+        """
+        more = {} if cpu_frequency else {"cpu_frequency": False}
+        self._write({"k": "settings", "mode": mode[:100], "uploads": uploads, "queue": queue[:500], **more})
 
     def _named(self, metric: str) -> None:
         if len(self._names) < MAX_NAMES:
@@ -253,8 +257,9 @@ class Outside:
         """Record whether the client of a run object uploads, and where its queue is."""
         mode, uploads = str(op.settings.mode), bool(op.settings.sync_process_enabled)
         queue = "" if op._sync_manager is None else str(op._sync_manager.db_path)
+        frequencies = getattr(op.settings._sys, "cpu_freq", None)
         with self._lock:
-            self.stream.settings(mode, uploads, queue)
+            self.stream.settings(mode, uploads, queue, cpu_frequency=frequencies is not _NO_FREQUENCY)
 
     def failed(self, error: Exception) -> None:
         """Report once, in the log and in the evidence, that rows may be missing. Never raises."""
@@ -296,6 +301,26 @@ class Outside:
 
 
 _recording: Outside | None = None
+_NO_FREQUENCY = [{"current": 0, "min": 0, "max": 0}]
+"""The CPU frequency that Pluto's client uses on its own if psutil raises an exception."""
+
+
+def wrap_system(module: ModuleType) -> None:
+    """Let Pluto's client start on a kernel that reports no CPU frequency (`pluto.sys`).
+
+    psutil then returns an empty list, and version 0.0.29 of the client takes the minimum of it in `init`.
+    Without HARNESS_CPU_FREQUENCY, which is set only on clusters that the harness creates, nothing changes.
+    """
+    system: Any = module.System
+    original = system.__init__
+
+    @functools.wraps(original)
+    def init(self: Any, *arguments: Any, **options: Any) -> None:
+        original(self, *arguments, **options)
+        if self.cpu_freq == [] and outside.variable("HARNESS_CPU_FREQUENCY"):
+            self.cpu_freq = _NO_FREQUENCY
+
+    system.__init__ = init
 
 
 def wrap(module: ModuleType) -> None:

@@ -15,7 +15,7 @@ The JSON has "k" (kind), "r" (rank), "a" (attempt), "q" (sequence number), and f
         number of points with different values, and "older" the number of points that keep an older value.
     {"k":"code","facts":[[what, name, value], ...]}     see code_digest.py
     {"k":"client","whole":bool,"sent":{m:[[first,last],...]},"unsent":{...},"error":text}
-    {"k":"settings","mode":text,"uploads":bool,"queue":path}
+    {"k":"settings","mode":text,"uploads":bool,"queue":path}    and "cpu_frequency":false if there was none
     {"k":"fault","text":why_rows_may_be_missing}
     {"k":"batching","rows":n}    from now on, up to n - 1 rows can wait for the next frame
     {"k":"init","number":n,"same_run":bool}    the next rows come from the n-th init of the process

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 import zipfile
 from pathlib import Path
 
 import pytest
+from built_wheel import build, run
 
 from harness.faults.recorded_bundles import extract
 from harness.provision.images.build import CONTROLLER, TRACKER, WORKER
@@ -35,39 +34,10 @@ print("all")
 """
 
 
-def run(command: list[object], folder: Path, code: int = 0) -> str:
-    """Return a program's stdout, in an environment without any trace of the checkout."""
-    env = {name: os.environ[name] for name in ("HOME", "LANG", "TMPDIR") if name in os.environ}
-    done = subprocess.run(
-        [str(word) for word in command],
-        cwd=folder,
-        env={**env, "PATH": "/usr/bin:/bin"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A wheel built offline from an sdist, which is built from a copy of the checkout."""
-    folder = tmp_path_factory.mktemp("built")
-    source = folder / "source"
-    for name in ("harness", "fixtures"):
-        ignored = shutil.ignore_patterns("__pycache__")
-        shutil.copytree(ROOT / name, source / name, symlinks=True, ignore=ignored)
-    for name in ("pyproject.toml", "README.md", "LICENSE", "Dockerfile", "Dockerfile.dockerignore"):
-        shutil.copy(ROOT / name, source)
-    made = "import sys; from setuptools import build_meta; build_meta.build_sdist(sys.argv[1])"
-    run([sys.executable, "-c", made, folder], source)
-    (sdist,) = folder.glob("*.tar.gz")
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--no-index", "--quiet"]
-    run([*pip, "--no-deps", "--no-build-isolation", "-w", folder, sdist], folder)
-    (built,) = folder.glob("*.whl")
-    return built
+    return build(tmp_path_factory.mktemp("built"))
 
 
 @pytest.fixture(scope="module")

@@ -30,6 +30,7 @@ from harness.evidence.schema.ground_truth import (
     TruthSettings,
     TruthStart,
 )
+from harness.judge.catalogue import CAUSES
 from harness.launch.mounts import recorder
 from harness.tracker.client.audit import EmbeddedAudit, collect
 
@@ -564,3 +565,39 @@ def test_how_the_client_was_made_is_recorded(
     [made] = [line for line in done.truth[0] if isinstance(line, TruthSettings)]
     assert (made.mode, made.uploads) == (mode, uploads), done.output
     assert bool(made.queue) == (not given) == bool(kept()), made
+
+
+_ADVICE = "psutil.cpu_freq = lambda percpu=False: None"
+"""What the cause rank.no_cpu_frequency recommends."""
+
+
+@pytest.mark.parametrize(
+    ("given", "own", "starts"),
+    [({"HARNESS_CPU_FREQUENCY": "0"}, "", True), ({}, "", False), ({}, _ADVICE, True)],
+    ids=["kind", "own cluster", "advice"],
+)
+def test_a_client_starts_on_a_kernel_without_a_cpu_frequency(
+    ran: Run, kept: Callable[..., Points], given: dict[str, str], own: str, starts: bool
+) -> None:
+    """The recorder lets it start on the harness's own clusters, and records that. Elsewhere it fails."""
+    assert _ADVICE in CAUSES["rank.no_cpu_frequency"].action
+    done = ran(
+        f"""
+        import psutil, pluto
+        psutil._psplatform.cpu_freq = lambda: []
+        {own}
+        run = pluto.init(name="node0")
+        run.log({{"loss": 1.0}}, step=0)
+        run.finish()
+        """,
+        **given,
+    )
+    made = [line.cpu_frequency for line in done.truth.get(0, []) if isinstance(line, TruthSettings)]
+    if starts:
+        assert done.code == 0, done.output
+        assert made == [not given]
+        assert kept() == {("loss", 0): "1.0"}
+    else:
+        assert done.code == 1
+        assert made == []
+        assert "ValueError: min() " in done.output

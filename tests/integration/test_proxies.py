@@ -23,6 +23,7 @@ from kubernetes.client.exceptions import ApiException
 from proxy_server import ProxyServer, proxy_server
 
 from harness import run
+from harness.cli.main import main
 from harness.context import RunContext
 from harness.core import processes
 from harness.core.deadlines import Deadline
@@ -32,7 +33,7 @@ from harness.core.kubernetes import Kube
 from harness.launch.konduktor.program import Konduktor
 from harness.observe.inside import inspect_pods
 from harness.provision.controllers.tracker import EmbeddedTracker
-from harness.provision.images import docker
+from harness.provision.images import docker, reach, versions
 from harness.provision.kind.nodes import KindNodes
 from harness.settings import Settings
 from harness.torchrun_sync.channel import Cut, PodRefused
@@ -166,6 +167,35 @@ def test_a_socks_proxy_of_a_kubeconfig_is_refused(server: int, tmp_path: Path, u
         Kube(kubeconfig(tmp_path, server, **{"proxy-url": url}))
     assert refused.value.cause == "cluster.kubeconfig"
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"])
+def test_a_socks_proxy_of_the_environment_is_one_message(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Not one for each registry and host, and without the password."""
+    for each in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(each, raising=False)
+    monkeypatch.setenv(name, "socks5h://me:secret@127.0.0.1:1")
+    [message] = reach.unreached(versions.load(Settings()).registry)
+    found = "found a socks5h:// proxy, which the harness's clients do not support"
+    assert message == f"{name.upper()}: expected an http:// or https:// proxy, {found}"
+    with client() as downloads, pytest.raises(httpx.ProxyError) as refused:
+        downloads.get("https://files.invalid/x")
+    assert str(refused.value) == message
+
+
+def test_a_command_refuses_a_socks_proxy_in_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HTTP_PROXY", "socks5h://me:secret@127.0.0.1:1")
+    config = kubeconfig(tmp_path, 6443, "api.invalid")
+    with pytest.raises(SystemExit) as ended:
+        main(["preflight", "--kubeconfig", str(config), "--context", "c"])
+    assert ended.value.code == 64
+    [sentence, advice] = capsys.readouterr().err.splitlines()
+    assert sentence.startswith(
+        "harness: HTTP_PROXY: expected an http:// or https:// proxy, found a socks5h://"
+    )
+    assert advice.startswith("  → ")
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:x", "[::1"])

@@ -133,6 +133,9 @@ class TruthSettings(Record):
     """Whether the client has an upload process (the setting sync_process_enabled)."""
     queue: str = ""
     """The file of the client's queue. Processes of a pod that share a queue share its upload process."""
+    cpu_frequency: bool = True
+    """False if the kernel reports no CPU frequency, and the recorder therefore gave the client 0 MHz. Without
+    the recorder, `pluto.init` raises ValueError on such a machine (pluto-ml 0.0.29)."""
 
 
 class TruthFault(Record):

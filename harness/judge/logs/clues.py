@@ -65,6 +65,13 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
 )
 AT_ANY_TIME: tuple[CauseId, ...] = ("training.loss_not_finite", "rank.write_failed")
 """Causes that can end a rank at any time, if its last error matches. Other causes occur only at its start."""
+_NO_CPU_FREQUENCY = re.compile(
+    r"^(\[rank\d+\]: ?)?ValueError: min\(\) (iterable argument is empty|arg is an empty sequence)"
+)
+_READS_CPU_FREQUENCY = re.compile(r'File ".*[/\\]pluto[/\\]sys\.py", line \d+, in get_info')
+"""The client's function that takes the minimum of all CPU frequencies, which fails if there is none."""
+_FRAME_LINES = 8
+"""Maximum number of lines between the innermost "File …" line of a stack and the error below it."""
 _OF_A_PEER = re.compile(
     r"Connection (closed|reset) by peer|RendezvousConnectionError|SignalException|Broken pipe"
     r"|remote process exited|Received 15 death signal|Socket closed"
@@ -151,6 +158,8 @@ def read(tail: Lines, log: str = "") -> Clues:
             continue
         is_error = _ERROR.match(text) is not None
         cause = next((cause for cause, pattern in _CLUES if re.search(pattern, text)), None)
+        if cause is None and _NO_CPU_FREQUENCY.match(text) and _of_the_client(lines, number):
+            cause = "rank.no_cpu_frequency"
         # An error did not end the program if another error or more output followed it.
         if cause in AT_ANY_TIME and (another_error or not (is_error or number == last_number)):
             cause = None
@@ -199,6 +208,13 @@ def _plain(tail: Lines) -> Lines:
         if not is_own(text)
         for row in terminal_text.rows(_TIME.sub("", text))
     ]
+
+
+def _of_the_client(lines: Lines, error: int) -> bool:
+    """Return whether the client read the CPU frequency in the innermost frame above the error's line."""
+    above = [text for number, text in lines if error - _FRAME_LINES <= number < error]
+    files = [text for text in above if _FILE_OF_A_STACK.match(text)]
+    return bool(files) and _READS_CPU_FREQUENCY.search(files[-1]) is not None
 
 
 def _is_of_a_peer(text: str) -> bool:

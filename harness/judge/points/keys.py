@@ -24,6 +24,10 @@ NOOP = "the mode of the run is noop"
 OFF = "sync_process_enabled is False"
 """Start of the reason recorded for a run without an upload process. Such a run sends nothing."""
 _UPLOADS_OFF = "remove sync_process_enabled from the settings: without that process, nothing is uploaded"
+_NO_CPU_FREQUENCY = (
+    "the kernel reports no CPU frequency, so the recorder gave 0 MHz to the client of {}: on such a machine,"
+    " pluto.init of pluto-ml 0.0.29 raises ValueError without the harness"
+)
 SHOWN_KEYS = 3
 Records = dict[int, Truth | None]
 """Rank → its record by the recorder that wraps the client, or None."""
@@ -184,4 +188,11 @@ def _notes(records: Records) -> list[str]:
         if truth is not None
         and (count := sum(attempt.account.past for attempt in truth.attempts if attempt.account))
     }
-    return notes + [f"{_values(count)} of rank {rank} came without run.log" for rank, count in past.items()]
+    notes += [f"{_values(count)} of rank {rank} came without run.log" for rank, count in past.items()]
+    assisted = [
+        rank
+        for rank, truth in records.items()
+        if truth is not None
+        and not all(one.cpu_frequency for attempt in truth.attempts for one in attempt.settings)
+    ]
+    return notes + ([_NO_CPU_FREQUENCY.format(names(assisted))] if assisted else [])

@@ -32,7 +32,7 @@ Ranks continue to log until the harness stops them, and a recorder writes a line
 """
 MOMENT = 2.0
 """Maximum number of seconds between a last log line and the container's end. Kubernetes rounds the end."""
-OF_THE_TRACKER = ("rank.tracker_unreachable", "tracker.key_rejected")
+OF_ALL = ("rank.tracker_unreachable", "tracker.key_rejected", "rank.no_cpu_frequency")
 """Causes that can affect several ranks at once. The finding names all these ranks, not only the first one."""
 
 
@@ -152,7 +152,7 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
     ranks, away = cause.ranks, list[str]()
     if id_.startswith("image."):
         ranks = [rank for end in bad if end.cause == id_ for rank in end.ranks]
-    if id_ in OF_THE_TRACKER:
+    if id_ in OF_ALL:
         ranks = [rank for end in bad if id_ in {end.cause, end.clue} for rank in end.ranks]
         away = tracker_faults.absence_texts(case)
     why = [cause.log_quote, *containers.before(case, cause), *away, *after]

@@ -11,6 +11,7 @@ from typing import Literal, NoReturn
 from kubernetes.utils.quantity import parse_quantity
 
 from harness.core.errors import UsageError
+from harness.core.writable import exists
 from harness.launch.names import LOCAL_IMAGE
 from harness.launch.user_secrets import Wanted
 from harness.launch.workloads import claims
@@ -136,7 +137,7 @@ class TrainingSpec:
         try:
             for split in documents.SPLITS:
                 documents.files(data, split)
-            entropy = (data / "source.json").is_file()
+            entropy = exists(data / "source.json")
         except ValueError as error:
             raise UsageError(f"--data: {error}") from None
         except OSError as error:

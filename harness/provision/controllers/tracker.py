@@ -17,6 +17,7 @@ from harness.core import pod_security
 from harness.core.errors import HarnessError
 from harness.core.http_client import client_of
 from harness.core.kubernetes import Kube, Object
+from harness.core.retries import as_kubectl
 from harness.provision.controllers.available import wait_available
 
 NAMESPACE = "harness-system"
@@ -154,9 +155,12 @@ def _through_api_server(kube: Kube, headers: dict[str, str]) -> httpx.Client:
     another header.
     """
     c = kube.configuration
-    context = ssl.create_default_context(cafile=c.ssl_ca_cert)
+    context = as_kubectl(ssl.create_default_context(cafile=c.ssl_ca_cert))
+    if not c.verify_ssl:  # insecure-skip-tls-verify in the kubeconfig
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     if c.cert_file:
         context.load_cert_chain(c.cert_file, c.key_file)
+    named = {"sni_hostname": c.tls_server_name} if c.tls_server_name else {}
     token = c.get_api_key_with_prefix("authorization")
     return client_of(
         kube.proxy,
@@ -164,4 +168,5 @@ def _through_api_server(kube: Kube, headers: dict[str, str]) -> httpx.Client:
         base_url=f"{c.host}/api/v1/namespaces/{NAMESPACE}/services/{NAME}:{PORT}/proxy/",
         headers={**headers, **({"Authorization": token} if token else {})},
         timeout=30,
+        event_hooks={"request": [lambda request: request.extensions.update(named)]},
     )

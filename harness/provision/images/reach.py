@@ -48,16 +48,21 @@ def api_url(host: str) -> str:
 def unreached(registry: Registry) -> list[str]:
     """Return a message for each registry or host that does not respond.
 
-    If some host names cannot be resolved, only their messages are returned, and no request is sent.
+    If the harness does not support the proxy, only that message is returned. If some host names cannot be
+    resolved, only their messages are returned. In both cases, no request is sent.
     """
     hosts = {registry_host(reference) for reference in registry.images()}
     checks = [(api_url(host), {200, 401}) for host in sorted(hosts)]
     checks += [(controller.manifest, {200}) for controller in (registry.jobset, registry.kueue)]
     # No client is created before this check: a client reads all certificates, which takes 0.1 s of CPU time.
     urls = [url for url, _ in checks]
-    errors = within(ADDRESS_SECONDS, _nameless, urls)
+    try:
+        direct = [url for url in urls if proxies.proxy_of(url) is None]
+    except UsageError as error:
+        return [error.message]
+    errors = within(ADDRESS_SECONDS, _nameless, direct)
     late = f"no address within {ADDRESS_SECONDS:g} s"
-    if nameless := [*filter(None, (errors.get(url, f"{url}: {late}") for url in urls))]:
+    if nameless := [*filter(None, (errors.get(url, f"{url}: {late}") for url in direct))]:
         return nameless
     with (
         ThreadPoolExecutor(len(checks)) as pool,
@@ -67,13 +72,11 @@ def unreached(registry: Registry) -> list[str]:
 
 
 def _nameless(url: str) -> str:
-    """Return why a URL's host name cannot be resolved, or "". With a proxy, the proxy resolves it."""
+    """Return why a URL's host name cannot be resolved, or "". A proxy resolves names itself."""
     try:
-        if proxies.proxy_of(url) is not None:
-            return ""
         socket.getaddrinfo(urlsplit(url).hostname, None)
-    except (OSError, UsageError) as error:
-        return f"{url}: {error.message if isinstance(error, UsageError) else error}"
+    except OSError as error:
+        return f"{url}: {error}"
     return ""
 
 

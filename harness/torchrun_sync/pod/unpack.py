@@ -174,7 +174,7 @@ def _unzip(archive: str, workspace: Workspace) -> None:
 
 
 def _tar(content: IO[bytes]) -> tarfile.TarFile:
-    return tarfile.open(fileobj=cast("Any", _Headers(content)), mode="r:")
+    return tarfile.open(fileobj=cast("Any", _Headers(content)), mode="r:")  # reads the first header
 
 
 def _untar(tar: tarfile.TarFile, workspace: Workspace) -> None:
@@ -197,18 +197,30 @@ def _untar(tar: tarfile.TarFile, workspace: Workspace) -> None:
 
 
 def _members(tar: tarfile.TarFile) -> Iterator[tarfile.TarInfo]:
+    headers = cast("_Headers", tar.fileobj)
     while (member := tar.next()) is not None:
         cast("Any", tar).members.clear()  # otherwise tarfile keeps each header in memory
+        headers.left = None
         yield member
+        headers.left = MAX_HEADER
 
 
 class _Headers:
-    """A file for tarfile that refuses to read a large header into memory."""
+    """A file for tarfile that refuses to read large headers into memory.
+
+    A member can have several headers, and from Python 3.14, tarfile reads a large header in parts.
+    """
 
     def __init__(self, content: IO[bytes]) -> None:
         self.seek, self.tell, self._content = content.seek, content.tell, content
+        self.left: int | None = MAX_HEADER
+        """How many more bytes of headers the next member can have. None while content is read."""
 
     def read(self, size: int = -1) -> bytes:
         if not 0 <= size <= MAX_HEADER:
             raise Failed(f"expected headers of at most {MAX_HEADER} bytes, found one of {size}")
+        if self.left is not None:
+            self.left -= size
+            if self.left < 0:
+                raise Failed(f"expected headers of at most {MAX_HEADER} bytes for a file, found more")
         return self._content.read(size)

@@ -11,6 +11,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -117,7 +118,7 @@ def test_uploads_come_also_after_a_failure(path: Path) -> None:
 
 def test_every_job_that_launches_uploads() -> None:
     """Every job that launches uploads. The action does it itself."""
-    for name in set(jobs()) - {"plan", "lint", "action"}:
+    for name in set(jobs()) - {"plan", "lint", "python", "action"}:
         assert any("upload-artifact@" in step.get("uses", "") for step in jobs()[name]["steps"]), name
 
 
@@ -150,6 +151,7 @@ def test_its_make_targets_are_those_of_the_makefile() -> None:
         "test",
         "test-cluster",
         "lint",
+        "unit",
         "kind",
         "coverage",
         "faults",
@@ -298,3 +300,12 @@ def test_everything_that_is_published_has_a_provenance() -> None:
     assert attested[0] == {"subject-path": "packages/*"}
     assert "pypi-publish@" in publish[-1]["uses"]
     assert publish[-1]["with"] == {"packages-dir": "packages/"}
+
+
+def test_every_newer_python_of_the_package_runs_the_tests() -> None:
+    """Contract: the classifiers are the oldest Python, which all other jobs use, and those of the matrix."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    prefix = "Programming Language :: Python :: "
+    listed = [each.removeprefix(prefix) for each in project["classifiers"] if each.startswith(prefix)]
+    matrix = jobs()["python"]["strategy"]["matrix"]
+    assert [project["requires-python"].removeprefix(">="), *matrix["python"]] == listed

@@ -11,13 +11,19 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
+import urllib3.connection
 import yaml
+from cryptography import x509
 from kubernetes.client.exceptions import ApiException
+from urllib3.util.ssl_ import create_urllib3_context
 
+from harness.core import retries
 from harness.core.kubernetes import Kube
 from harness.provision.controllers.certificates import issued
+from harness.provision.controllers.tracker import EmbeddedTracker
 
 SECRET = {"metadata": {"name": "x-webhook-server-cert", "namespace": "n"}}
 NAME = "x-webhook-service.n.svc"
@@ -75,6 +81,57 @@ def test_they_are_read_once(server: tuple[int, Path], tmp_path: Path) -> None:
     kube = client(port, own, served / "ca.crt", tmp_path)
     (own / "tls.key").unlink()
     assert kube.fetch("/", seconds=5).status == 200
+
+
+@pytest.mark.parametrize("user", ["certificate", "token"])
+def test_an_authority_of_eks_is_accepted(
+    server: tuple[int, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, user: str
+) -> None:
+    """Contract: as in kubectl, certificates need no key identifiers. Python 3.13 and later require them."""
+
+    def strict(*arguments: Any, **options: Any) -> ssl.SSLContext:
+        context = create_urllib3_context(*arguments, **options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    for module in (retries, urllib3.connection):
+        monkeypatch.setattr(module, "create_urllib3_context", strict)
+    default = ssl.create_default_context
+
+    def default_strict(**options: Any) -> ssl.SSLContext:
+        context = default(**options)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT
+        return context
+
+    monkeypatch.setattr(ssl, "create_default_context", default_strict)
+    port, served = server
+    own = files(tmp_path / "client")
+    client(port, own, served / "ca.crt", tmp_path)
+    if user == "token":
+        document = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+        document["users"][0]["user"] = {"token": "x"}
+        (tmp_path / "kubeconfig").write_text(yaml.safe_dump(document))
+    kube = Kube(tmp_path / "kubeconfig")
+    assert kube.fetch("/", seconds=5).status == 200
+    with EmbeddedTracker("http://tracker", "key").client(kube) as tracker:
+        assert tracker.get("healthz").status_code == 200
+    authority = x509.load_pem_x509_certificate((served / "ca.crt").read_bytes())
+    with pytest.raises(x509.ExtensionNotFound):
+        authority.extensions.get_extension_for_class(x509.SubjectKeyIdentifier)
+
+
+def test_a_kubeconfig_without_verification_applies_to_the_tracker(
+    server: tuple[int, Path], tmp_path: Path
+) -> None:
+    """Contract: the tracker's client, which is not the API's, reads insecure-skip-tls-verify as well."""
+    port, served = server
+    client(port, files(tmp_path / "client"), served / "ca.crt", tmp_path)
+    document = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+    cluster = {"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True}
+    document["clusters"][0]["cluster"] = cluster
+    (tmp_path / "kubeconfig").write_text(yaml.safe_dump(document))
+    with EmbeddedTracker("http://tracker", "key").client(Kube(tmp_path / "kubeconfig")) as tracker:
+        assert tracker.get("healthz").status_code == 200
 
 
 def test_no_key_is_written_to_a_disk(

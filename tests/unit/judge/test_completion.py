@@ -549,6 +549,41 @@ def test_what_the_last_lines_say(judged, line, cause):
     assert judged(job).cause == cause
 
 
+_NO_FREQUENCY = """\
+Traceback (most recent call last):
+  File "/workspace/train.py", line 9, in <module>
+    run = pluto.init(name="node1")
+  File "/usr/lib/python3/dist-packages/pluto/sys.py", line 656, in get_info
+    'min': min([i['min'] for i in self.cpu_freq]),
+           ~~~^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+ValueError: min() iterable argument is empty"""
+
+
+@pytest.mark.parametrize(
+    ("traceback", "cause"),
+    [
+        (_NO_FREQUENCY, "rank.no_cpu_frequency"),
+        (
+            _NO_FREQUENCY.replace("iterable argument is empty", "arg is an empty sequence"),
+            "rank.no_cpu_frequency",
+        ),
+        ("\n".join(f"[rank1]: {line}" for line in _NO_FREQUENCY.splitlines()), "rank.no_cpu_frequency"),
+        (_NO_FREQUENCY.replace("pluto/sys.py", "mine/data.py"), "rank.crashed"),
+        (_NO_FREQUENCY.replace("in get_info", "in monitor"), "rank.crashed"),
+        (_NO_FREQUENCY.replace("    'min'", "  File \"/w/x.py\", line 3, in f\n    'min'"), "rank.crashed"),
+    ],
+)
+def test_a_kernel_without_a_cpu_frequency_is_the_cause_only_in_the_client(judged, traceback, cause):
+    """Contract: the same error of other code is a crash of the rank."""
+    job = bundles.healthy()
+    bundles.crash(job, 1, code=1)
+    job.truth = {}
+    job.logs[job.pod_name(1)] = [f"{at(11)} {line}" for line in traceback.splitlines()]
+    verdict = judged(job)
+    assert verdict.cause == cause
+    assert "ValueError: min()" in verdict.explanation
+
+
 def test_a_hang_is_named_by_its_most_silent_rank(judged):
     """Contract: the ranks still running are named. What the harness then kills is not their failure."""
     job = stuck(bundles.healthy(), keep=3)

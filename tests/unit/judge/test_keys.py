@@ -8,7 +8,7 @@ import bundles
 import pytest
 
 from harness.evidence.schema.bundle import Launch, Verdict
-from harness.evidence.schema.ground_truth import TruthAccount, TruthEnd, TruthLeft, TruthStart
+from harness.evidence.schema.ground_truth import TruthAccount, TruthEnd, TruthLeft, TruthSettings, TruthStart
 from harness.judge.finding import explanation
 
 Judged = Callable[[bundles.Job], Verdict]
@@ -73,6 +73,15 @@ def test_a_key_that_was_only_ever_none_is_a_note(judged: Judged) -> None:
     verdict = judged(accounted(0, ("val_loss", "NoneType", "no int or float (NoneType)", 6, "0", "5")))
     assert verdict.verdict == "PASS", verdict
     assert "only ever None, so not logged: 'val_loss'" in said(verdict)
+
+
+def test_a_frequency_that_the_recorder_supplied_is_a_note(judged: Judged) -> None:
+    """Contract: a PASS names the rank whose client could not have started without the harness."""
+    job = accounted()
+    job.truth[1].insert(1, TruthSettings(mode="perf", uploads=True, cpu_frequency=False))
+    verdict = judged(job)
+    assert verdict.verdict == "PASS", verdict
+    assert "so the recorder gave 0 MHz to the client of rank 1: " in verdict.explanation
 
 
 def test_none_between_numbers_of_a_key_is_a_gap(judged: Judged) -> None:

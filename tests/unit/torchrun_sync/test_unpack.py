@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import io
 import os
 import random
@@ -182,6 +183,15 @@ def bomb_of_a_header(path: Path) -> str:
     return str(path)
 
 
+def bomb_of_headers(path: Path) -> str:
+    """Two headers of one member, each of which is small enough."""
+    comment = {"comment": "x" * (9 << 20)}
+    header = tarfile.TarInfo._create_pax_generic_header(comment, tarfile.XHDTYPE, "utf-8")  # type: ignore[attr-defined]
+    with gzip.open(path, "wb", compresslevel=1) as packed:
+        packed.write(header * 2 + tarfile.TarInfo("x").tobuf())
+    return str(path)
+
+
 def bomb_of_files(path: Path) -> str:
     return tar(path, *((f"f{number}", FILE, "") for number in range(101)))
 
@@ -197,6 +207,7 @@ def bomb_of_copies(path: Path) -> str:
         (".tgz", bomb_of_zeros),
         (".tar", bomb_of_a_hole),
         (".tgz", bomb_of_a_header),
+        (".tgz", bomb_of_headers),
         (".tar", bomb_of_files),
         (".tar", bomb_of_copies),
         (".zip", lambda path: _zip(path, {"zeros": bytes(3 << 20)})),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 
+from harness.core.retries import as_kubectl
 from harness.provision.controllers.certificates import issued
 
 SECRET = {"metadata": {"name": "kueue-webhook-server-cert", "namespace": "kueue-system"}}
@@ -39,7 +40,8 @@ def handshake(files: Path, name: str) -> None:
     thread = threading.Thread(target=serve)
     thread.start()
     try:
-        ssl.create_default_context(cafile=files / "ca.crt").wrap_socket(ours, server_hostname=name).close()
+        context = as_kubectl(ssl.create_default_context(cafile=files / "ca.crt"))
+        context.wrap_socket(ours, server_hostname=name).close()
     finally:
         ours.close()
         thread.join()
