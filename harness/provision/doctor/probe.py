@@ -100,6 +100,10 @@ def capabilities_withheld() -> list[int]:
         return []
 
 
+_OF_THE_IMAGE = ("no such file", "not found", "exec format error")
+"""Parts of the error for an image without /bin/true, or for another architecture."""
+
+
 def privileged_run() -> tuple[bool | None, str]:
     """Run a privileged container from a local image. Return whether it worked, and a description.
 
@@ -118,7 +122,7 @@ def privileged_run() -> tuple[bool | None, str]:
         # fmt: on
         if answer.ok:
             return True, "a privileged container ran"
-        if "no such file" not in answer.text and "not found" not in answer.text:
+        if not any(text in answer.text for text in _OF_THE_IMAGE):
             return False, answer.last_line
         reason = "no local image has /bin/true to try it with"
     return None, reason

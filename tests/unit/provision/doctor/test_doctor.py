@@ -289,3 +289,14 @@ def _terminal(checks: list[Check]) -> str:
     console.print(check.render(checks))
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
+
+
+def test_an_image_of_another_architecture_says_nothing_about_docker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Contract: an image that cannot run here is passed over, and the next one is tried."""
+    answers = {
+        "ls": probe.Answer(0, "sha256:arm\nsha256:here\n"),
+        "sha256:arm": probe.Answer(255, "exec /bin/true: exec format error"),
+        "sha256:here": probe.Answer(0, ""),
+    }
+    monkeypatch.setattr(probe, "ask", lambda *command, **_: answers["ls" if "ls" in command else command[-1]])
+    assert probe.privileged_run() == (True, "a privileged container ran")
