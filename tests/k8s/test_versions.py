@@ -69,8 +69,8 @@ def test_a_client_that_drops_a_point_is_named(launch: Launch, job: JobFile, clie
     manager.write_text(manager.read_text() + DROPPING)
     outcome = launch(job, replace={"pluto-ml": str(client)})
     verdict = outcome.verdict
-    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.lost_points", [1])
-    assert "loss/node1 step 7" in verdict.explanation
+    assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "unification.client_rewrote", [1])
+    assert "'loss/node1' (float) at step 7 of rank 1" in verdict.explanation
     assert f"package pluto-ml was replaced: {distribution('pluto-ml').version}" in verdict.explanation
     manifest = Bundle.open(outcome.bundle).manifest
     assert manifest is not None

@@ -26,19 +26,26 @@ def remove(name: str) -> None:
                 folder.rmdir()
 
 
+def readable(path: Path) -> None:
+    """Make a file or folder readable for all users, because pods run as any user."""
+    path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
+
+
 def main(folder: Path, names: list[str]) -> None:
+    """Change only what is replaced: each file that changes is copied into the new layer."""
     for name in names:
         remove(name)
     target = Path(sysconfig.get_path("purelib"))
+    for entry in folder.rglob("*"):
+        copy = target / entry.relative_to(folder)
+        if entry.is_dir():
+            copy.mkdir(exist_ok=True)
+        else:
+            shutil.copy2(entry, copy)
+        readable(copy)
     for entry in folder.iterdir():
         if entry.is_dir():
-            shutil.copytree(entry, target / entry.name, dirs_exist_ok=True)
             compileall.compile_dir(target / entry.name, quiet=2)
-        else:
-            shutil.copy2(entry, target / entry.name)
-    for path in target.rglob("*"):
-        if not path.is_symlink():
-            path.chmod(path.stat().st_mode | (0o555 if path.is_dir() else 0o444))
 
 
 if __name__ == "__main__":
