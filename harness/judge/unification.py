@@ -5,7 +5,8 @@ from __future__ import annotations
 from harness.judge.case import Case, names
 from harness.judge.context import Facts
 from harness.judge.finding import LIMIT, Finding, counted, listed, not_passed, passed, unknown
-from harness.judge.points import keys, losses, overwritten
+from harness.judge.points import keys, overwritten
+from harness.judge.points import lost_points as losses
 from harness.judge.points.compare import compact
 from harness.judge.points.ground_truth import Truth
 from harness.judge.points.overwritten import How

@@ -20,7 +20,7 @@ from harness.evidence.schema.tracker import Attachment, Point, RunWriter, Tracke
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, not_passed, passed
 from harness.judge.points.compare import compact
-from harness.judge.points.losses import addresses
+from harness.judge.points.lost_points import addresses
 from harness.judge.points.run_attachment import Attached
 
 CHECK: Final[CheckId] = "only-our-job"

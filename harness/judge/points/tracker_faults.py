@@ -9,7 +9,7 @@ from harness.core.clock import seconds
 from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.judge.case import Case, condition, names
 from harness.judge.finding import Finding, counted, not_passed, passed
-from harness.judge.points import losses
+from harness.judge.points import lost_points as losses
 from harness.judge.points.ground_truth import Truth
 
 KIND = "tracker"

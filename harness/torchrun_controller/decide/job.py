@@ -37,7 +37,7 @@ from harness.torchrun_controller.decide.decisions import (
     attempt,
     ending,
 )
-from harness.torchrun_controller.decide.ends import Ends
+from harness.torchrun_controller.decide.job_end import Ends
 from harness.torchrun_controller.decide.look import delete, first_error
 from harness.torchrun_controller.decide.queue import template_condition
 from harness.torchrun_controller.decide.silence import sentence
