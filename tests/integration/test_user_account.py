@@ -50,6 +50,7 @@ def run(user: Account, program: Path, proxy: ProxyServer, *words: object) -> tup
     return done.returncode, out, err
 
 
+@pytest.mark.nightly
 def test_a_user_s_machine(user: Account, program: Path, proxy: ProxyServer) -> None:
     """Contract: help, doctor, a verdict and a report, which belongs to the user."""
     code, out, err = run(user, program, proxy, "--help")
