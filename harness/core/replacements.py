@@ -34,7 +34,7 @@ _ELSEWHERE: Final = {
 }
 _GIT: Final = re.compile(r"git\+file://(?P<path>/[^@]*)@(?P<ref>[^@]+)")
 _NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
-_PAIR: Final = re.compile(rf"(?P<name>{_NAME})\s*(?:=(?!=)|(?=[<>~!=]))(?P<spec>.+)")
+_PAIR: Final = re.compile(rf"(?P<name>{_NAME})\s*(?:=(?!=)|(?=[<>~!=]))(?P<spec>.*[^\s<>~!=,].*)")
 """NAME=SPEC. A requirement such as NAME==1.0 or NAME>=1.0 has the same meaning as NAME=>=1.0."""
 
 Kind = Literal["versions", "wheel", "source", "git"]

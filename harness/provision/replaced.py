@@ -277,7 +277,7 @@ def _built(each: Replacement, source: Path, context: RunContext) -> Path:
     except ToolError as error:
         raise UsageError(
             f"--replace {each.name}: {each.spec} cannot be built: {_reason(error.output)}",
-            hint=f"try it yourself: uv build --wheel {each.path}",
+            hint=f"build it by hand to see the whole output: `uv build --wheel {each.path}`",
         ) from None
     finally:
         shutil.rmtree(out, ignore_errors=True)

@@ -88,7 +88,8 @@ def test_what_a_pod_cannot_know_comes_from_the_api_server(tmp_path: Path) -> Non
     ]
     one = one.model_copy(update={"findings": [*one.findings, *unknown]})
     with_service = matrix(job(everywhere(one)).write(tmp_path / "a"))
-    without = matrix(job(everywhere(one), service=False).write(tmp_path / "b"))
+    ill = one.model_copy(update={"verdict": "failed"})
+    without = matrix(job(everywhere(ill), service=False).write(tmp_path / "b"))
     assert with_service is not None
     assert without is not None
     said = {step.step: (step.status, step.text) for step in with_service.steps}
