@@ -9,6 +9,7 @@ import hashlib
 import os
 import re
 import shutil
+import sys
 import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -43,6 +44,8 @@ _IGNORED: Final = (
 _MAX_BYTES: Final = 512 << 20
 """Limit of a checkout. A larger one contains data or environments that do not belong to the package."""
 _NEVER: Final = "; sys_platform == 'never'"
+_PYTHON: Final = ("--python", sys.executable)
+"""The interpreter that uv starts. Otherwise uv queries every interpreter on PATH, which can take 10 s."""
 BASE: Final = ("torch",)
 """Packages of the base image, which are neither installed nor resolved."""
 
@@ -141,7 +144,7 @@ def _resolved(requirements: Sequence[str], options: Sequence[str], text: str) ->
         wanted, overrides = Path(folder, "wanted.in"), Path(folder, "base.txt")
         wanted.write_text("\n".join([*requirements, ""]))
         overrides.write_text("".join(f"{name}{_NEVER}\n" for name in BASE))
-        command = [_uv(), "pip", "compile", str(wanted), "--overrides", str(overrides), "--quiet"]
+        command = [_uv(), "pip", "compile", str(wanted), "--overrides", str(overrides), "--quiet", *_PYTHON]
         command += ["--no-header", "--no-annotate", "--generate-hashes", "--no-emit-index-url", *options]
         try:
             return processes.run(command, timeout=SECONDS).stdout
@@ -266,7 +269,7 @@ def _built(each: Replacement, source: Path, context: RunContext) -> Path:
     out.mkdir(parents=True)
     env = environment(without=("VIRTUAL_ENV", "PYTHONPATH")) | {"GIT_OPTIONAL_LOCKS": "0"}
     try:
-        command = [_uv(), "build", "--wheel", "--no-progress", "--out-dir", str(out), str(source)]
+        command = [_uv(), "build", *_PYTHON, "--wheel", "--no-progress", "--out-dir", str(out), str(source)]
         processes.run(command, timeout=SECONDS, env=env)
         (built,) = out.glob("*.whl")
         target = out.parent / _digest(built)[:12] / built.name

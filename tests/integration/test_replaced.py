@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import subprocess
+import sys
 import threading
 import zipfile
 from collections.abc import Iterator
@@ -154,7 +155,9 @@ def test_a_checkout_is_built_as_it_is_and_not_changed(lock: Path, checkout: Path
     edited, again = changed(lock, f"client={checkout}"), changed(lock, f"client={checkout}")
     assert {path: path.read_bytes() for path in checkout.rglob("*") if path.is_file()} == before
     assert clean.key != edited.key == again.key
-    install(edited, ["--python-version", "3.13", "--target", str(tmp_path / "there")])
+    install(
+        edited, ["--python", sys.executable, "--python-version", "3.13", "--target", str(tmp_path / "there")]
+    )
     assert (tmp_path / "there" / "client.py").read_text() == "VERSION = 'edited'\n"
     tagged = changed(lock, f"client=git+file://{checkout}@v2")
     assert tagged.key == clean.key
@@ -180,7 +183,16 @@ def test_a_wheel_of_another_platform_is_refused(lock: Path, tmp_path: Path) -> N
     with pytest.raises(UsageError, match="client"):
         install(
             changed(lock, f"client={foreign}"),
-            ["--python-version", "3.13", "--python-platform", "linux", "--target", str(tmp_path / "there")],
+            [
+                "--python",
+                sys.executable,
+                "--python-version",
+                "3.13",
+                "--python-platform",
+                "linux",
+                "--target",
+                str(tmp_path / "there"),
+            ],
         )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -67,7 +68,7 @@ def _installed(found: Change, context: RunContext) -> Path:
         if not folder.is_dir():
             unfinished = root / f"unfinished-{folder.name}"
             shutil.rmtree(unfinished, ignore_errors=True)
-            install(found, [*options, "--target", str(unfinished)])
+            install(found, ["--python", sys.executable, *options, "--target", str(unfinished)])
             without_programs(unfinished)
             unfinished.rename(folder)
     return folder
