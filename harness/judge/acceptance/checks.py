@@ -319,8 +319,8 @@ def _state(case: Case, index: int | None) -> str:
     status = mapping(pod.last.object, "status")
     state = f"its pod is {status.get('phase', 'unknown')}"
     scheduled = pod.condition("PodScheduled") if pod.node is None else None
-    told = scheduled[1] if scheduled else status
-    why = ": ".join(str(told[key]) for key in ("reason", "message") if told.get(key))
+    reported = scheduled[1] if scheduled else status
+    why = ": ".join(str(reported[key]) for key in ("reason", "message") if reported.get(key))
     if case.started(pod.index):
         return state
     return f"{state} ({why})" if why else f"{state}, and its container never started"

@@ -191,10 +191,10 @@ def disruption(pods: list[Object]) -> str:
         target = condition(pod, "DisruptionTarget")
         if target.get("status") == "True" and (pod.get("status") or {}).get("phase") != "Succeeded":
             reason, message = str(target.get("reason")), str(target.get("message") or "")
-            told = DISRUPTIONS.get(reason, "was disrupted on node {}")
+            text = DISRUPTIONS.get(reason, "was disrupted on node {}")
             node = (pod.get("spec") or {}).get("nodeName") or "(none)"
             detail = f"{reason}: {message}".rstrip(": ")
-            return f"{pod['metadata']['name']} {told.format(node)} ({detail})"
+            return f"{pod['metadata']['name']} {text.format(node)} ({detail})"
     return ""
 
 

@@ -54,28 +54,28 @@ class Recorder:
 
     def __init__(self, kube: Kube, metrics: Metrics, monotonic: Callable[[], float] = time.monotonic) -> None:
         self.kube, self.metrics, self.monotonic = kube, metrics, monotonic
-        self._told: dict[tuple[str, str, str], tuple[str, dict[str, _Posted]]] = {}
+        self._posted_events: dict[tuple[str, str, str], tuple[str, dict[str, _Posted]]] = {}
         self._silent_until = 0.0
         self._lock = threading.Lock()
 
     def forget(self, kind: str, namespace: str, name: str) -> None:
         """Drop the state of a deleted object."""
         with self._lock:
-            self._told.pop((kind, namespace, name), None)
+            self._posted_events.pop((kind, namespace, name), None)
 
     def record(self, found: Object, events: list[Event], now: datetime) -> None:
         """Post the Events that have not been posted yet. Log API errors instead of raising them."""
         if self.monotonic() < self._silent_until:
             return
         metadata = found["metadata"]
-        told = self._of(found)
+        posted = self._of(found)
         for event in events:
             name = event.name(metadata["name"], metadata["uid"])
-            last = told.get(name, NEVER)
+            last = posted.get(name, NEVER)
             if last.order >= event.order or (event.since and now - event.since > LATEST):
                 continue
             try:
-                told[name] = self._post(found, name, event, stamp(event.since or now), last.document)
+                posted[name] = self._post(found, name, event, stamp(event.since or now), last.document)
             except (ApiException, DynamicApiError, HTTPError) as error:
                 self._failed(found, event, error)
                 return
@@ -84,11 +84,11 @@ class Recorder:
         metadata = found["metadata"]
         key = (str(found["kind"]), metadata["namespace"], metadata["name"])
         with self._lock:
-            uid, told = self._told.get(key, ("", {}))
+            uid, posted = self._posted_events.get(key, ("", {}))
             if uid != metadata["uid"]:
-                uid, told = metadata["uid"], {}
-                self._told[key] = (uid, told)
-        return told
+                uid, posted = metadata["uid"], {}
+                self._posted_events[key] = (uid, posted)
+        return posted
 
     def _post(self, found: Object, name: str, event: Event, at: str, there: Object | None) -> _Posted:
         """Create or update the Event. `there` is the Event as this process last wrote it, or None.

@@ -42,7 +42,7 @@ _CONNECTED = ("completed", "n/a")
 
 @dataclass(frozen=True)
 class Reading:
-    """The outcome of one call of `nvidia-smi -q -x`. `error` says why `smi` is None."""
+    """The outcome of one call of `nvidia-smi -q -x`. `error` is the reason if `smi` is None."""
 
     smi: Smi | None
     error: str = ""

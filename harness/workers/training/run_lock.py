@@ -150,7 +150,7 @@ class RunLock:
 
         Raises Unusable if the owner's heartbeat changes.
         """
-        first, polls, told = self._read(), 0, False
+        first, polls, reported = self._read(), 0, False
         while polls * POLL_SECONDS < STALE_SECONDS:
             owner = self._read()
             if owner is not None:
@@ -164,12 +164,12 @@ class RunLock:
                     first, polls = owner, 0
             elif not os.path.lexists(self._path):
                 return None
-            if polls * POLL_SECONDS > 2 * BEAT_SECONDS and not told:
+            if polls * POLL_SECONDS > 2 * BEAT_SECONDS and not reported:
                 self._say(
                     f"{self._path.parent} is locked by {first or 'an unknown writer'}; its heartbeat is "
                     f"awaited for {STALE_SECONDS:.0f} s"
                 )
-                told = True
+                reported = True
             time.sleep(POLL_SECONDS)
             polls += 1
         return first or f"its file names no writer, and did not change for {STALE_SECONDS:.0f} s"

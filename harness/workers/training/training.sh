@@ -129,7 +129,7 @@ while :; do
   if refused; then
     if [ -e "$TRAINING_REFUSED" ]; then
       [ -z "$everywhere" ] || cp "$TRAINING_REFUSED" "$everywhere" 2>/dev/null
-      say "the trainer refuses its options or its data, and is not started again: the line above says why"
+      say "the trainer refuses its options or its data, and is not started again: the line above has the reason"
     else
       say "another node refuses its options or its data, and the training is not started again: $(cat "$everywhere")"
     fi
