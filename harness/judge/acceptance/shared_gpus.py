@@ -35,7 +35,7 @@ def fair(check: AcceptanceCheck, shared: Parts | None) -> AcceptanceCheck:
 
 
 def fair_cells(cells: Sequence[Cell], shared: Parts | None) -> list[Cell]:
-    """Return a node's results as they count. `shared` is the reason from its labels why its GPUs are shared."""
+    """Return a node's results as they count. `shared` describes, from its labels, how its GPUs are shared."""
     why = shared or proved_by(cells)
     if why is None:
         return list(cells)
