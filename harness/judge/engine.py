@@ -165,8 +165,8 @@ def _with(first: Check, checks: list[Check], bundle: Bundle) -> str:
 def _replaced(bundle: Bundle) -> list[str]:
     """Return a sentence for each package that the user replaced."""
     return [
-        f"the package {each.name} was replaced: {each.version} instead of {each.locked or 'none'}, from "
-        f"{each.origin}"
+        f"the package {each.name} was replaced: {each.version} from {each.origin}, instead of "
+        f"{each.locked or 'no version'} of the lock"
         for each in (bundle.manifest.replaced if bundle.manifest else ())
     ]
 

@@ -30,7 +30,8 @@ MARKER = "complete"
 KONDUKTOR: Final = "konduktor-nightly"
 MISSING: Final = "launch.konduktor_missing"
 INSTALL_SECONDS = 900
-_REPLACED: dict[str, tuple[Path, tuple[Replaced, ...]]] = {}
+_REPLACED: dict[str, Path] = {}
+"""The program that was last installed for each spec of `--replace konduktor`."""
 
 
 def environment_dir(settings: Settings, lock: Path = LOCK) -> Path:
@@ -62,8 +63,8 @@ def konduktor_bin(context: RunContext) -> Path:
     incomplete environment is deleted and created again. Raises HarnessError (cause launch.konduktor_missing)
     if a package cannot be installed.
     """
-    if KONDUKTOR in context.settings.replace:
-        return replaced_konduktor(context)[0]
+    if (spec := context.settings.replace.get(KONDUKTOR)) is not None:
+        return _REPLACED.get(spec) or replaced_konduktor(context)[0]
     if (there := installed(context.settings)) is not None:
         return there
     home = environment_dir(context.settings)
@@ -88,15 +89,14 @@ def konduktor_bin(context: RunContext) -> Path:
 def replaced_konduktor(context: RunContext) -> tuple[Path, tuple[Replaced, ...]]:
     """Return the `konduktor` program that the user chose (`--replace`), and what it replaces.
 
-    Its environment has the packages of the lock, except those that differ. A version is resolved once for
-    this process. Raises UsageError if konduktor cannot be resolved, built or installed.
+    Its environment has the packages of the lock, except those that differ. `konduktor_bin` then returns this
+    program, so that a launch runs what its evidence records, even if a checkout is edited meanwhile. Raises
+    UsageError if konduktor cannot be resolved, built or installed.
     """
     from harness.core.replacements import parse
     from harness.provision.replaced import change, install
 
     one = parse(KONDUKTOR, context.settings.replace[KONDUKTOR])
-    if (known := _REPLACED.get(one.spec)) and one.kind == "versions":
-        return known
     found = change(
         [one], LOCK, ["--python-version", f"{sys.version_info.major}.{sys.version_info.minor}"], context
     )
@@ -111,7 +111,7 @@ def replaced_konduktor(context: RunContext) -> tuple[Path, tuple[Replaced, ...]]
             if not program.is_file():
                 raise UsageError(f"--replace: {one.spec} has no program konduktor")
             (home / MARKER).write_text(f"{found.replaced[0].version}\n")
-    _REPLACED[one.spec] = program, found.replaced
+    _REPLACED[one.spec] = program
     return program, found.replaced
 
 
@@ -124,8 +124,7 @@ def _complete(home: Path) -> bool:
 
 
 def _pinned(lock: Path) -> str:
-    lines = (line for line in lock.read_text().splitlines() if line.startswith("konduktor-nightly=="))
-    return next(lines, "konduktor").rstrip(" \\")
+    return f"{KONDUKTOR}=={konduktor_version(lock)}"
 
 
 def _install(home: Path) -> None:

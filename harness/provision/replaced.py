@@ -27,7 +27,7 @@ from harness.core.errors import ToolError, UsageError
 from harness.core.processes import environment
 from harness.core.replacements import Replacement
 from harness.evidence.schema.bundle import Replaced
-from harness.provision.images.packages import SOURCES
+from harness.provision.images.packages import SOURCES, pins
 from harness.provision.uv import uv
 
 SECONDS: Final = 600
@@ -77,7 +77,7 @@ def change(
     not exist, a package cannot be built, or the requirements conflict with the lock.
     """
     wheels = {each.name: _wheel(each, context) for each in replacements if each.kind != "versions"}
-    locked, names = pinned(lock), {each.name for each in replacements}
+    locked, names = pins(lock.read_text()), {each.name for each in replacements}
     others = [f"{name}=={version}" for name, version in locked.items() if name not in (*names, *SOURCES)]
     wanted = [
         f"{each.name} @ {wheels[each.name].as_uri()}" if each.name in wheels else _newest(each, options)
@@ -86,11 +86,11 @@ def change(
     context.progress(f"replacing: {', '.join(f'{each.name} by {each.spec}' for each in replacements)}")
     resolved = _resolved([*wanted, *others], options, ", ".join(wanted))
     blocks = dict(_blocks(resolved))
-    pins = {
+    changed = {
         name: block for name, block in blocks.items() if name in names or _version(block) != locked.get(name)
     }
     replaced = tuple(_replaced(each, blocks[each.name], wheels, locked) for each in replacements)
-    return Change("\n".join(pins.values()) + "\n", replaced, tuple(sorted(pins)))
+    return Change("\n".join(changed.values()) + "\n", replaced, tuple(sorted(changed)))
 
 
 def install(change: Change, options: Sequence[str]) -> None:
@@ -111,12 +111,6 @@ def install(change: Change, options: Sequence[str]) -> None:
             ) from None
 
 
-def pinned(lock: Path) -> dict[str, str]:
-    """Return the versions in a lock by package."""
-    found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", lock.read_text(), re.MULTILINE)
-    return {str(canonicalize_name(name)): version for name, version in found}
-
-
 def version_texts(replaced: Sequence[Replaced]) -> dict[str, str]:
     """Return the replaced packages as entries for the versions in a manifest."""
     return {
@@ -129,7 +123,7 @@ def version_texts(replaced: Sequence[Replaced]) -> dict[str, str]:
 def _newest(each: Replacement, options: Sequence[str]) -> str:
     """Return the requirement of the newest version that the spec allows, whether or not it fits the lock.
 
-    Otherwise, an older version that fits would be used without a word.
+    Otherwise, uv would silently use an older version that fits the lock.
     """
     if each.versions.startswith("==") and "," not in each.versions and "*" not in each.versions:
         return each.name + each.versions

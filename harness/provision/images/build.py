@@ -168,17 +168,30 @@ def _build(
     if there is not None:
         return ImageRef(tag, there)
     folder = packages(recipe.lock, python, platform, context)
+    return ImageRef(tag, built(tag, recipe.dockerfile, arguments, folder, context, labels))
+
+
+def built(
+    tag: str,
+    dockerfile: Path,
+    arguments: Mapping[str, str],
+    folder: Path,
+    context: RunContext,
+    labels: Mapping[str, str] = {},
+) -> str:
+    """Build an image on `arguments["BASE"]` with the packages in `folder`, and return its id.
+
+    Raises ToolError (cause image.build_failed) with the path of the log.
+    """
     with making(tag, context) as shell:
         if shell is not None:
             context.progress(f"{tag}: building on {arguments['BASE']}")
             words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
             words += [word for name, value in labels.items() for word in ("--label", f"{name}={value}")]
-            words += ["--build-arg", f"IMAGE={tag}"]
+            words += ["--build-arg", f"IMAGE={tag}", "--build-context", f"packages={folder}"]
             # In a checkout, the Dockerfile is a symbolic link. Docker expects .dockerignore next to its
             # target.
-            dockerfile = recipe.dockerfile.resolve()
-            words += ["--build-context", f"packages={folder}"]
-            shell.run([*build_command(), *words, "-f", dockerfile, "-t", tag, ROOT])
+            shell.run([*build_command(), *words, "-f", dockerfile.resolve(), "-t", tag, ROOT])
     built_id = image_id(tag)
     if built_id is None:
         raise HarnessError(
@@ -186,7 +199,7 @@ def _build(
             hint="another process may have removed it: try again",
             cause=CAUSE,
         )
-    return ImageRef(tag, built_id)
+    return built_id
 
 
 def _files(parts: Iterable[Path]) -> list[Path]:

@@ -7,9 +7,12 @@ One lock serves all platforms: it lists the hashes of every published file.
 from __future__ import annotations
 
 import hashlib
+import re
 import shutil
 import sys
 from pathlib import Path
+
+from packaging.utils import canonicalize_name
 
 from harness.context import RunContext
 from harness.core import processes
@@ -44,8 +47,13 @@ def lock_key(lock: str, python: str) -> str:
 
 def pinned(lock: str, package: str) -> str:
     """Return the version of a package in the lock."""
-    words = (line.partition(" ")[0].partition("==") for line in lock.splitlines())
-    return next(version for name, _, version in words if name == package)
+    return pins(lock)[package]
+
+
+def pins(lock: str) -> dict[str, str]:
+    """Return the versions in the lock by normalized package name."""
+    found = re.findall(r"^([A-Za-z0-9._-]+)==([^\s;\\]+)", lock, re.MULTILINE)
+    return {str(canonicalize_name(name)): version for name, version in found}
 
 
 def packages(lock: Path, python: str, platform: Platform, context: RunContext) -> Path:

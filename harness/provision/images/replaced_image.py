@@ -12,8 +12,7 @@ from harness.context import RunContext
 from harness.core.locks import locked
 from harness.core.replacements import Replacement
 from harness.provision.images import versions
-from harness.provision.images.build import FILES, ROOT, WORKER, ImageRef
-from harness.provision.images.docker import build_command, image_id, making
+from harness.provision.images.build import FILES, WORKER, ImageRef, built
 from harness.provision.images.packages import GLIBC, without_programs
 from harness.provision.platforms import target
 from harness.provision.replaced import Change, change, install
@@ -38,19 +37,14 @@ def with_change(worker: ImageRef, found: Change, context: RunContext) -> ImageRe
 
     Raises ToolError (cause image.build_failed) with the path of the log.
     """
-    folder = _installed(found, context)
     tag = f"{REPOSITORY}:{key(worker.image_id, found.key)}"
-    with making(tag, context) as shell:
-        if shell is not None:
-            arguments = {"BASE": worker.tag, "IMAGE": tag, "REMOVED": " ".join(found.changed)}
-            words = [word for name, value in arguments.items() for word in ("--build-arg", f"{name}={value}")]
-            words += ["--build-context", f"packages={folder}"]
-            shell.run([*build_command(), *words, "-f", FILES / "replaced.Dockerfile", "-t", tag, ROOT])
+    arguments = {"BASE": worker.tag, "REMOVED": " ".join(found.changed)}
+    built_id = built(tag, FILES / "replaced.Dockerfile", arguments, _installed(found, context), context)
     components = dict(worker.components)
     for each in found.replaced:
         if each.name == "pluto-ml":
             components["pluto"] = each.version
-    return replace(worker, tag=tag, image_id=image_id(tag) or "", components=components)
+    return replace(worker, tag=tag, image_id=built_id, components=components)
 
 
 def _target(context: RunContext) -> list[str]:
