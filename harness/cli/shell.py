@@ -18,7 +18,7 @@ from harness.settings import Settings
 
 START_SECONDS = 60
 LIFE_SECONDS = 8 * 3600
-"""Seconds after which the copy of a pod ends by itself, if it was not deleted."""
+"""Maximum lifetime in seconds of the copy of a pod, in case it is not deleted."""
 _COPIED_FIELDS = (
     *("nodeName", "nodeSelector", "tolerations", "volumes", "imagePullSecrets", "serviceAccountName"),
     *("dnsPolicy", "dnsConfig", "hostAliases", "securityContext", "runtimeClassName"),

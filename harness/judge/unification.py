@@ -5,8 +5,7 @@ from __future__ import annotations
 from harness.judge.case import Case, names
 from harness.judge.context import Facts
 from harness.judge.finding import LIMIT, Finding, counted, listed, not_passed, passed, unknown
-from harness.judge.points import keys, overwritten
-from harness.judge.points import lost_points as losses
+from harness.judge.points import keys, lost_points, overwritten
 from harness.judge.points.compare import compact
 from harness.judge.points.ground_truth import Truth
 from harness.judge.points.overwritten import How
@@ -99,7 +98,7 @@ def _silent(facts: Facts, sure: list[Truth]) -> Finding:
         return unknown("ranks-logged", text, ranks=past)
     text = f"{names(ranks)} logged nothing: the ground truth has 0 rows"
     line = _line_that_allows(facts)
-    why = losses.not_uploaded(facts.truths, ranks)
+    why = lost_points.not_uploaded(facts.truths, ranks)
     if line and not why:
         why = [f"if only {names(_logged(facts))} should log in this job, declare it: {line}"]
     refs = [truth.path for truth in sure]
@@ -126,7 +125,7 @@ def _not_silent(facts: Facts, ranks: list[int]) -> list[int]:
     """Return the given ranks whose pods sent points that no recorded call of `run.log` contains."""
     if not (facts.passed("tracker") and facts.attached.shared and facts.compared.foreign):
         return []
-    nodes = losses.origin(facts.attached, facts.compared.foreign).nodes
+    nodes = lost_points.origin(facts.attached, facts.compared.foreign).nodes
     return sorted(set(ranks) & set(facts.case.ranks_of(*nodes)))
 
 
@@ -156,7 +155,7 @@ def no_lost_points(facts: Facts) -> Finding:
         ]
         refs += [f"truth/{rank}.jsonl" for rank, _, _ in blocks[: LIMIT - len(refs)]]
         ranks = {rank for rank, _ in compared.missing} | {rank for rank, _, _ in blocks}
-        why = losses.explain(facts.case, facts.truths, recorded, compared)
+        why = lost_points.explain(facts.case, facts.truths, recorded, compared)
         total = sum(map(len, compared.missing.values())) + sum(
             block.count - have for _, block, have in blocks
         )
@@ -262,7 +261,7 @@ def foreign(facts: Facts) -> Finding:
     extra = [(block, have) for _, block, have in compared.missing_in_blocks if have > block.count]
     if not compared.foreign and not extra:
         return passed("no-unexpected-points", "every point in the run was logged by a rank")
-    origin = losses.origin(facts.attached, compared.foreign)
+    origin = lost_points.origin(facts.attached, compared.foreign)
     by = [f"they were sent by {listed(origin.senders)}"] if origin.senders else []
     ours = bool(origin.nodes) and not origin.unknown and not extra
     details = [f"{metric} {compact(steps)}" for metric, steps in sorted(compared.foreign.items())]
@@ -281,7 +280,7 @@ def foreign(facts: Facts) -> Finding:
     )
 
 
-def _past(facts: Facts, origin: losses.Origin) -> list[str]:
+def _past(facts: Facts, origin: lost_points.Origin) -> list[str]:
     """Return a sentence for each pod of the job that sent points outside the recorded calls of `run.log`."""
     return [
         f"{counted(count, 'point')} came from the pod of {names(facts.case.ranks_of(node))} without run.log: "

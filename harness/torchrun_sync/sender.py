@@ -23,7 +23,7 @@ PIECE = 256 << 10
 WINDOW = 16 << 20
 """The maximum number of unacknowledged bytes. The pod sends four acks for this number of bytes."""
 CONTENT = ("data", "zdata")
-"""The frames with a piece of a file: as it is, and compressed."""
+"""The types of frames that contain a part of a file, uncompressed and compressed."""
 WORTH = 0.9
 """The ratio of sizes up to which a piece is sent compressed."""
 PROBE = 4096

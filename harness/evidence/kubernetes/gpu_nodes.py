@@ -37,7 +37,7 @@ _WITHOUT_PLUGIN = {
     "nvidia.com/gpu.deploy.device-plugin": ("false",),
     "nvidia.com/gpu.workload.config": ("vm-passthrough", "vm-vgpu"),
 }
-"""Labels of GPU nodes that offer their GPUs to virtual machines, or to nobody, on purpose."""
+"""Labels of nodes that are configured to offer no GPUs to pods, but for example to virtual machines."""
 
 
 @dataclass(frozen=True)

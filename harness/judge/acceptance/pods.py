@@ -29,7 +29,7 @@ class Member:
     restarts: int = 0
     ranks: tuple[int, ...] = ()
     shared: Parts | None = None
-    """Why the node offers no whole GPUs of its own, according to its labels."""
+    """How the node's GPUs are shared or split, according to its labels. None means that they are whole."""
 
 
 @dataclass

@@ -9,7 +9,7 @@ from harness.core.clock import seconds
 from harness.evidence.kubernetes.objects import ObjectState, items, mapping
 from harness.judge.case import Case, condition, names
 from harness.judge.finding import Finding, counted, not_passed, passed
-from harness.judge.points import lost_points as losses
+from harness.judge.points import lost_points
 from harness.judge.points.ground_truth import Truth
 
 KIND = "tracker"
@@ -81,7 +81,7 @@ def tracker_kept(case: Case, truths: list[Truth], before: list[Finding]) -> Find
     launched, summary = seconds(case.manifest.launched_at) or 0.0, case.bundle.summary
     failures = [f for f in summary.failures if (seconds(f.last) or 0.0) >= launched] if summary else []
     full = [failure for failure in failures if _FULL in failure.reason]
-    anew, refused = replaced(case), losses.rejected(truths)
+    anew, refused = replaced(case), lost_points.rejected(truths)
     away = absence_texts(case)
     cause: CauseId
     if not lacking or not (full or anew or refused):

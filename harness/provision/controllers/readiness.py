@@ -1,6 +1,6 @@
 """Check once whether JobSet and Kueue can serve: APIs, Deployments, and endpoints of webhooks.
 
-Only `is_transient` waits, because a missing component does not reappear by itself.
+Each function checks once, except `is_transient`, which waits until the controllers serve again.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ def project_key(key: str, project: str) -> str:
 
 
 def is_sealed(given: bytes) -> bool:
-    """Return whether a key has the form of a project's or launch's key. Nobody can guess such a key."""
+    """Return whether a key has the form of a project key or a launch key, which is too long to be guessed."""
     return _SEALED.fullmatch(given) is not None
 
 

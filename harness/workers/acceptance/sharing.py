@@ -34,7 +34,7 @@ tests. An idle driver uses less."""
 
 @dataclass(frozen=True)
 class Sharing:
-    """Why the GPUs of this container are not whole GPUs of its own."""
+    """The reason why this container does not have whole GPUs to itself."""
 
     cause: Cause
     text: str

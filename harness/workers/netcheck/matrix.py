@@ -106,7 +106,7 @@ def _merged(patterns: Iterable[Pattern]) -> list[Pattern]:
     """Return the patterns, with those of the same row or column kind merged into one pattern."""
     alike: dict[str, list[Pattern]] = {}
     for pattern in patterns:
-        # Patterns of other kinds are not merged, so each of them has a key of its own.
+        # Only these kinds are merged. Any other pattern gets a unique key.
         merges = pattern.kind in ("isolated", "egress", "ingress")
         alike.setdefault(pattern.kind if merges else str(pattern), []).append(pattern)
     return [
