@@ -198,6 +198,35 @@ def test_an_upload_that_was_cut_is_gone_on_with(
     assert objects(client, prefix) == tree(run)
 
 
+class Interrupted(object_store.Bucket):
+    """A bucket whose process gets SIGTERM after the server began an upload, before its response is read."""
+
+    def request(self, method: str, key: str, *arguments: Any, **named: Any) -> Any:
+        response = super().request(method, key, *arguments, **named)
+        if method == "POST":
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(0.2)
+        return response
+
+
+def test_a_signal_while_an_upload_begins_leaves_no_upload(
+    server: S3Server, client: Minio, run: Path, prefix: str
+) -> None:
+    """Contract: an upload whose id the process had not yet read is aborted as well."""
+    bucket = Interrupted(BUCKET, server.environment)
+    enlarge(run)
+    path = run / "epoch-0003-step-00000030" / "rank-0" / "model.safetensors"
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+    try:
+        with pytest.raises(SystemExit):
+            bucket.put_file(f"{prefix}/new", str(path), LARGE)
+        with pytest.raises(SystemExit):
+            bucket.prove_writable(f"{prefix}/new")
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert not list(client._list_multipart_uploads(BUCKET, prefix=prefix).uploads)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "says"),
     [

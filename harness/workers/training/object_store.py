@@ -16,7 +16,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -156,7 +156,6 @@ class Bucket:
 
     def _put_parts(self, key: str, descriptor: int, path: str, size: int) -> None:
         each = max(PART, -(-size // MAX_PARTS))
-        upload = self._begin(key)
 
         def send(number: int) -> str:
             first = (number - 1) * each
@@ -165,13 +164,25 @@ class Bucket:
             with self.request("PUT", key, query, body=body) as response:
                 return str(response.headers["ETag"])
 
-        pool = ThreadPoolExecutor(AT_ONCE)
-        try:
+        with self._upload(key) as (pool, upload):
             etags = list(pool.map(send, range(1, -(-size // each) + 1)))
             self._complete(key, upload, etags)
+
+    @contextmanager
+    def _upload(self, key: str) -> Iterator[tuple[ThreadPoolExecutor, str]]:
+        """Begin a multipart upload, and abort it if the block raises.
+
+        The request that begins it runs in a thread: a signal handler that raises does so in the main thread,
+        and would otherwise lose the id of an upload that exists.
+        """
+        pool, begun = ThreadPoolExecutor(AT_ONCE), list[str]()
+        try:
+            pool.submit(lambda: begun.append(self._begin(key))).result()
+            yield pool, begun[0]
         except BaseException:
             pool.shutdown(cancel_futures=True)
-            self._abort(key, upload)
+            for upload in begun:
+                self._abort(key, upload)
             raise
         finally:
             pool.shutdown(cancel_futures=True)
@@ -199,7 +210,8 @@ class Bucket:
 
     def prove_writable(self, key: str) -> None:
         """Start and abort a multipart upload, which creates no object. Raises Failed if it is not allowed."""
-        self._abort(key, self._begin(key))
+        with self._upload(key) as (_, upload):
+            self._abort(key, upload)
 
     # -- requests ----------------------------------------------------------------------------------------
     def url(self, key: str) -> str:

@@ -62,9 +62,8 @@ def main(arguments: list[str] | None = None) -> int:
     made.add_argument("--run-dir", type=Path, required=True)
     made.add_argument("--url", required=True)
     given = made.parse_args(arguments)
-    signal.signal(
-        signal.SIGTERM, _ended
-    )  # without a handler, process 1 would ignore SIGTERM, and not remove its files
+    # without a handler, process 1 would ignore SIGTERM, and not remove its files
+    signal.signal(signal.SIGTERM, _ended)
     does = upload if given.direction == "up" else download
     found: Found = {"version": VERSION, "url": given.url, "run": given.run_dir.name}
     try:
@@ -76,6 +75,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _ended(number: int, _frame: object) -> NoReturn:
+    signal.signal(number, signal.SIG_IGN)  # a second signal would interrupt the abort of an upload
     raise SystemExit(128 + number)
 
 
