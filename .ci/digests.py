@@ -18,7 +18,7 @@ from pathlib import Path
 
 import httpx
 
-from harness.provision.images.reach import api_url
+from harness.provision.images.registry_access import api_url
 from harness.provision.platforms import SUPPORTED
 
 VERSIONS = Path(__file__).parents[1] / "harness/versions.toml"

@@ -20,7 +20,7 @@ from harness.core.progress import Progress
 from harness.evidence.io.redaction import Redactor
 from harness.evidence.io.writer import BundleWriter, ProgressListener
 from harness.launch import pod_standard, replaced_packages
-from harness.launch.described import (
+from harness.launch.description import (
     check_ranks_that_log,
     expected_of,
     launch_of,

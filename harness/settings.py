@@ -23,8 +23,8 @@ from pydantic_settings import (
     SettingsError,
 )
 
-from harness.core.bounds import shown
 from harness.core.errors import UsageError
+from harness.core.limits import shown
 from harness.core.pod_security import Standard
 from harness.core.user_files import toml
 

@@ -99,7 +99,7 @@ def accept(
     without a limit is UNKNOWN. The exit code, bundle and report are like those of
     `harness run`. See docs/acceptance.md.
     """
-    from harness.launch.names import LOCAL_IMAGE
+    from harness.launch.labels import LOCAL_IMAGE
     from harness.launch.workloads import acceptance
     from harness.launch.workloads.pod_options import pod_options
 

@@ -8,7 +8,7 @@ from harness.evidence.kubernetes.members import members
 from harness.evidence.kubernetes.objects import ObjectState
 from harness.evidence.schema.bundle import Launch
 from harness.launch import namespaces
-from harness.launch.names import NONCE_LABEL, QUEUE_LABEL, RANKS_PER_POD
+from harness.launch.labels import NONCE_LABEL, QUEUE_LABEL, RANKS_PER_POD
 
 
 def launches(kube: Kube) -> list[LaunchStatus]:

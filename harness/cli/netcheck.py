@@ -80,7 +80,7 @@ def netcheck(
 
 
 def _inside(bundle: Path, rank: int | None, launch: Launch) -> int:
-    from harness.cli import inside
+    from harness.cli import netcheck_inside as inside
     from harness.workers.netcheck import show as table
 
     settings = load(runs_dir=launch.runs_dir)

@@ -11,7 +11,7 @@ from urllib3.exceptions import HTTPError
 from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes.node_images import other_tags
-from harness.launch.names import LOCAL_IMAGE
+from harness.launch.labels import LOCAL_IMAGE
 from harness.provision.lifecycle import cluster_of
 from harness.settings import Settings
 

@@ -127,7 +127,7 @@ def train(
     from dataclasses import replace
 
     from harness.cli.printed_image import printed_image
-    from harness.launch.names import LOCAL_IMAGE
+    from harness.launch.labels import LOCAL_IMAGE
     from harness.launch.user_secrets import wanted
     from harness.launch.workloads import training
     from harness.launch.workloads.pod_options import pod_options

@@ -12,8 +12,8 @@ from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from harness.core.bounds import shown
 from harness.core.errors import UsageError
+from harness.core.limits import shown
 
 KONDUKTOR: Final = "konduktor-nightly"
 _ALIASES: Final = {"konduktor": KONDUKTOR, "pluto": "pluto-ml"}

@@ -16,7 +16,7 @@ from harness.judge.end import End
 from harness.judge.finding import Finding
 from harness.judge.points import agreement, client_rewrites, compare, elastic, keys
 from harness.judge.points import ground_truth as truth
-from harness.judge.points.run_attachment import Attached
+from harness.judge.points.shared_run import Attached
 from harness.judge.ranks import pod_ends, restarts
 
 

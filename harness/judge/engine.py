@@ -25,8 +25,8 @@ from harness.judge.cluster import (
 from harness.judge.context import Facts
 from harness.judge.disturbance import check as disturbances
 from harness.judge.finding import Finding, counted, decisive, explanation, not_passed, unknown
-from harness.judge.points import client_rewrites, foreign_writers, keys, run_attachment, tracker_faults
-from harness.judge.ranks import code, completion, job_status, masked_exits, pods, processes, restarts, worlds
+from harness.judge.points import client_rewrites, foreign_writers, keys, shared_run, tracker_faults
+from harness.judge.ranks import code, completion, exit_codes, job_status, pods, processes, restarts, worlds
 from harness.judge.training import checkpoints, data_order, upload
 
 Judge = Callable[[Facts], Finding | list[Finding]]
@@ -62,7 +62,7 @@ CHECKS: dict[CheckId, Judge] = {
     "rendezvous": _rank_ends,
     "rank-exit": _rank_ends,
     "world": lambda facts: worlds.check(facts.case, facts.findings),
-    "exits": lambda facts: masked_exits.check(facts.case, facts.findings),
+    "exits": lambda facts: exit_codes.check(facts.case, facts.findings),
     "reports": lambda facts: acceptance.reports(facts.case),
     "acceptance": lambda facts: acceptance.accepted(facts.case),
     "completed": lambda facts: completion.completed(facts.case, facts.ends),
@@ -76,23 +76,23 @@ CHECKS: dict[CheckId, Judge] = {
     "keys": lambda facts: keys.check(facts.agreement, facts.failed("world")),
     "restarts": lambda facts: restarts.check(facts.case, facts.truths, facts.restarts),
     "code": lambda facts: code.check(facts.case, facts.truths, [other for _, other in facts.agreement.pairs]),
-    "run-exists": lambda facts: run_attachment.run_exists(facts.attached),
-    "one-run": lambda facts: run_attachment.one_run(
+    "run-exists": lambda facts: shared_run.run_exists(facts.attached),
+    "one-run": lambda facts: shared_run.one_run(
         facts.attached,
         facts.recorded,
         facts.truths,
         facts.compared,
     ),
-    "run-not-stale": lambda facts: run_attachment.run_fresh(facts.attached),
+    "run-not-stale": lambda facts: shared_run.run_fresh(facts.attached),
     "only-our-job": lambda facts: foreign_writers.check(facts.attached),
-    "attached": lambda facts: run_attachment.every_rank(facts.attached, facts.truths, facts.compared),
+    "attached": lambda facts: shared_run.every_rank(facts.attached, facts.truths, facts.compared),
     "processes": lambda facts: processes.check(facts.attached),
     "client-kept": lambda facts: client_rewrites.check(facts.rewritten, facts.label),
     "no-lost-points": unification.no_lost_points,
     "values": unification.values,
     "collisions": unification.collisions,
     "no-unexpected-points": unification.foreign,
-    "status": lambda facts: run_attachment.status(facts.attached, facts.ends),
+    "status": lambda facts: shared_run.status(facts.attached, facts.ends),
     "training-checkpoints": checkpoints.checkpoints,
     "training-best": checkpoints.best,
     "training-curve": checkpoints.curve,

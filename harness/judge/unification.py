@@ -11,7 +11,7 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.points.overwritten import How
 
 EXPECT_RANKS = "pluto-e2e-harness/expect-ranks"
-"""The label or annotation that declares which ranks log. harness/launch/names.py has the same value."""
+"""The label or annotation that declares which ranks log. harness/launch/labels.py has the same value."""
 
 
 def tracker_evidence(facts: Facts) -> Finding:

@@ -13,12 +13,12 @@ from pathlib import Path
 from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
-from harness.core.beside import together
+from harness.core.concurrency import together
 from harness.core.errors import WaitError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object, condition
 from harness.core.locks import Hold, in_use, take
 from harness.core.progress import Progress
-from harness.launch.names import NONCE_LABEL
+from harness.launch.labels import NONCE_LABEL
 from harness.provision.controllers.queues import MANAGED
 
 LAUNCHED = (

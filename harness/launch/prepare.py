@@ -9,16 +9,16 @@ from functools import partial
 from typing import Any
 
 from harness.context import RecordedContext
-from harness.core.beside import AT_ONCE
+from harness.core.concurrency import AT_ONCE
 from harness.core.deadlines import Budget
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes.kinds import QUEUED
 from harness.evidence.schema.bundle import Expected
-from harness.launch import namespaces, pod_standard, sent
+from harness.launch import namespaces, pod_standard, sent_code
 from harness.launch.apply import limit
+from harness.launch.labels import NONCE_LABEL, RANKS_PER_POD
 from harness.launch.mounts import netcheck, recorder
-from harness.launch.names import NONCE_LABEL, RANKS_PER_POD
 from harness.launch.submission import Launching
 from harness.launch.workloads.base import Surroundings, Workload
 from harness.provision import preflight
@@ -77,7 +77,7 @@ def prepare(
             pool.submit(_queue, kube, workload, settings, namespace),
             *(pool.submit(kube.apply, each) for each in documents),
         ]
-        code = pool.submit(sent.code, image, ours, files)
+        code = pool.submit(sent_code.code, image, ours, files)
         pulled = pool.submit(_pull_secret, kube, settings, namespace)
         cpu_request = pool.submit(_cpu_request, kube, workload, expected.num_nodes, context)
     for step in steps:

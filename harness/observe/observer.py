@@ -21,7 +21,7 @@ from harness.evidence.schema.acceptance import AcceptanceRecord
 from harness.evidence.schema.bundle import Launch, Observation
 from harness.evidence.schema.netcheck import NetcheckDiagnosis, NetcheckRecord
 from harness.evidence.schema.processes import decode
-from harness.observe import device_holders, inside
+from harness.observe import container_inspection, device_holders
 from harness.observe.completion import CompletionDetector
 from harness.observe.dry_run import dry_runs
 from harness.observe.exits import exit_of
@@ -212,7 +212,7 @@ class LaunchObserver:
             and pod["metadata"]["name"] not in unreachable
             and pod["metadata"]["uid"] not in self.completion.exits
         ]
-        for snapshot in inside.inspect_pods(self._kube, pods, network=False):
+        for snapshot in container_inspection.inspect_pods(self._kube, pods, network=False):
             self._writer.inspection(snapshot.model_copy(update={"at_end": at_end}))
 
     def _over(self) -> str | None:

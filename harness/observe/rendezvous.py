@@ -16,7 +16,7 @@ from harness.core.clock import CLOCK, Clock
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes import torchrun_processes
 from harness.evidence.schema.bundle import Observation, RendezvousSnapshot
-from harness.observe import inside
+from harness.observe import container_inspection
 
 AGAIN_SECONDS = 5
 PATIENCE = 1.5
@@ -68,7 +68,7 @@ class RendezvousMonitor:
         If the deadline has just passed, this call inspects the containers, which takes some seconds.
         """
         if self._next is not None and self._clock.monotonic() >= self._next and (pods := self._due()):
-            self._judge(inside.inspect_pods(self._kube, pods))
+            self._judge(container_inspection.inspect_pods(self._kube, pods))
         return self._reason
 
     def _judge(self, snapshots: list[RendezvousSnapshot]) -> None:

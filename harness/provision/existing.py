@@ -20,10 +20,9 @@ from harness.core.locks import Hold, take
 from harness.core.progress import Progress
 from harness.provision.cluster import OwnedCluster, Ready
 from harness.provision.controllers import install as controllers
-from harness.provision.controllers import queues
-from harness.provision.controllers import tracker as embedded
-from harness.provision.controllers.prove import prove
+from harness.provision.controllers import queues, tracker
 from harness.provision.controllers.readiness import CONTROLLERS
+from harness.provision.controllers.webhooks import prove
 from harness.provision.images.build import ImageRef
 from harness.provision.images.stack import resolve
 from harness.provision.konduktor import konduktor_version
@@ -177,7 +176,7 @@ class ExistingCluster:
                         hint="push harness/tracker to a registry and set HARNESS_TRACKER_IMAGE to it, "
                         "or use --tracker hosted",
                     )
-                embedded.install(kube, settings.tracker_image)
+                tracker.install(kube, settings.tracker_image)
                 progress("tracker: serving")
 
 
@@ -192,7 +191,7 @@ def _refuse_foreign(kube: Kube, lacks: Collection[str], queue: bool) -> None:
         if name in lacks
         for each in kube.objects("apps/v1", "Deployment", namespace)
     ]
-    named = [("v1", "Namespace", embedded.NAMESPACE)] if "tracker" in lacks else []
+    named = [("v1", "Namespace", tracker.NAMESPACE)] if "tracker" in lacks else []
     if queue and "queue" in lacks:
         named += [(queues.API, "ResourceFlavor", queues.FLAVOR)]
         named += [(queues.API, "ClusterQueue", queues.CLUSTER_QUEUE)]

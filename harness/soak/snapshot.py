@@ -6,7 +6,7 @@ from pathlib import Path
 
 from harness.core import processes
 from harness.core.kubernetes import Kube, condition
-from harness.launch.names import NONCE_LABEL
+from harness.launch.labels import NONCE_LABEL
 from harness.provision.cluster import Ready
 from harness.settings import Settings
 from harness.soak.growth import Snapshot

@@ -15,9 +15,9 @@ from pathlib import Path
 from harness.core.errors import UsageError
 from harness.core.progress import Progress
 from harness.torchrun_sync.ignored import OWN
-from harness.torchrun_sync.notes import warnings
 from harness.torchrun_sync.pod.entries import Entry, leaves, tree_digest
 from harness.torchrun_sync.selection import Selection, unreadable
+from harness.torchrun_sync.warnings import warnings
 
 PIECE = 1 << 20
 SHOWN = 5

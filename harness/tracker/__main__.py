@@ -13,7 +13,7 @@ import uvicorn
 
 from harness.tracker.server.app import Options, build
 from harness.tracker.server.connections import Connection, raise_limit
-from harness.tracker.storage.silence import HEARTBEAT_SECONDS
+from harness.tracker.storage.run_timeouts import HEARTBEAT_SECONDS
 
 MAX_KEY_BYTES = 4096
 KEEP_ALIVE_SECONDS = 75

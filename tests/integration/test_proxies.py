@@ -31,9 +31,9 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.http_client import client
 from harness.core.kubernetes import Kube
 from harness.launch.konduktor.program import Konduktor
-from harness.observe.inside import inspect_pods
+from harness.observe.container_inspection import inspect_pods
 from harness.provision.controllers.tracker import EmbeddedTracker
-from harness.provision.images import docker, reach, versions
+from harness.provision.images import docker, registry_access, versions
 from harness.provision.kind.nodes import KindNodes
 from harness.settings import Settings
 from harness.torchrun_sync.channel import Cut, PodRefused
@@ -175,7 +175,7 @@ def test_a_socks_proxy_of_the_environment_is_one_message(monkeypatch: pytest.Mon
     for each in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "NO_PROXY", "no_proxy"):
         monkeypatch.delenv(each, raising=False)
     monkeypatch.setenv(name, "socks5h://me:secret@127.0.0.1:1")
-    [message] = reach.unreached(versions.load(Settings()).registry)
+    [message] = registry_access.unreached(versions.load(Settings()).registry)
     found = "found a socks5h:// proxy, which the harness's clients do not support"
     assert message == f"{name.upper()}: expected an http:// or https:// proxy, {found}"
     with client() as downloads, pytest.raises(httpx.ProxyError) as refused:

@@ -19,7 +19,7 @@ from tracker_server import KEY, ROOT, Server, create, log_metrics
 from harness.tracker.client.audit import EmbeddedAudit
 from harness.tracker.server.access import ACCESS, KEYS, Access, Scope, Who
 from harness.tracker.server.app import Options, build
-from harness.tracker.shared import signed
+from harness.tracker.shared import signed_links
 from harness.tracker.shared.keys import launch_key, project_key
 
 POINT = '{"time": 1, "step": 0, "data": {"m": 1}}'
@@ -275,7 +275,7 @@ def test_a_409_names_no_project_that_the_key_cannot_access(server: Server, known
 
 def test_requests_without_a_credential_are_in_no_evidence(server: Server, known: Known) -> None:
     """Contract: only who holds a key or an upload URL adds to the audit, which has no URL's secret."""
-    link = signed.link(KEY, "upload", "unknown")
+    link = signed_links.link(KEY, "upload", "unknown")
     with httpx.Client(base_url=server.url, trust_env=False) as client:
         for path in ("/files/put/guessed/1/x", "/files/none", "/ingest/none"):
             assert client.put(path, content=b"x").status_code in {403, 404}

@@ -21,7 +21,7 @@ from tracker_server import KEY, Server, create, finished
 
 from harness.faults.files import tracker_proxy
 from harness.tracker.api import media_types
-from harness.tracker.shared import signed
+from harness.tracker.shared import signed_links
 
 IDS = count()
 MIB = 1 << 20
@@ -122,9 +122,9 @@ def test_an_upload_url_expires(
     assert 0 < int(end) - time.time() <= 3600
     assert bare.put(f"{start}/{int(end) + 1}/{seal}", content=b"1234").status_code == 403
     token = start.rpartition("/")[2]
-    past = time.time() - signed.SECONDS - 1
-    monkeypatch.setattr("harness.tracker.shared.signed.time.time", lambda: past)
-    late = signed.link(KEY, "upload", token)
+    past = time.time() - signed_links.SECONDS - 1
+    monkeypatch.setattr("harness.tracker.shared.signed_links.time.time", lambda: past)
+    late = signed_links.link(KEY, "upload", token)
     assert bare.put(f"{start.rpartition('/')[0]}/{late}", content=b"1234").status_code == 403
 
 

@@ -23,7 +23,7 @@ from harness.evidence.kubernetes.objects import COMPLETION_INDEX
 from harness.fixtures.plugin import Launch
 from harness.judge.cluster.netcheck import best, diagnoses
 from harness.judge.context import Facts
-from harness.launch.names import NONCE_LABEL
+from harness.launch.labels import NONCE_LABEL
 from harness.launch.workloads.loader import of_manifest
 from harness.launch.workloads.netcheck_job import NetcheckJob, job
 from harness.provision.cluster import Ready

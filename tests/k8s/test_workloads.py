@@ -14,7 +14,7 @@ import yaml
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.fixtures.plugin import Launch
-from harness.launch.names import QUEUE_LABEL
+from harness.launch.labels import QUEUE_LABEL
 from harness.launch.workload_file import load
 from harness.launch.workloads.loader import of_manifest
 from harness.launch.workloads.plain import PlainWorkload

@@ -13,7 +13,7 @@ from harness.launch.workloads import acceptance, netcheck_job, training, trainin
 from harness.launch.workloads.plain import PlainWorkload
 from harness.launch.workloads.training_pod import Volumes
 from harness.launch.workloads.training_spec import TrainingSpec
-from harness.provision.controllers import prove, tracker, victoria_logs
+from harness.provision.controllers import tracker, victoria_logs, webhooks
 from harness.provision.images.victoria_logs import LogImages
 from harness.torchrun_controller.objects import etcd, manifests
 
@@ -96,7 +96,7 @@ SPECS: dict[str, dict[str, Any]] = {
     **{name: spec for name, spec in LOGS.items() if "vlagent" not in name},
     **of_objects(list(yaml.safe_load_all((step_variables.FILES / "tracker-proxy.yaml").read_text()))),
     **of_objects(training.etcd("i")),
-    "probe": next(each["spec"] for each in prove._probes() if each["kind"] == "Pod"),
+    "probe": next(each["spec"] for each in webhooks._probes() if each["kind"] == "Pod"),
     "netcheck": hardened(netcheck_job.job(4)),
     "netcheck, an image of the user's": hardened(netcheck_job.job(4, "mine:1")),
     "accept --nodes": hardened(acceptance.nodes(CPU)),

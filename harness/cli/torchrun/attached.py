@@ -1,6 +1,6 @@
 """Stay attached to a job until it ends: send its code, show its logs, and send new code after edits.
 
-Detaching never changes the job. New pods get the code that is stored in the cluster (kept.py).
+Detaching never changes the job. New pods get the code that is stored in the cluster (stored_code.py).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from kubernetes.client.exceptions import ApiException
 from urllib3.exceptions import HTTPError
 
 from harness.cli.torchrun.jobs import PROGRAM, Jobs, finished, phase, rank, reason
-from harness.cli.torchrun.kept import Keeper, generation_of, is_stored, take
+from harness.cli.torchrun.stored_code import Keeper, generation_of, is_stored, take
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import Object
 from harness.core.progress import Progress

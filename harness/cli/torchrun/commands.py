@@ -110,8 +110,8 @@ def submit(
         raise UsageError("an elastic job needs both --min-nodes and --max-nodes")
     from harness.cli.torchrun.attached import Attached
     from harness.cli.torchrun.jobs import PROGRAM, environment, name_of
-    from harness.cli.torchrun.kept import Keeper, take
-    from harness.torchrun_sync import notes
+    from harness.cli.torchrun.stored_code import Keeper, take
+    from harness.torchrun_sync import warnings as notes
 
     spec = _set_fields(
         jobQueue=queue,
@@ -312,7 +312,7 @@ def resume(
 ) -> int:
     """Queue a suspended job again. Its pods start with the code that is stored in the cluster."""
     from harness.cli.torchrun.jobs import PROGRAM
-    from harness.cli.torchrun.kept import is_stored
+    from harness.cli.torchrun.stored_code import is_stored
     from harness.torchrun_controller.api import names
 
     job = _jobs(namespace, kubeconfig, context).change(name, suspend=False)
@@ -353,7 +353,7 @@ def sync(
     from harness.cli.torchrun.attached import Attached
     from harness.cli.torchrun.jobs import PROGRAM
     from harness.torchrun_controller.api import names
-    from harness.torchrun_sync import notes
+    from harness.torchrun_sync import warnings as notes
 
     walker = _walker(folder)
     jobs = _jobs(namespace, kubeconfig, context)

@@ -25,7 +25,7 @@ from harness.core.retries import RETRY_SECONDS
 from harness.settings import home, load
 from harness.torchrun_controller.api import names
 from harness.torchrun_controller.api.models import FINISHED, JobSpec, QueueSpec
-from harness.torchrun_controller.decide.look import first_error
+from harness.torchrun_controller.decide.reconcile_state import first_error
 from harness.torchrun_controller.objects.template import resolve
 from harness.torchrun_controller.plan.gpu_layout import Refused
 

@@ -43,7 +43,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from harness.core.bounds import MAX_RANKS
+from harness.core.limits import MAX_RANKS
 from harness.evidence.schema.record import Record
 
 SCHEMA_VERSION = 2

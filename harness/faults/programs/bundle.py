@@ -29,9 +29,9 @@ from harness.evidence.schema.processes import decode
 from harness.faults.programs.containers import NAME, Container, Pods, workload
 from harness.faults.programs.generator import Program
 from harness.judge.engine import judge
-from harness.launch.described import launch_of
+from harness.launch.description import launch_of
+from harness.launch.labels import LOCAL_IMAGE
 from harness.launch.mounts import recorder
-from harness.launch.names import LOCAL_IMAGE
 from harness.launch.prepare import environment
 from harness.launch.workloads.base import Surroundings
 from harness.provision.images import scripts

@@ -21,7 +21,7 @@ from harness.judge.case import Case, names
 from harness.judge.finding import Finding, not_passed, passed
 from harness.judge.points.compare import compact
 from harness.judge.points.lost_points import addresses
-from harness.judge.points.run_attachment import Attached
+from harness.judge.points.shared_run import Attached
 
 CHECK: Final[CheckId] = "only-our-job"
 _WRITTEN = {

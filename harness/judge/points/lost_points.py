@@ -16,7 +16,7 @@ from harness.judge.case import Case, names
 from harness.judge.finding import counted
 from harness.judge.points.compare import Comparison, Recorded, same
 from harness.judge.points.ground_truth import Truth
-from harness.judge.points.run_attachment import Attached, in_mode_noop
+from harness.judge.points.shared_run import Attached, in_mode_noop
 from harness.workers.client_rules import sent_name
 
 UNSENT, ACKNOWLEDGED, NEVER, UNTOLD, ASTRAY = "unsent", "acknowledged", "never", "untold", "astray"

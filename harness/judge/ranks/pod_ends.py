@@ -18,7 +18,7 @@ from harness.judge.finding import LATE, listed
 from harness.judge.logs import clues as log_clues
 from harness.judge.logs.clues import Clues
 from harness.judge.logs.stacks import Stack
-from harness.judge.ranks import masked_exits, time_limits
+from harness.judge.ranks import exit_codes, time_limits
 
 OF_ITSELF = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL)
 """Signals that a fault in the process itself raises. Other processes rarely send them."""
@@ -127,7 +127,7 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
     if code or own:
         end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code or code or own)
         return _failed(case, pod, end, clues, terminated)
-    if (bad := masked_exits.bad_end(case, pod.index)) is not None:
+    if (bad := exit_codes.bad_end(case, pod.index)) is not None:
         return _hidden(case, pod, end, bad, terminated)
     if terminated.get("reason") == "OOMKilled":
         text = f"{case.place(pod.index)} exited with 0, though {_OOM}"
@@ -150,7 +150,7 @@ def _tests_failed(case: Case, pod: Pod) -> bool:
     return bool(reports) and reports[-1].verdict in ("FAIL", "UNKNOWN")
 
 
-def _hidden(case: Case, pod: Pod, end: End, bad: masked_exits.BadEnd, terminated: dict[str, object]) -> End:
+def _hidden(case: Case, pod: Pod, end: End, bad: exit_codes.BadEnd, terminated: dict[str, object]) -> End:
     """Return the end of a pod that exited with 0 although one of its ranks failed."""
     if terminated.get("reason") == "OOMKilled" and bad.code in (None, -signal.SIGKILL):
         killed = "" if bad.cause == "rank.oom_killed" else f": {_OOM}"

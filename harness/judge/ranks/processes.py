@@ -13,7 +13,7 @@ from harness.evidence.schema.tracker import Attachment
 from harness.evidence.worlds import PATH
 from harness.judge.case import names
 from harness.judge.finding import Finding, counted, not_passed, passed
-from harness.judge.points.run_attachment import Attached
+from harness.judge.points.shared_run import Attached
 
 REFS = ["tracker/attachments.jsonl", PATH]
 

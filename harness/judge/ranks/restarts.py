@@ -20,7 +20,7 @@ from harness.judge.points.ground_truth import Truth
 from harness.judge.ranks.torchrun_restarts import beside, by_torchrun
 
 RESTARTS = "pluto-e2e-harness/restarts"
-"""The annotation that limits restarts. It repeats the value in harness/launch/names.py."""
+"""The annotation that limits restarts. It repeats the value in harness/launch/labels.py."""
 
 
 def all_restarts(case: Case, truths: list[Truth]) -> list[Restart]:

@@ -13,7 +13,7 @@ from pathlib import PurePath
 
 from harness.evidence.worlds import PodProcesses, ProcessRecord
 from harness.judge.case import Case
-from harness.judge.ranks import hiding
+from harness.judge.ranks import exit_masking
 
 _TRIES_AGAIN = re.compile(r"\b(until|while|break)\b|\|\|")
 _RESUMES = re.compile(r"^-+\S*(resum|restor|restart|continu|checkpoint|ckpt)", re.IGNORECASE)
@@ -42,7 +42,7 @@ def retried(case: Case, index: int) -> list[tuple[ProcessRecord, ProcessRecord]]
             chains.append([run])
         else:
             chain.append(run)
-    text = hiding.script(case, index)
+    text = exit_masking.script(case, index)
     return [
         (before.process, after.process)
         for chain in chains
@@ -111,5 +111,5 @@ def named(text: str, process: ProcessRecord) -> bool:
     """Return whether a script starts the program of a process directly and not through another script."""
     programs = [PurePath(word).name for word in process.argv if not word.startswith("-")]
     programs = [name for name in programs if not re.fullmatch(r"python[\d.]*|torchrun", name)]
-    started = [line for line in hiding.lines_of(text) if hiding.LAUNCHER.search(line)]
+    started = [line for line in exit_masking.lines_of(text) if exit_masking.LAUNCHER.search(line)]
     return not programs or any(programs[0] in line for line in started)

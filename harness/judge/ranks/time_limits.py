@@ -7,7 +7,7 @@ import signal
 
 from harness.evidence.worlds import ProcessRecord
 from harness.judge.case import Case
-from harness.judge.ranks import hiding
+from harness.judge.ranks import exit_masking
 
 TIMED_OUT = 124
 """The exit code of `timeout` when its limit expires, unless it sends KILL or has --preserve-status."""
@@ -36,7 +36,7 @@ def of_pod(case: Case, index: int, at: float, exit_code: int | None) -> str:
     limits = [reached(one, at) for one in processes if one.end is None or one.end.code]
     if limit := next(filter(None, limits), ""):
         return limit
-    in_script = _IN_SCRIPT.search(hiding.script(case, index)) if exit_code == TIMED_OUT else None
+    in_script = _IN_SCRIPT.search(exit_masking.script(case, index)) if exit_code == TIMED_OUT else None
     return f"`{in_script[0]}`" if in_script else ""
 
 

@@ -6,7 +6,7 @@ alone, and each has a rank 0.
 
 from __future__ import annotations
 
-from harness.core.bounds import MAX_RANKS
+from harness.core.limits import MAX_RANKS
 from harness.evidence.kubernetes import torchrun_processes
 from harness.evidence.worlds import PATH, ProcessRecord, RankLife, is_each
 from harness.judge.case import Case, names

@@ -15,8 +15,8 @@ from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
 from harness.core.user_yaml import yaml_document
 from harness.launch import inits
+from harness.launch.labels import NONCE_LABEL
 from harness.launch.mounts import netcheck, recorder
-from harness.launch.names import NONCE_LABEL
 from harness.provision.images import scripts
 
 _TAKEN = ("pod_config", "jobset_config")

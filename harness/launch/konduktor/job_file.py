@@ -11,12 +11,12 @@ from typing import Any
 
 import yaml
 
-from harness.core.bounds import listed, ranks_problem, shown
 from harness.core.errors import UsageError
+from harness.core.limits import listed, ranks_problem, shown
 from harness.core.user_yaml import yaml_documents
 from harness.evidence.io.redaction import secret_variables, secrets_in
 from harness.launch.konduktor.mistakes import DURATION_LABEL, mistakes
-from harness.launch.names import LOCAL_IMAGE, QUEUE_LABEL
+from harness.launch.labels import LOCAL_IMAGE, QUEUE_LABEL
 from harness.launch.workloads import script_ranks
 
 _ONE_THAT_WORKS = "jobs/multinode.yaml in the repository of the harness is a working job file"

@@ -20,7 +20,7 @@ from harness.core.kubernetes import Kube
 from harness.launch.konduktor.config import Submission, konduktor_config
 from harness.launch.konduktor.kubeconfig import for_launch
 from harness.launch.konduktor.program import Konduktor
-from harness.launch.names import NONCE_LABEL
+from harness.launch.labels import NONCE_LABEL
 from harness.launch.workloads.base import Handle
 
 JOBSET_API = "jobset.x-k8s.io/v1alpha2"

@@ -11,7 +11,7 @@ from typing import Any
 
 from kubernetes.client import models
 
-from harness.core.bounds import shown
+from harness.core.limits import shown
 
 _SCALARS: dict[str, Any] = {"str": str, "int": int, "bool": bool}
 _WORDS = {"str": "a text", "int": "a whole number", "bool": "true or false"}

@@ -22,8 +22,8 @@ from harness.evidence.kubernetes.gpu_nodes import GPU, is_gpu_node
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.kubernetes.unschedulable import accepts
 from harness.evidence.schema.bundle import Purpose
+from harness.launch.labels import LOCAL_IMAGE
 from harness.launch.mounts.folder import MountedFolder, projected
-from harness.launch.names import LOCAL_IMAGE
 from harness.launch.workloads import gpu_request
 from harness.launch.workloads.base import Surroundings
 from harness.launch.workloads.daemonset import DaemonSetWorkload

@@ -15,7 +15,7 @@ from kubernetes.client.exceptions import ApiException
 
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
-from harness.launch.names import NONCE_LABEL
+from harness.launch.labels import NONCE_LABEL
 from harness.provision.cluster import SharedFolder
 from harness.provision.controllers.queues import MANAGED
 

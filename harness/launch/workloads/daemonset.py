@@ -9,7 +9,7 @@ from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes import kinds
 from harness.evidence.kubernetes.unschedulable import accepts
-from harness.launch.names import QUEUE_LABEL
+from harness.launch.labels import QUEUE_LABEL
 from harness.launch.workloads.plain import PlainWorkload
 
 

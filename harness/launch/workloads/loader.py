@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from harness.core.bounds import listed
 from harness.core.errors import UsageError
-from harness.launch.names import ACCEPT, NETCHECK, TRAINING
+from harness.core.limits import listed
+from harness.launch.labels import ACCEPT, NETCHECK, TRAINING
 from harness.launch.workloads import printed_training
 from harness.launch.workloads.acceptance import DdpWorkload, NodesWorkload
 from harness.launch.workloads.daemonset import DaemonSetWorkload

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from harness.core.bounds import (
+from harness.core.limits import (
     MAX_IMAGE,
     MAX_PROBLEMS,
     MAX_SCRIPT_BYTES,

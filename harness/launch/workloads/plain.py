@@ -21,17 +21,17 @@ import yaml
 
 from harness.context import RecordedContext, RunContext
 from harness.core import pod_security
-from harness.core.bounds import listed
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
+from harness.core.limits import listed
 from harness.core.pod_security import Standard
 from harness.evidence.io.redaction import secret_variables, secrets_in
 from harness.evidence.kubernetes import kinds
 from harness.evidence.schema.bundle import Purpose
 from harness.launch import inits
 from harness.launch.apply import apply
+from harness.launch.labels import LOCAL_IMAGE, NONCE_LABEL, QUEUE_LABEL
 from harness.launch.mounts import netcheck, recorder
-from harness.launch.names import LOCAL_IMAGE, NONCE_LABEL, QUEUE_LABEL
 from harness.launch.pods import references
 from harness.launch.user_secrets import UserSecret
 from harness.launch.workloads import script_ranks

@@ -6,9 +6,9 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 
-from harness.core.bounds import ranks_problem, shown
 from harness.core.kubernetes import Object
-from harness.launch.names import QUEUE_LABEL
+from harness.core.limits import ranks_problem, shown
+from harness.launch.labels import QUEUE_LABEL
 from harness.launch.workloads import script_ranks
 
 BESIDE = {"Service", "ConfigMap", "ServiceAccount", "PersistentVolumeClaim"}

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeVar
 
-from harness.core.bounds import environment_problems, listed
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
+from harness.core.limits import environment_problems, listed
 from harness.core.secret_rules import is_secret_name
 from harness.evidence.io.redaction import secrets_in
 from harness.launch.pods import merge

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import ClassVar
 
-from harness.core.bounds import MAX_NODES, count_problem
 from harness.core.kubernetes import Kube, Object
+from harness.core.limits import MAX_NODES, count_problem
 from harness.evidence.kubernetes import kinds
 from harness.evidence.kubernetes.members import POD_INDEX
 from harness.launch.workloads.base import Surroundings

@@ -16,8 +16,8 @@ from harness.core.errors import HarnessError, UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.kubernetes import kinds
 from harness.launch.apply import apply
+from harness.launch.labels import NONCE_LABEL
 from harness.launch.mounts import netcheck, recorder
-from harness.launch.names import NONCE_LABEL
 from harness.launch.workloads.base import Handle, Record, Surroundings
 from harness.launch.workloads.plain import PlainWorkload, take_image
 from harness.provision.controllers import torchrun

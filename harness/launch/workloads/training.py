@@ -26,7 +26,7 @@ from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.training import RESUMED_FROM
 from harness.launch import hub, user_secrets
 from harness.launch.apply import apply
-from harness.launch.names import RESTARTS, TRAINING
+from harness.launch.labels import RESTARTS, TRAINING
 from harness.launch.user_secrets import HF_KEY, HF_TOKEN, UserSecret
 from harness.launch.workloads import claims, training_transfer
 from harness.launch.workloads.base import Handle, Record, Surroundings

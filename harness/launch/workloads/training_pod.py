@@ -21,7 +21,7 @@ from harness.core.kubernetes import Kube, Object
 from harness.core.progress import Progress
 from harness.core.retries import reason_of
 from harness.evidence.kubernetes.objects import items, mapping
-from harness.launch.names import NONCE_LABEL
+from harness.launch.labels import NONCE_LABEL
 from harness.launch.workloads import claims
 from harness.launch.workloads.base import Surroundings
 from harness.provision.images import scripts

@@ -12,7 +12,7 @@ from kubernetes.utils.quantity import parse_quantity
 
 from harness.core.errors import UsageError
 from harness.core.writable import exists
-from harness.launch.names import LOCAL_IMAGE
+from harness.launch.labels import LOCAL_IMAGE
 from harness.launch.user_secrets import Wanted
 from harness.launch.workloads import claims
 from harness.workers.training import documents, options, texts

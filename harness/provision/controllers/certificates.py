@@ -18,7 +18,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from harness.core.clock import CLOCK
 from harness.core.kubernetes import Object
-from harness.provision.controllers.trusting import SECRET
+from harness.provision.controllers.ca_bundle import SECRET
 
 AUTHORITY_DAYS = SERVER_DAYS = 3650
 """Validity in days, the same as that of cert-controller's own certificate authority.

@@ -16,16 +16,16 @@ from pathlib import Path
 import yaml
 from kubernetes.client.exceptions import ApiException
 
-from harness.core.beside import together
 from harness.core.causes import NOT_READY, CauseId
+from harness.core.concurrency import together
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
 from harness.core.progress import Progress
 from harness.provision.controllers.available import wait_available
-from harness.provision.controllers.prove import probes, prove
-from harness.provision.controllers.quick import DEFINITION, DEPLOYMENT
+from harness.provision.controllers.ca_bundle import SECRET, trusting
+from harness.provision.controllers.fast_start import DEFINITION, DEPLOYMENT
 from harness.provision.controllers.readiness import CONTROLLERS, checks, standing
-from harness.provision.controllers.trusting import SECRET, trusting
+from harness.provision.controllers.webhooks import probes, prove
 
 NAMESPACE = "Namespace"
 WEBHOOKS = ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration")

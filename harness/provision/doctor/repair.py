@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Final
 
 from harness.context import RunContext
-from harness.core.beside import beside
+from harness.core.concurrency import beside
 from harness.core.errors import HarnessError, ToolError, WaitError
 from harness.core.locks import locked
 from harness.core.processes import environment
@@ -20,7 +20,7 @@ from harness.provision.doctor import apt, probe
 from harness.provision.doctor.check import Check, at_least, exit_code, version_of
 from harness.provision.doctor.checks import DOCKER_BOUNDED, INOTIFY, checks
 from harness.provision.kind.docker import PODMAN
-from harness.provision.source.ahead import download_modules
+from harness.provision.source.prefetch import download_modules
 from harness.settings import Settings
 
 DAEMON_SECONDS = 90

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.context import RunContext
 from harness.provision import platforms
-from harness.provision.images import reach, versions
+from harness.provision.images import registry_access, versions
 from harness.provision.images.program_image import program_image
 from harness.provision.source.golang import Module
 from harness.provision.source.programs import pinned, program
@@ -21,7 +21,7 @@ def etcd_image(context: RunContext) -> str:
     settings = context.settings
     published = settings.images == "registry"
     if settings.images == "auto":
-        published = not reach.unreached(versions.load(settings).registry)
+        published = not registry_access.unreached(versions.load(settings).registry)
     if published or settings.kubeconfig is not None:
         return pinned("rendezvous", "image")
     version = pinned("rendezvous", "etcd")

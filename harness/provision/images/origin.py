@@ -14,7 +14,7 @@ from typing import Literal
 from harness.context import RunContext
 from harness.core.errors import HarnessError
 from harness.provision.images import debian as bases
-from harness.provision.images import reach
+from harness.provision.images import registry_access
 from harness.provision.images.versions import Versions
 from harness.provision.source import debian, make
 from harness.provision.source.shell import CAUSE
@@ -44,7 +44,7 @@ class Origin:
 def origin(locked: Versions, context: RunContext) -> Origin:
     """Return the origin for HARNESS_IMAGES. Unless it is `source`, the registries are contacted."""
     mode = context.settings.images
-    missing = [] if mode == "source" else reach.unreached(locked.registry)
+    missing = [] if mode == "source" else registry_access.unreached(locked.registry)
     if mode == "registry" or (mode == "auto" and not missing):
         return Origin("registry", missing)
     return Origin("source", missing, obstacle(locked, context))

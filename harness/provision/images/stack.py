@@ -16,7 +16,7 @@ from typing import Final, Literal
 import httpx
 
 from harness.context import RunContext
-from harness.core.beside import beside
+from harness.core.concurrency import beside
 from harness.core.errors import HarnessError, UsageError
 from harness.core.http_client import client
 from harness.provision.images import mirror, unpacked, versions

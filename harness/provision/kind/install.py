@@ -24,7 +24,7 @@ from harness.core.progress import Progress
 from harness.provision.controllers import install as controllers
 from harness.provision.controllers import queues, victoria_logs
 from harness.provision.controllers import tracker as embedded
-from harness.provision.controllers.quick import quick
+from harness.provision.controllers.fast_start import quick
 from harness.provision.images import mirror, scripts
 from harness.provision.images.build import ImageRef, build_tracker, build_worker
 from harness.provision.images.debian import Bases
@@ -32,9 +32,9 @@ from harness.provision.images.load import load_images
 from harness.provision.images.local import LocalImage
 from harness.provision.images.stack import Stack, resolve
 from harness.provision.images.victoria_logs import victoria_logs_images
-from harness.provision.kind import copied, early, power, template
-from harness.provision.kind.early import Begun
+from harness.provision.kind import from_template, power, preload, template
 from harness.provision.kind.nodes import KindNodes
+from harness.provision.kind.preload import Begun
 from harness.provision.kind.state import State
 from harness.provision.konduktor import konduktor_bin, konduktor_version
 
@@ -120,18 +120,18 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
     usable_template = usable(kind, images, context)
     if usable_template is not None:
         progress(f"cluster {kind.name}: copying 1 control plane and {kind.settings.workers} workers")
-        copy = copied.attempt(kind, usable_template, stack, own, context)
+        copy = from_template.attempt(kind, usable_template, stack, own, context)
         if copy is not None:
             return copy
     progress(f"cluster {kind.name}: creating 1 control plane and {kind.settings.workers} workers")
-    with early.filling(kind, stack, own, context) as begun:
+    with preload.filling(kind, stack, own, context) as begun:
         kind.create(stack.node_image, stack.containerd_patches, context)
     return begun
 
 
 def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Template | None:
     """Return the template for the cluster, or None. Unusual reasons for None are reported as progress."""
-    why = copied.refused(kind, images.stack)
+    why = from_template.refused(kind, images.stack)
     if why is not None:
         if why:
             context.progress(f"cluster {kind.name}: kind creates it, no template is used ({why})")
@@ -152,7 +152,7 @@ def usable(kind: KindNodes, images: Images, context: RunContext) -> template.Tem
 
 def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
     """Return whether the cluster could be started from a template, but none exists."""
-    if copied.refused(kind, images.stack) is not None:
+    if from_template.refused(kind, images.stack) is not None:
         return False
     name = template.tag(kind.settings, images.stack, images.own, context)
     own_template = template.find(name)
@@ -161,7 +161,7 @@ def lacking(kind: KindNodes, images: Images, context: RunContext) -> bool:
 
 def _freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
     """Create a template from a cluster that kind has just created. A failure is only reported as progress."""
-    if copied.refused(kind, images.stack) is not None:
+    if from_template.refused(kind, images.stack) is not None:
         return
     try:
         name = template.tag(kind.settings, images.stack, images.own, context)
@@ -169,7 +169,7 @@ def _freeze(kind: KindNodes, images: Images, context: RecordedContext) -> None:
             with context.writer.attempt("template for the next cluster"):
                 template.make(name, kind, images.stack, images.own, context)
     except (HarnessError, OSError, ValueError, KeyError) as error:
-        context.progress(f"no template for the next cluster: {copied.reason(error)}")
+        context.progress(f"no template for the next cluster: {from_template.reason(error)}")
 
 
 def install(
@@ -246,7 +246,7 @@ def _install(kind: KindNodes, kube: Kube, images: Images, context: RecordedConte
         progress(f"queues: {queues.CLUSTER_QUEUE} active, quota {amounts}")
     if begun.copied:
         with writer.stage("DNS"), reached():
-            copied.wait_dns(kube)
+            from_template.wait_dns(kube)
 
 
 def _install_logs(kind: KindNodes, kube: Kube, images: Images, context: RecordedContext) -> None:

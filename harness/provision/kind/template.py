@@ -1,7 +1,7 @@
 """Templates of clusters: node images with the etcd data and containerd images of a new cluster, but no keys.
 
 A template is a Docker image. It is created from a newly installed cluster, and later clusters are started
-from it (see copied.py). It contains no Nodes, Pods or Secrets of that cluster, and no object with the
+from it (see from_template.py). It contains no Nodes, Pods or Secrets of that cluster, and no object with the
 cluster's name. Each copy creates its own certificates, tokens and kubeconfigs.
 """
 

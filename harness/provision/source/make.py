@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from harness.context import RunContext
-from harness.core.beside import beside
+from harness.core.concurrency import beside
 from harness.core.errors import HarnessError
 from harness.core.locks import locked
 from harness.core.progress import Progress

@@ -38,8 +38,8 @@ from harness.torchrun_controller.decide.decisions import (
     ending,
 )
 from harness.torchrun_controller.decide.job_end import Ends
-from harness.torchrun_controller.decide.look import delete, first_error
 from harness.torchrun_controller.decide.queue import template_condition
+from harness.torchrun_controller.decide.reconcile_state import delete, first_error
 from harness.torchrun_controller.decide.silence import sentence
 from harness.torchrun_controller.objects import etcd, holder, probe, workspace
 from harness.torchrun_controller.objects import jobset as make

@@ -17,7 +17,7 @@ from harness.torchrun_controller.decide.decisions import (
     ending,
     owned,
 )
-from harness.torchrun_controller.decide.look import Look, delete
+from harness.torchrun_controller.decide.reconcile_state import Look, delete
 
 
 class Ends(Look):

@@ -25,7 +25,7 @@ from harness.torchrun_controller.decide.decisions import (
     SeenQueue,
     ending,
 )
-from harness.torchrun_controller.decide.look import first_error
+from harness.torchrun_controller.decide.reconcile_state import first_error
 from harness.torchrun_controller.objects.jobset import owner
 from harness.torchrun_controller.objects.template import kai_queue
 

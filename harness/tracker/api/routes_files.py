@@ -20,7 +20,7 @@ from starlette.routing import Route
 from harness.tracker.api import body_limits, http, media_types
 from harness.tracker.api.http import Json
 from harness.tracker.api.uploads import Uploads
-from harness.tracker.shared import run_fields, signed
+from harness.tracker.shared import run_fields, signed_links
 from harness.tracker.shared.keys import OWNER
 from harness.tracker.shared.requests import Busy, Refused, integer
 from harness.tracker.storage import ingest
@@ -74,7 +74,7 @@ async def announce(request: Request) -> Response:
     base = http.base_url(request)
     urls: dict[str, list[dict[str, str]]] = {}
     for row in rows:
-        link = signed.link(request.app.state.key, "upload", row[-1])
+        link = signed_links.link(request.app.state.key, "upload", row[-1])
         urls.setdefault(row[4], []).append({row[0]: f"{base}/files/put/{link}"})
     return Json(urls)
 
@@ -88,17 +88,17 @@ async def put(request: Request) -> Response:
     and 429 while another request sends the same file. Raises Refused 409 if other bytes are already stored.
     """
     token, until, seal = (request.path_params[name] for name in ("token", "until", "seal"))
-    if not signed.right(request.app.state.key, "upload", token, until, seal):
+    if not signed_links.right(request.app.state.key, "upload", token, until, seal):
         raise Refused(403, "this upload URL is invalid or has expired: announce the file again")
     http.admit(request, OWNER)
     uploads: Uploads = request.app.state.uploads
     if not uploads.begin(token):
         raise Busy("another request is uploading this file")
     try:
-        async with asyncio.timeout(signed.SECONDS):
+        async with asyncio.timeout(signed_links.SECONDS):
             await _receive(request, token, uploads)
     except TimeoutError:
-        raise Refused(408, f"the body was not complete after {signed.SECONDS} s") from None
+        raise Refused(408, f"the body was not complete after {signed_links.SECONDS} s") from None
     finally:
         uploads.end(token)
     return Response()
@@ -171,7 +171,7 @@ async def _is_stored(request: Request, path: Path, size: int) -> bool:
 async def get(request: Request) -> Response:
     """Return a file's bytes. The headers stop browsers from guessing the content type and running scripts."""
     token, until, seal = (request.path_params[name] for name in ("token", "until", "seal"))
-    if not signed.right(request.app.state.key, "read", token, until, seal):
+    if not signed_links.right(request.app.state.key, "read", token, until, seal):
         raise Refused(403, "this link is invalid or has expired: request the list of files again")
     store = http.store(request)
     query = "SELECT content_type, file_name FROM files WHERE token = ? AND stored_size IS NOT NULL"

@@ -13,7 +13,7 @@ from harness.tracker.api import http
 from harness.tracker.api.http import Json, number, optional_number, text
 from harness.tracker.api.routes_runs import ORGANIZATION, run_url
 from harness.tracker.query import lineage, listing, reads, run_filter, series
-from harness.tracker.shared import display_ids, signed
+from harness.tracker.shared import display_ids, signed_links
 from harness.tracker.shared.requests import Refused, integer
 
 DISPLAY_ID = re.compile(r"[A-Za-z0-9]+-\d+")
@@ -204,7 +204,7 @@ async def files(request: Request) -> Response:
     key: str = request.app.state.key
 
     def link(token: str) -> str:
-        return f"{base}/files/get/{signed.link(key, 'read', token)}"
+        return f"{base}/files/get/{signed_links.link(key, 'read', token)}"
 
     return Json({"files": await http.store(request).read(lambda db: reads.files(db, run_id, name, link))})
 

@@ -10,8 +10,8 @@ from starlette.routing import Route
 
 from harness.tracker.api import http
 from harness.tracker.api.http import Json
-from harness.tracker.pages import reading, views
-from harness.tracker.pages.doors import guarded
+from harness.tracker.pages import page_queries, views
+from harness.tracker.pages.login import guarded
 from harness.tracker.pages.sessions import Session
 from harness.tracker.query import curves, lineage, reads
 from harness.tracker.shared.requests import Refused, integer
@@ -61,7 +61,7 @@ async def pulse_data(request: Request, session: Session) -> Response:
     ids = http.numbers(request, "runs")[: views.COMPARED_MOST]
 
     def read(db: sqlite3.Connection) -> Response:
-        return Json({"runs": [reading.pulse(db, _seen(db, session, one)) for one in ids]})
+        return Json({"runs": [page_queries.pulse(db, _seen(db, session, one)) for one in ids]})
 
     return _private(await http.store(request).read(read))
 
@@ -73,7 +73,7 @@ async def log_data(request: Request, session: Session) -> Response:
 
     def read(db: sqlite3.Connection) -> Response:
         _seen(db, session, run_id)
-        return Json(reading.lines(db, run_id, **chosen, before=None, after=after))
+        return Json(page_queries.lines(db, run_id, **chosen, before=None, after=after))
 
     return _private(await http.store(request).scan(read))
 

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from harness.tracker.pages import groups
 from harness.tracker.query import curves, lineage, reads
-from harness.tracker.shared import signed
+from harness.tracker.shared import signed_links
 from harness.tracker.shared.requests import Refused
 
 Found = dict[str, Any]
@@ -107,7 +107,7 @@ def compared(
 
 def files(db: sqlite3.Connection, run: int, key: str, offset: int) -> tuple[list[Found], list[Found], int]:
     """Return the pictures and the other files on one page of the list, and the total number of files."""
-    found = reads.files(db, run, None, lambda token: f"/files/get/{signed.link(key, 'read', token)}")
+    found = reads.files(db, run, None, lambda token: f"/files/get/{signed_links.link(key, 'read', token)}")
     page = found[offset : offset + FILES_PAGE]
     pictures = [one for one in page if one["fileType"].lower() in IMAGES]
     return pictures, [one for one in page if one["fileType"].lower() not in IMAGES], len(found)

@@ -9,7 +9,7 @@ from typing import Any
 
 from harness.tracker.query import series
 from harness.tracker.shared.requests import Refused, from_ms
-from harness.tracker.storage import silence
+from harness.tracker.storage import run_timeouts
 
 WHO = ("peer", "sender", "launch")
 Found = dict[str, Any]
@@ -63,7 +63,7 @@ def details(db: sqlite3.Connection, row: sqlite3.Row) -> Found:
                 ("statusMetadata", "status_metadata"),
             )
         },
-        **({"statusMetadata": silence.REASON} if row["silent"] else {}),
+        **({"statusMetadata": run_timeouts.REASON} if row["silent"] else {}),
         "createdAt": row["created_at"],
         "updatedAt": row["updated_at"],
         "statusUpdated": row["status_updated"],

@@ -36,7 +36,7 @@ class Who(Flag):
     LAUNCH = auto()
     """The key of a launch."""
     SESSION = auto()
-    """The cookie of a session. Checked by pages/doors.py."""
+    """The cookie of a session. Checked by pages/login.py."""
     READ_LINK = auto()
     """A download URL. Checked by api/routes_files.py."""
     UPLOAD_LINK = auto()

@@ -26,13 +26,13 @@ from harness.tracker.api import (
 )
 from harness.tracker.api.http import Json
 from harness.tracker.api.uploads import Uploads
-from harness.tracker.pages import routes as pages
+from harness.tracker.pages import routes
 from harness.tracker.pages.sessions import Links, Sessions
 from harness.tracker.pages.throttle import Throttle
-from harness.tracker.server import authentication as guard
+from harness.tracker.server import authentication
 from harness.tracker.server.access import Keyring, admitted
 from harness.tracker.shared.failures import Failures
-from harness.tracker.storage import silence
+from harness.tracker.storage import run_timeouts
 from harness.tracker.storage.store import Store
 
 PARSERS = 2
@@ -49,8 +49,8 @@ class Options:
     """Base URL of the links in responses. If empty, the request's Host header is used."""
     file_limit: int = 64 << 20
     """The maximum size of one file, in bytes."""
-    stale_seconds: float = silence.HEARTBEAT_SECONDS
-    """Seconds without a sign of life after which a run is shown as FAILED (silence.py). 0 means never."""
+    stale_seconds: float = run_timeouts.HEARTBEAT_SECONDS
+    """Seconds without a sign of life until a run is shown as FAILED (run_timeouts.py). 0 means never."""
     files_limit: int = 1 << 30
     """The maximum size of all files together, in bytes."""
 
@@ -86,11 +86,11 @@ def build(options: Options) -> Starlette:
                 *routes_reads.routes,
                 *routes_audit.routes,
                 *openapi.routes,
-                *pages.routes,
+                *routes.routes,
             )
         ],
-        middleware=[Middleware(guard.Guard), Middleware(guard.Straight)],
-        exception_handlers={HTTPException: guard.on_refused},
+        middleware=[Middleware(authentication.Guard), Middleware(authentication.Straight)],
+        exception_handlers={HTTPException: authentication.on_refused},
         lifespan=lifespan,
     )
     app.state.failures, app.state.refused, app.state.hung_up = Failures(), Failures(), Failures()

@@ -12,7 +12,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import IO
 
-from harness.tracker.storage.private import restrict
+from harness.tracker.storage.file_permissions import restrict
 
 
 class Blobs:

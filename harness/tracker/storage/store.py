@@ -20,10 +20,10 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import Any, TypeVar, cast
 
-from harness.tracker.storage import silence
+from harness.tracker.storage import run_timeouts
 from harness.tracker.storage.blobs import Blobs
+from harness.tracker.storage.file_permissions import make_private
 from harness.tracker.storage.migrations import migrate
-from harness.tracker.storage.private import make_private
 from harness.tracker.storage.schema import TABLES, VERSION
 from harness.tracker.storage.writer import Keeper, Sent
 
@@ -74,7 +74,7 @@ class Store:
         path: Path,
         readers: int = 4,
         scanners: int = 2,
-        stale_seconds: float = silence.HEARTBEAT_SECONDS,
+        stale_seconds: float = run_timeouts.HEARTBEAT_SECONDS,
     ) -> None:
         self._began, self._stale_seconds = datetime.now(UTC), stale_seconds
         self.path = path
@@ -154,7 +154,7 @@ class Store:
         db: sqlite3.Connection | None = getattr(self._local, "db", None)
         if db is None:
             db = self._local.db = connect(self.path)
-            silence.make_view(db, self._began, self._stale_seconds)
+            run_timeouts.make_view(db, self._began, self._stale_seconds)
             db.execute("PRAGMA query_only=ON")
             self._opened.append(db)
         late = time.monotonic() + QUERY_SECONDS

@@ -1,1 +1,64 @@
-../netcheck/frames.py
+"""Encode a diagnosis as authenticated lines for the pod's log, signed with the launch's nonce.
+
+    @netcheck1 <id> <part>/<parts> <base64 of a part of the compressed JSON> <MAC>
+
+The acceptance tests print their checks in the same way, with another prefix (acceptance/emit.py).
+`id` is the same in all parts of one diagnosis. The MAC is the first 32 hex digits of HMAC-SHA256(nonce, the
+text from id to base64). A line has at most MAX_LINE bytes, so that its write to a pipe is atomic.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+import re
+import zlib
+from typing import Any
+
+MARK = "@netcheck1 "
+MAX_LINE = 4000
+_CHUNK = 3800
+_BODY = r"(([0-9a-f]{16}) (\d{1,6})/(\d{1,6}) ([A-Za-z0-9+/=]+)) ([0-9a-f]{32})(?!\w)"
+
+
+def encode(nonce: str, diagnosis: dict[str, Any], mark: str = MARK) -> list[str]:
+    """Return the lines for a diagnosis, without newlines. `diagnosis` is from `Diagnosis.as_dict`."""
+    packed = base64.b64encode(zlib.compress(json.dumps(diagnosis).encode(), 9)).decode()
+    name = hashlib.sha256(packed.encode()).hexdigest()[:16]
+    chunks = [packed[at : at + _CHUNK] for at in range(0, len(packed), _CHUNK)]
+    bodies = [f"{name} {number}/{len(chunks)} {chunk}" for number, chunk in enumerate(chunks, 1)]
+    return [f"{mark}{body} {_mac(nonce, body)}" for body in bodies]
+
+
+class Collector:
+    """Collects lines in any order and returns each complete diagnosis once. Repeated lines are allowed."""
+
+    def __init__(self, nonce: str, mark: str = MARK) -> None:
+        self._nonce = nonce
+        self._line = re.compile(re.escape(mark) + _BODY)
+        self._parts: dict[tuple[str, int], dict[int, str]] = {}
+        self._given: set[str] = set()
+
+    def feed(self, line: str) -> dict[str, Any] | None:
+        """Add a line of a log. Return the diagnosis that the line completes, or None."""
+        found = self._line.search(line)
+        if not found or not hmac.compare_digest(found[6], _mac(self._nonce, found[1])):
+            return None
+        name, parts = found[2], int(found[4])
+        held = self._parts.setdefault((name, parts), {})
+        held[int(found[3])] = found[5]
+        if name in self._given or set(held) != set(range(1, parts + 1)):
+            return None
+        self._given.add(name)
+        try:
+            said = json.loads(zlib.decompress(base64.b64decode("".join(held[n] for n in sorted(held)))))
+        except (ValueError, zlib.error, binascii.Error):
+            return None
+        return said if isinstance(said, dict) else None
+
+
+def _mac(nonce: str, body: str) -> str:
+    return hmac.new(nonce.encode(), body.encode(), "sha256").hexdigest()[:32]

@@ -10,9 +10,9 @@ from typing import Any
 import torch
 
 from .check import Check
+from .compat import lacks
 from .devices import Device
 from .limits import Limits, judged
-from .older import lacks
 from .precision import TF32_MASK, Precision, factor, offered
 from .timing import SPANS, seconds_per_call
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from . import circle
-from .older import neighbours, paired
+from .compat import neighbours, paired
 from .tested import Group, Search, Tested
 
 

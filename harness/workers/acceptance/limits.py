@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from .check import Check, Verdict, Where
-from .older import toml
+from .compat import toml
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
+from .compat import paired
 from .devices import Device
-from .older import paired
 
 SIZE = 8192
 SECONDS_BEFORE = 2.0

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import timedelta
 from typing import Any
 
-from .older import store_without_libuv
+from .compat import store_without_libuv
 
 BEAT_SECONDS = 0.5
 GONE_SECONDS = 3.0

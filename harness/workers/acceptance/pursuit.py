@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from .older import paired
+from .compat import paired
 from .tested import Group, Search, Tested
 
 

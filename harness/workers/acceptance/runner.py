@@ -17,8 +17,8 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from .check import Check, Where
+from .compat import LackingError
 from .emit import Emitter
-from .older import LackingError
 
 _ERROR_LETTERS = 600
 

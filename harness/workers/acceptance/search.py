@@ -26,9 +26,9 @@ from collections.abc import Sequence
 from itertools import combinations
 
 from . import circle
+from .compat import paired
 from .conclusion import Accused, Boundary, Conclusion, Link, Unknown
 from .halving import across, halve, join, meet, pair_up, split
-from .older import paired
 from .pursuit import challenge
 from .tested import Exhausted, Group, Search, Tested
 

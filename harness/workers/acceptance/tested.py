@@ -9,7 +9,7 @@ from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
-from .older import paired
+from .compat import paired
 
 Outcome = Literal["good", "bad", "unknown"]
 Group = tuple[int, ...]

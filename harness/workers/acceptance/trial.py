@@ -17,7 +17,7 @@ from datetime import timedelta
 from statistics import median
 from typing import Any
 
-from .older import store_without_libuv
+from .compat import store_without_libuv
 
 PERIOD = 251
 """Period of the data pattern. It is a prime and divides no buffer size, so misplaced data is detected."""

@@ -9,7 +9,7 @@ import json
 import sys
 
 from .finding import OK
-from .names import Configuration, Names
+from .name_resolution import Configuration, Names
 from .reach import connect
 
 

@@ -16,7 +16,7 @@ from .diagnosis import Diagnosis
 from .finding import FAILED, OK
 from .interfaces import setup_networking
 from .launch import launch, wait_for_rank_0
-from .names import Configuration, Names
+from .name_resolution import Configuration, Names
 from .variables import validate_environment
 from .waiting import Waited, wait_for_master
 

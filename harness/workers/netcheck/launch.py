@@ -15,7 +15,7 @@ from typing import Any
 
 from .allreduce import self_test
 from .finding import CAUSES, FAILED, OK, advice_of, listed
-from .names import Configuration, Names
+from .name_resolution import Configuration, Names
 from .variables import Environment, validate_environment
 from .waiting import wait_for_master
 

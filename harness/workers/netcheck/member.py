@@ -22,7 +22,7 @@ from .conclude import Conclusion, conclude
 from .diagnosis import Diagnosis
 from .finding import OK, Finding, failed, unknown
 from .greeting import PATIENCE, Hello, Server, call
-from .names import Configuration, Names
+from .name_resolution import Configuration, Names
 from .peers import Peer
 from .probe import PENDING, Cell, FirstProbe, MasterProbe, Probe, alternatives
 from .reach import connect

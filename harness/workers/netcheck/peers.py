@@ -7,7 +7,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from .names import HOSTS
+from .name_resolution import HOSTS
 from .variables import is_host
 
 

@@ -12,7 +12,7 @@ from .finding import OK
 from .greeting import Greeted, Hello, greet
 from .interfaces import addresses, families
 from .mtu import fill
-from .names import Names
+from .name_resolution import Names
 from .peers import Peer
 from .reach import CONNECT_SECONDS, REJECTED, connect
 

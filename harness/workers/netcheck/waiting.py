@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from .finding import OK
 from .greeting import Hello
-from .names import Configuration, Names
+from .name_resolution import Configuration, Names
 from .peers import Peer
 from .probe import Cell, MasterProbe, Probe
 from .reach import CONNECT_SECONDS, connect
@@ -48,7 +48,7 @@ def wait_for_master(
 
     If `greeting` is true, `port` is netcheck's port on rank 0 (by default MASTER_PORT + 1), and rank 0 of
     this run must respond. Otherwise, `port` is the training's port (by default MASTER_PORT), which only has
-    to be open. The name is resolved as in names.py. Raises ValueError if no address is known.
+    to be open. The name is resolved as in name_resolution.py. Raises ValueError if no address is known.
     """
     known = validate_environment(variables)
     address = address or known.master_addr

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from harness.cli.execs import Exec, free_port, together
-from harness.cli.inside import NetcheckResults, runs, state
+from harness.cli.netcheck_exec import Exec, free_port, together
+from harness.cli.netcheck_inside import NetcheckResults, runs, state
 from harness.core.errors import UsageError
 from harness.judge.cluster.services import ServiceProblem
 from harness.workers.netcheck import Diagnosis

@@ -8,7 +8,7 @@ import pytest
 
 from harness.cli.launch_status import LaunchStatus
 from harness.cli.launches import of_namespace
-from harness.launch.names import QUEUE_LABEL, RANKS_PER_POD
+from harness.launch.labels import QUEUE_LABEL, RANKS_PER_POD
 
 NAMESPACE = {
     "metadata": {

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from harness.core import processes
-from harness.core.beside import AT_ONCE, beside, together, within
+from harness.core.concurrency import AT_ONCE, beside, together, within
 from harness.core.errors import ToolError
 
 FAILS = ["sh", "-c", "sleep 0.2; echo broken; exit 3"]

@@ -5,7 +5,7 @@ import pytest
 from process_events import PodEvents, recorded, together
 
 from harness.evidence.schema.ground_truth import TruthStart
-from harness.judge.ranks import hiding
+from harness.judge.ranks import exit_masking
 from harness.launch import inits
 
 
@@ -205,7 +205,7 @@ def test_the_script_decides_an_unrecorded_python_exit_code(judged, script, resul
     ],
 )
 def test_the_way_in_which_a_script_hides_an_exit_code(script, said):
-    told = hiding.way(script)
+    told = exit_masking.way(script)
     assert (said in told) if said else not told
 
 

@@ -11,8 +11,8 @@ import yaml
 from harness import settings
 from harness.cli import options
 from harness.core.errors import UsageError
-from harness.launch.described import check_ranks_that_log, ranks_in, ranks_that_log
-from harness.launch.names import EXPECT_RANKS
+from harness.launch.description import check_ranks_that_log, ranks_in, ranks_that_log
+from harness.launch.labels import EXPECT_RANKS
 from harness.launch.workload_file import load
 from harness.launch.workloads.base import Workload
 from harness.launch.workloads.loader import of_manifest

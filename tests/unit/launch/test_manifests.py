@@ -18,7 +18,7 @@ from harness.core.errors import UsageError
 from harness.evidence.kubernetes.unschedulable import accepts
 from harness.launch import inits
 from harness.launch.konduktor.workload import KonduktorWorkload
-from harness.launch.names import NETCHECK, NONCE_LABEL, QUEUE_LABEL
+from harness.launch.labels import NETCHECK, NONCE_LABEL, QUEUE_LABEL
 from harness.launch.workload_file import load
 from harness.launch.workloads.base import Surroundings
 from harness.launch.workloads.loader import of_manifest

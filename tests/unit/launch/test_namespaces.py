@@ -8,7 +8,7 @@ from typing import Any
 
 from loopback import Server
 
-from harness.launch.names import NONCE_LABEL
+from harness.launch.labels import NONCE_LABEL
 from harness.launch.namespaces import NamespaceLeases, namespace_of, prune
 
 

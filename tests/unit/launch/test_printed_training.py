@@ -10,7 +10,7 @@ import yaml
 
 from harness.core.errors import UsageError
 from harness.launch import workload_file
-from harness.launch.described import launch_of
+from harness.launch.description import launch_of
 from harness.launch.user_secrets import Wanted
 from harness.launch.workloads import claims, training
 from harness.launch.workloads.printed_training import PrintedTraining

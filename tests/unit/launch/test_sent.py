@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.launch import sent
+from harness.launch import sent_code
 from harness.provision.images import scripts
 from harness.provision.images.build import ImageRef
 
@@ -22,7 +22,7 @@ def test_what_is_mounted_counts_over_what_the_image_holds(
 ) -> None:
     """Contract: the files are what a rank finds, in folders of any depth."""
     ours = ImageRef("worker:1", "", {}, {"pluto": "0.0.29"}, scripts.digests(image))
-    code = sent.code("worker:1", ours, mounted)
+    code = sent_code.code("worker:1", ours, mounted)
     assert code.files == {
         f"/workspace/{name}": hashlib.sha256(text).hexdigest() for name, text in {**image, **mounted}.items()
     }
@@ -32,14 +32,14 @@ def test_what_is_mounted_counts_over_what_the_image_holds(
 
 def test_only_mounted_files_of_a_user_image_are_known() -> None:
     """Contract: such an image may hold other files in /workspace, and any version of the client."""
-    code = sent.code("mine:1", None, {"a.py": b"1"})
+    code = sent_code.code("mine:1", None, {"a.py": b"1"})
     assert list(code.files) == code.mounted == ["/workspace/a.py"]
     assert (code.whole, code.ours, code.image_id, code.versions) == ([], False, None, {})
 
 
 def test_a_pushed_worker_image_counts_as_a_user_image() -> None:
     """Contract: HARNESS_WORKER_IMAGE names an image of which this machine knows no file."""
-    code = sent.code("registry/worker:1", ImageRef("registry/worker:1", ""), {})
+    code = sent_code.code("registry/worker:1", ImageRef("registry/worker:1", ""), {})
     assert (code.files, code.whole, code.ours) == ({}, [], False)
 
 

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from harness.core.errors import UsageError
-from harness.launch.names import NONCE_LABEL
+from harness.launch.labels import NONCE_LABEL
 from harness.launch.workload_file import load
 from harness.launch.workloads.base import Surroundings
 from harness.launch.workloads.torchrun_job import TorchrunJobWorkload

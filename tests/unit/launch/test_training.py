@@ -14,7 +14,7 @@ import yaml
 
 from harness.cli.main import main
 from harness.core.errors import HarnessError, UsageError
-from harness.launch.names import RESTARTS
+from harness.launch.labels import RESTARTS
 from harness.launch.workloads import claims, training, training_spec
 from harness.launch.workloads.pod_options import PodOptions
 from harness.launch.workloads.training_spec import TrainingSpec

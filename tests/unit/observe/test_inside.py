@@ -10,7 +10,7 @@ from pathlib import Path
 from kubernetes.client.exceptions import ApiException
 
 from harness.evidence.schema.bundle import Process
-from harness.observe import inside
+from harness.observe import container_inspection as inspection
 
 
 def test_what_the_script_in_the_container_prints() -> None:
@@ -21,7 +21,7 @@ process 8 7 0 0 - {""}
   sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0B00007F:04D2 00000000:0000 0A 00000000:00000000 00:00000000
    1: 0000000000000000FFFF0000020014AC:A5AC 0000000000000000FFFF0000030014AC:04D2 01 00000000:00000000"""
-    found = inside.parse("p", output)
+    found = inspection.parse("p", output)
     assert found.processes == [
         Process(pid=7, parent=1, ticks=2, reaped=34, state="T", command=["bash", "-c", "…"]),
         Process(pid=8, parent=7, command=[]),
@@ -35,9 +35,9 @@ def test_a_stopped_process_is_seen_as_stopped(tmp_path: Path) -> None:
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) as stopped:
         assert stopped.stdout is not None
         stopped.stdout.readline()
-        done = subprocess.run(["bash", "-c", inside._LOOK], capture_output=True, text=True, check=True)
+        done = subprocess.run(["bash", "-c", inspection._LOOK], capture_output=True, text=True, check=True)
         stopped.kill()
-    states = {process.pid: process.state for process in inside.parse("p", done.stdout).processes}
+    states = {process.pid: process.state for process in inspection.parse("p", done.stdout).processes}
     assert states[stopped.pid] == "T"
     assert "S" in states.values()
 
@@ -46,5 +46,5 @@ def test_the_words_of_a_refused_look_are_kept() -> None:
     """Contract: a paused container is known by what containerd says, deep inside what the client raises."""
     body = '{"kind":"Status","message":"error executing command: cannot exec in a paused state","code":500}'
     reason = f"Handshake status 500 Internal Server Error -+-+- {{'audit-id': 'x'}} -+-+- b'{body}'"
-    said = inside._why(ApiException(status=0, reason=reason))
+    said = inspection._why(ApiException(status=0, reason=reason))
     assert said == "ApiException: error executing command: cannot exec in a paused state"

@@ -7,7 +7,7 @@ import pytest
 from harness.core.clock import Clock
 from harness.evidence.kubernetes import torchrun_processes
 from harness.evidence.schema.bundle import Observation, Process, RendezvousSnapshot
-from harness.observe import inside
+from harness.observe import container_inspection as inspection
 from harness.observe.rendezvous import RendezvousMonitor
 
 TORCHRUN = [
@@ -42,7 +42,7 @@ def met(monkeypatch: pytest.MonkeyPatch):
             item = {"metadata": {"name": answer.pod, "uid": answer.pod}, "status": {"phase": "Running"}}
             made.observe("pod", Observation(received_at="t", type="MODIFIED", object=item))
         by_pod = {answer.pod: answer for answer in answers}
-        monkeypatch.setattr(inside, "_inspect", lambda _, pod, __: by_pod[pod["metadata"]["name"]])
+        monkeypatch.setattr(inspection, "_inspect", lambda _, pod, __: by_pod[pod["metadata"]["name"]])
         at[0] = 100 + after
         return made
 
@@ -104,9 +104,11 @@ def test_a_container_that_cannot_be_looked_into_holds_nobody_up(met, monkeypatch
     made = met(seen("a", worker=True), seen("b", worker=True))
     answers = {"a": seen("a", worker=True)}
     frozen = threading.Event()
-    monkeypatch.setattr(inside, "LOOK_SECONDS", 0.2)
+    monkeypatch.setattr(inspection, "LOOK_SECONDS", 0.2)
     monkeypatch.setattr(
-        inside, "_inspect", lambda _, pod, __: answers.get(pod["metadata"]["name"]) or frozen.wait()
+        inspection,
+        "_inspect",
+        lambda _, pod, __: answers.get(pod["metadata"]["name"]) or frozen.wait(),
     )
     assert made.reason() is None
     assert [one.error for one in made.recorded] == [None, "no answer within 0.2 s"]

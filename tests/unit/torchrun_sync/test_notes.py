@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from harness.torchrun_sync import notes
+from harness.torchrun_sync import warnings
 from harness.torchrun_sync.selection import BUILT_IN
 from harness.torchrun_sync.tree import Walker
 
@@ -47,7 +47,7 @@ def test_names_of_secrets_are_warned_about_and_names_of_code_are_not(tmp_path: P
         (tmp_path / name).write_text("x")
     (tmp_path / "roots.pem").write_text("# Root\n-----BEGIN CERTIFICATE-----\nAAAA\n")
     files = [entry for entry in Walker(tmp_path).scan().entries if entry["kind"] == "file"]
-    warned = {entry["path"] for entry in files if any(notes.warnings(tmp_path, [entry]))}
+    warned = {entry["path"] for entry in files if any(warnings.warnings(tmp_path, [entry]))}
     assert warned == set(SECRETS)
 
 
@@ -63,7 +63,7 @@ def test_large_files_are_named_with_their_size(tmp_path: Path) -> None:
     """Contract: the largest first, and no more than can be read."""
     for index in range(7):
         with (tmp_path / f"{index}.bin").open("wb") as file:
-            file.truncate(notes.LARGE_BYTES + index * 1_000_000 - (index == 0))
+            file.truncate(warnings.LARGE_BYTES + index * 1_000_000 - (index == 0))
     said: list[str] = []
     Walker(tmp_path, said.append).scan()
     [line] = said
@@ -97,15 +97,15 @@ def test_a_warning_comes_once_and_before_the_file_is_sent(tmp_path: Path) -> Non
 def test_what_stays_here_is_one_line_or_a_list() -> None:
     """Contract: caches are no news; a name cannot write into the terminal."""
     excluded = [(".git/", BUILT_IN), ("data/", "git ignores it"), ("a\x1b[2J\n.bin", "git ignores it")]
-    assert notes.summary(excluded[:1]) == ""
+    assert warnings.summary(excluded[:1]) == ""
     said = "not sent: data/, 'a\\x1b[2J\\n.bin' (git ignores it); `--dry-run` lists all"
-    assert notes.summary(excluded) == said
-    assert next(iter(notes.listing(excluded))) == "not sent: .git/ (a built-in rule excludes it)"
-    assert len([*notes.listing(excluded)]) == 3
+    assert warnings.summary(excluded) == said
+    assert next(iter(warnings.listing(excluded))) == "not sent: .git/ (a built-in rule excludes it)"
+    assert len([*warnings.listing(excluded)]) == 3
 
 
 @pytest.mark.parametrize("count", [5, 6])
 def test_the_line_has_an_end(count: int) -> None:
     """Contract: a thousand ignored files are a number."""
-    line = notes.summary([(f"{index}.bin", "git ignores it") for index in range(count)])
+    line = warnings.summary([(f"{index}.bin", "git ignores it") for index in range(count)])
     assert ("and 1 more" in line) == (count == 6)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from harness.tracker.storage import silence
+from harness.tracker.storage import run_timeouts
 from harness.tracker.storage.schema import TABLES
 
 LONG, SHORT, LONGER = 200, 100, 2000
@@ -58,14 +58,14 @@ def view(
     points: float | None,
     updated: float | str,
     status: str,
-    seconds: float = silence.HEARTBEAT_SECONDS,
+    seconds: float = run_timeouts.HEARTBEAT_SECONDS,
     opened: float = 10 * LONGER,
 ) -> tuple[str, bool]:
     """Return the status that is shown, and whether it is by silence."""
     db = sqlite3.connect(":memory:")
     db.row_factory = sqlite3.Row
     db.executescript(TABLES)
-    silence.make_view(db, datetime.now(UTC) - timedelta(seconds=opened), seconds)
+    run_timeouts.make_view(db, datetime.now(UTC) - timedelta(seconds=opened), seconds)
     db.execute(
         "INSERT INTO runs"
         " (id, project, number, display_id, name, status, created_at, updated_at, heartbeat_at)"

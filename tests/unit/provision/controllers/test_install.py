@@ -9,9 +9,9 @@ from urllib3.exceptions import HTTPError
 
 from harness.core.errors import HarnessError
 from harness.provision.controllers import install
+from harness.provision.controllers.ca_bundle import trusting
+from harness.provision.controllers.fast_start import DEPLOYMENT, quick
 from harness.provision.controllers.install import SERVED, WEBHOOKS
-from harness.provision.controllers.quick import DEPLOYMENT, quick
-from harness.provision.controllers.trusting import trusting
 
 SECRET = {"kind": "Secret", "metadata": {"name": "jobset-webhook-server-cert", "namespace": "jobset-system"}}
 

@@ -9,7 +9,13 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.provision.controllers.quick import CONFIGURATION, CONTROL_PLANE, DEFINITION, DEPLOYMENT, quick
+from harness.provision.controllers.fast_start import (
+    CONFIGURATION,
+    CONTROL_PLANE,
+    DEFINITION,
+    DEPLOYMENT,
+    quick,
+)
 
 
 def deployment() -> dict[str, Any]:

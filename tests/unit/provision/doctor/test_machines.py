@@ -13,7 +13,7 @@ import pytest
 from harness.core.errors import HarnessError
 from harness.provision.doctor import checks, packages, probe, repair
 from harness.provision.doctor.check import Check
-from harness.provision.images import reach
+from harness.provision.images import registry_access
 from harness.provision.kind import docker
 from harness.settings import Settings
 
@@ -31,7 +31,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder.mkdir()
     monkeypatch.setenv("PATH", f"{folder}:/usr/bin:/bin")
     monkeypatch.setattr(probe, "SEARCH_PATH", f"{folder}:/usr/bin:/bin")
-    monkeypatch.setattr(reach, "unreached", lambda _registry: [])
+    monkeypatch.setattr(registry_access, "unreached", lambda _registry: [])
     for name in ("DOCKER_HOST", docker.PROVIDER, *PROXIES):
         monkeypatch.delenv(name, raising=False)
     return folder
@@ -186,7 +186,9 @@ def test_doctor_asks_the_hosts_of_a_launch(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, images: str
 ) -> None:
     """The same function decides for both."""
-    monkeypatch.setattr(reach, "unreached", lambda registry: [f"{registry.kueue.manifest}: HTTP 503"])
+    monkeypatch.setattr(
+        registry_access, "unreached", lambda registry: [f"{registry.kueue.manifest}: HTTP 503"]
+    )
     fake_docker.install(path, fake_docker.ENGINE, fake_docker.info())
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     found = checked(tmp_path, images=images)["images"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from harness.context import RunContext
-from harness.launch.described import versions_of
+from harness.launch.description import versions_of
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
 from harness.provision.images import build, debian, packages

@@ -12,7 +12,7 @@ import pytest
 from harness.context import RunContext
 from harness.core.errors import HarnessError
 from harness.provision.images import origin as module
-from harness.provision.images import reach, versions
+from harness.provision.images import registry_access, versions
 from harness.provision.images.origin import Origin, origin, require_usable
 from harness.provision.images.stack import resolve
 from harness.settings import Settings
@@ -67,8 +67,8 @@ def hosts(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Host]]:
 
 
 def asked(host: Host) -> str:
-    with reach.client() as client:
-        return reach._answer(client, host.url, {200, 401})
+    with registry_access.client() as client:
+        return registry_access._answer(client, host.url, {200, 401})
 
 
 def test_one_late_answer_does_not_decide(hosts: list[Host], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_one_late_answer_does_not_decide(hosts: list[Host], monkeypatch: pytest.
         hosts[0].answering = True
         yield 60.0
 
-    monkeypatch.setattr(reach, "TRY_SECONDS", limits())
+    monkeypatch.setattr(registry_access, "TRY_SECONDS", limits())
     assert asked(hosts[0]) == ""
     assert hosts[0].answering
 
@@ -89,7 +89,7 @@ def test_one_late_answer_does_not_decide(hosts: list[Host], monkeypatch: pytest.
 def test_only_a_passing_failure_is_tried_again(
     hosts: list[Host], monkeypatch: pytest.MonkeyPatch, first: int, tries: int
 ) -> None:
-    monkeypatch.setattr(reach, "TRY_SECONDS", (60.0, 60.0))
+    monkeypatch.setattr(registry_access, "TRY_SECONDS", (60.0, 60.0))
     hosts.append(Host(first, 200))
     assert bool(asked(hosts[0])) == (tries == 1 and first != 200)
     assert hosts[0].asked == tries
@@ -98,7 +98,7 @@ def test_only_a_passing_failure_is_tried_again(
 def test_a_host_that_stays_silent_is_named_with_its_limit(
     hosts: list[Host], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reach, "TRY_SECONDS", (0.1, 0.2))
+    monkeypatch.setattr(registry_access, "TRY_SECONDS", (0.1, 0.2))
     hosts.append(Host("late"))
     assert asked(hosts[0]).startswith(f"{hosts[0].url}: ")
     assert asked(hosts[0]).endswith("(after 0.2 s)")
@@ -107,7 +107,9 @@ def test_a_host_that_stays_silent_is_named_with_its_limit(
 @pytest.fixture
 def context(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunContext:
     """A machine that reaches no registry, whose Docker has no image."""
-    monkeypatch.setattr(reach, "unreached", lambda _registry: ["https://one.example: HTTP 403", "two"])
+    monkeypatch.setattr(
+        registry_access, "unreached", lambda _registry: ["https://one.example: HTTP 403", "two"]
+    )
     monkeypatch.setattr(module.bases, "complete", lambda _suite: False)
     settings = Settings(images="auto", cache_dir=tmp_path / "cache", state_dir=tmp_path / "state")
     return RunContext(settings=settings, progress=lambda _: None)

@@ -14,7 +14,7 @@ import yaml
 
 from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
-from harness.provision.images import mirror, reach, versions
+from harness.provision.images import mirror, registry_access, versions
 from harness.provision.images.stack import download, resolve, verified
 from harness.provision.images.versions import Controller, Registry
 from harness.settings import Settings
@@ -143,11 +143,11 @@ def test_a_manifest_that_is_not_there_says_so(server: Server) -> None:
 def test_a_proxy_that_forbids_the_registry_is_not_a_registry(settings: Settings, server: Server) -> None:
     """Only 200 and 401 are a registry's answers; anything else sends auto to the source way, saying why."""
     server.v2_status = 403
-    assert reach.unreached(versions.load(settings).registry) == [
+    assert registry_access.unreached(versions.load(settings).registry) == [
         f"http://localhost:{server.port}/v2/: HTTP 403"
     ]
     server.v2_status = 401
-    assert reach.unreached(versions.load(settings).registry) == []
+    assert registry_access.unreached(versions.load(settings).registry) == []
 
 
 @pytest.fixture
@@ -163,11 +163,11 @@ def test_a_host_without_an_address_is_reported_without_requests(
     nowhere: Registry, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A proxy would look for it itself, so it is asked where there is one."""
-    (told,) = reach.unreached(nowhere)
+    (told,) = registry_access.unreached(nowhere)
     assert told.startswith("https://registry.invalid/v2/: [Errno -")
     assert server.asked == []
     monkeypatch.setenv("HTTPS_PROXY", f"http://127.0.0.1:{server.port}")
-    (told,) = reach.unreached(nowhere)
+    (told,) = registry_access.unreached(nowhere)
     assert told.startswith("https://registry.invalid/v2/: 501")  # this proxy knows no CONNECT
     assert "HEAD /v2/" in server.asked
 
@@ -186,9 +186,9 @@ def test_a_name_server_that_is_silent_is_not_awaited(
         return find(host, *more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(socket, "getaddrinfo", silent)
-    monkeypatch.setattr(reach, "ADDRESS_SECONDS", 2.0)
+    monkeypatch.setattr(registry_access, "ADDRESS_SECONDS", 2.0)
     try:
-        (told,) = reach.unreached(nowhere)
+        (told,) = registry_access.unreached(nowhere)
     finally:
         answered.set()
     assert told == "https://registry.invalid/v2/: no address within 2 s"
@@ -207,8 +207,8 @@ def test_a_name_server_that_is_silent_is_not_awaited(
 )
 def test_the_registry_of_a_reference(reference: str, host: str, url: str) -> None:
     """As Docker reads references; loopback is plain HTTP."""
-    assert reach.registry_host(reference) == host
-    assert reach.api_url(host) == url
+    assert registry_access.registry_host(reference) == host
+    assert registry_access.api_url(host) == url
 
 
 def test_the_lock_of_the_project_fits() -> None:

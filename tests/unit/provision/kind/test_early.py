@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.provision.images.local import LocalImage
-from harness.provision.kind import early
+from harness.provision.kind import preload
 
 OWN = LocalImage("worker:1", "sha256:1"), LocalImage("tracker:1", "sha256:2")
 CONTEXT: Any = SimpleNamespace(writer=SimpleNamespace(attempt=nullcontext))
@@ -42,26 +42,26 @@ def test_a_failed_creation_ends_it() -> None:
             time.sleep(0.01)
         raise RuntimeError("kind failed")
 
-    filling = early.filling(nodes, stack(), OWN, CONTEXT)
+    filling = preload.filling(nodes, stack(), OWN, CONTEXT)
     with pytest.raises(RuntimeError, match="kind failed"), filling:
         create()
     asked = nodes.asked
-    time.sleep(early.LOOK_SECONDS * 2)
+    time.sleep(preload.LOOK_SECONDS * 2)
     assert nodes.asked == asked
 
 
 def test_what_could_not_begin_is_left() -> None:
     """A creation that succeeded is not held up by what it did not show."""
     nodes: Any = Nodes()
-    with early.filling(nodes, stack(), OWN, SimpleNamespace()) as begun:  # type: ignore[arg-type]
+    with preload.filling(nodes, stack(), OWN, SimpleNamespace()) as begun:  # type: ignore[arg-type]
         pass
-    assert begun == early.Begun()
+    assert begun == preload.Begun()
 
 
 @pytest.mark.parametrize("changes", [{"mirrors": {"docker.io": "x"}}, {"containerd_patches": ("x",)}])
 def test_nothing_is_begun_where_containerd_restarts(changes: dict[str, Any]) -> None:
     nodes: Any = Nodes()
-    with early.filling(nodes, stack(**changes), OWN, SimpleNamespace()) as begun:  # type: ignore[arg-type]
+    with preload.filling(nodes, stack(**changes), OWN, SimpleNamespace()) as begun:  # type: ignore[arg-type]
         pass
     assert not nodes.asked
     assert not begun.prepared

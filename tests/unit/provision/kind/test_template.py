@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from harness.context import RunContext
 from harness.core.errors import HarnessError
-from harness.provision.kind import template as templates
-from harness.provision.kind.copied import configured
+from harness.provision.kind import template
+from harness.provision.kind.from_template import configured
 from harness.provision.kind.template import eager, keys, puts
 from harness.settings import Settings
 
@@ -154,19 +154,19 @@ def test_what_fails_twice_in_a_row_is_not_tried_again(tmp_path: Path) -> None:
 
     def after(*ends: bool) -> bool:
         for well in ends:
-            templates.ended(image, context, well=well)
-        return templates.attempts_exhausted(image, context)
+            template.ended(image, context, well=well)
+        return template.attempts_exhausted(image, context)
 
     assert not after()
     assert not after(False)
     assert not after(True, False)
     assert after(False)
-    assert not templates.attempts_exhausted("harness/template:another", context)
+    assert not template.attempts_exhausted("harness/template:another", context)
     assert not after(True)
 
 
 def test_a_list_of_failures_that_is_cut_off_is_empty(tmp_path: Path) -> None:
-    (tmp_path / templates.FAILURES).write_text("{")
-    assert not templates.attempts_exhausted(
+    (tmp_path / template.FAILURES).write_text("{")
+    assert not template.attempts_exhausted(
         "harness/template:1", RunContext(settings=Settings(cache_dir=tmp_path), progress=print)
     )

@@ -9,8 +9,8 @@ import pytest
 from harness.context import RunContext
 from harness.provision import platforms
 from harness.provision.source import versions
-from harness.provision.source.ahead import download_modules
 from harness.provision.source.plan import Plan
+from harness.provision.source.prefetch import download_modules
 from harness.provision.source.store import Store
 from harness.settings import load
 

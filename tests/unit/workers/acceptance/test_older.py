@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from harness.workers import acceptance
-from harness.workers.acceptance import older, runner
+from harness.workers.acceptance import compat, runner
 from harness.workers.acceptance.limits import FILE, Limits
 
 FOLDER = Path(acceptance.__file__).parent
@@ -86,7 +86,7 @@ def python_3_10(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_limits_are_the_same_without_tomllib(python_3_10: None) -> None:
     """Contract: each row, with its source, to the last figure."""
-    assert older.toml(FILE.read_text()) == tomllib.loads(FILE.read_text())
+    assert compat.toml(FILE.read_text()) == tomllib.loads(FILE.read_text())
     assert len(Limits.load().rows) > 50
 
 
@@ -104,19 +104,19 @@ def test_the_limits_are_the_same_without_tomllib(python_3_10: None) -> None:
 def test_what_needs_the_parser_is_refused(python_3_10: None, text: str) -> None:
     """Contract: nothing is guessed; the message has the line and the version."""
     with pytest.raises(ValueError, match=r"line \d cannot be read before Python 3.11"):
-        older.toml(text)
+        compat.toml(text)
 
 
 def test_what_pytorch_lacks_is_named_with_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: the check is UNKNOWN by the runner, and its text is this sentence."""
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.0.1"))  # type: ignore[arg-type]
-    error = older.lacks("float8_e4m3fn", "2.1")
+    error = compat.lacks("float8_e4m3fn", "2.1")
     told = "PyTorch 2.0.1 has no float8_e4m3fn: PyTorch 2.1 and later have it"
     assert runner._words(error) == told
 
 
 def test_sequences_of_different_lengths_are_no_pairs() -> None:
-    assert list(older.paired([1, 2], "ab")) == [(1, "a"), (2, "b")]
+    assert list(compat.paired([1, 2], "ab")) == [(1, "a"), (2, "b")]
     with pytest.raises(ValueError, match="2 and 1"):
-        older.paired([1, 2], "a")
-    assert list(older.neighbours([1, 2, 3])) == [(1, 2), (2, 3)]
+        compat.paired([1, 2], "a")
+    assert list(compat.neighbours([1, 2, 3])) == [(1, 2), (2, 3)]

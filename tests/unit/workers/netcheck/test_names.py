@@ -15,8 +15,8 @@ from dns_server import AAAA, A, Server, Zone
 from hypothesis import given
 from hypothesis import strategies as st
 
-from harness.workers.netcheck import dns
-from harness.workers.netcheck.names import Configuration, Names
+from harness.workers.netcheck import dns_client
+from harness.workers.netcheck.name_resolution import Configuration, Names
 
 NAME = "job-0.pods.team.svc.cluster.local"
 SEARCH = ("team.svc.cluster.local", "svc.cluster.local", "cluster.local")
@@ -39,7 +39,7 @@ def names(server: Server, tmp_path: Path) -> Callable[..., Names]:
             Configuration(("127.0.0.1",), search, ndots),
             str(tmp_path / "hosts"),
             str(tmp_path / "namespace"),
-            partial(dns.ask, port=server.port, seconds=0.3),
+            partial(dns_client.ask, port=server.port, seconds=0.3),
         )
 
     return make
@@ -111,7 +111,7 @@ def test_somebody_else_asked_too_early(names: Callable[..., Names], server: Serv
     """The name exists, and the answer about its address is an old one: how long it is kept is said."""
     full, port = server.zone, server.port
     server.zone = Zone(cache="type", ttl=30)
-    dns.ask("127.0.0.1", NAME, A, port=port)
+    dns_client.ask("127.0.0.1", NAME, A, port=port)
     server.zone = replace(full, cache="type", ttl=30)
     found = names().look_up(NAME)
     assert found.cause == "dns.negative_cached"
@@ -159,7 +159,7 @@ def test_a_failed_lookup_names_its_cause(
 
 def test_no_server_there(names: Callable[..., Names], unused_tcp_port: int) -> None:
     resolver = names()
-    resolver.ask = partial(dns.ask, port=unused_tcp_port)
+    resolver.ask = partial(dns_client.ask, port=unused_tcp_port)
     assert resolver.look_up(NAME).cause == "dns.server_refused"
 
 
@@ -190,8 +190,8 @@ def test_a_long_answer_comes_over_tcp(names: Callable[..., Names], server: Serve
 def test_any_bytes_are_no_surprise(reply: bytes) -> None:
     """Contract: a message is understood, or an error is raised that `ask` takes for a failure."""
     try:
-        found = dns.parse(reply, A)
-    except (ValueError, IndexError, dns.struct.error):
+        found = dns_client.parse(reply, A)
+    except (ValueError, IndexError, dns_client.struct.error):
         return
     assert found is None or found.kind in ("answer", "nodata", "nxdomain", "failed")
 
@@ -205,7 +205,7 @@ def test_a_server_that_talks_nonsense() -> None:
             liar.sendto(question[:2] + b"\x81" + bytes(9) + b"\xff", client)
 
         threading.Thread(target=lie, daemon=True).start()
-        assert dns.ask("127.0.0.1", NAME, A, port=liar.getsockname()[1]).kind in ("nodata", "failed")
+        assert dns_client.ask("127.0.0.1", NAME, A, port=liar.getsockname()[1]).kind in ("nodata", "failed")
 
 
 def test_nameservers_search_and_ndots_come_from_resolv_conf(tmp_path: Path) -> None:
@@ -224,8 +224,8 @@ def test_one_of_two_servers_learns_of_the_record_late(server: Server, tmp_path: 
     known, late = server, Server(Zone(cache="type"))
     turns = itertools.cycle([known, late])
 
-    def ask(address: str, name: str, kind: int) -> dns.Answer:
-        return dns.ask(address, name, kind, port=next(turns).port, seconds=1)
+    def ask(address: str, name: str, kind: int) -> dns_client.Answer:
+        return dns_client.ask(address, name, kind, port=next(turns).port, seconds=1)
 
     looking = Names(Configuration(("127.0.0.1",)), str(tmp_path / "hosts"), str(tmp_path / "none"), ask)
     try:

@@ -24,7 +24,7 @@ from harness.workers.netcheck.interfaces import (
     route_to,
     setup_networking,
 )
-from harness.workers.netcheck.names import Configuration, Names
+from harness.workers.netcheck.name_resolution import Configuration, Names
 from harness.workers.netcheck.peers import Peer, derive, parse
 from harness.workers.netcheck.probe import PENDING, Probe
 from harness.workers.netcheck.reach import cause_of, connect

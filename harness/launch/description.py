@@ -6,11 +6,11 @@ import re
 from typing import Any, Literal
 
 from harness.context import RecordedContext
-from harness.core.bounds import ranks_problem
 from harness.core.errors import UsageError
 from harness.core.kubernetes import reached
+from harness.core.limits import ranks_problem
 from harness.evidence.schema.bundle import Expected, Launch
-from harness.launch.names import EXPECT_RANKS
+from harness.launch.labels import EXPECT_RANKS
 from harness.launch.prepare import netcheck_first
 from harness.launch.workloads.base import Workload
 from harness.launch.workloads.training import Training

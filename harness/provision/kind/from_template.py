@@ -28,17 +28,16 @@ from harness.core import processes, proxies
 from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, WaitError
 from harness.core.kubernetes import NOT_SERVED, Kube, Object
-from harness.provision.controllers import install as controllers
-from harness.provision.controllers import tracker as embedded
-from harness.provision.controllers.quick import quick
+from harness.provision.controllers import install, tracker
+from harness.provision.controllers.fast_start import quick
 from harness.provision.controllers.readiness import SERVICE, serves
 from harness.provision.images import unpacked
 from harness.provision.images.local import LocalImage
 from harness.provision.images.stack import Stack
 from harness.provision.kind import template as templates
 from harness.provision.kind.configuration import VOLUMES_MOUNT
-from harness.provision.kind.early import Begun
 from harness.provision.kind.nodes import KindNodes
+from harness.provision.kind.preload import Begun
 from harness.provision.kind.template import FILES, Template
 
 CERTIFICATES = "harness.provision.controllers.certificates"
@@ -156,13 +155,13 @@ class _Copy:
                 self._register(kube, nodes, closed=self._workers)
                 joined = [pool.submit(self._join, node, identities) for node in self._workers]
                 kube.apply(self._template.dns)
-                controllers.certify(kube, self._stack.controllers)
-                controllers.deploy(kube, self._stack.controllers, quick)
+                install.certify(kube, self._stack.controllers)
+                install.deploy(kube, self._stack.controllers, quick)
                 begun.deployed = True
                 if self._kind.settings.tracker == "embedded":
-                    embedded.begin(kube, self._tracker.tag)
+                    tracker.begin(kube, self._tracker.tag)
                     begun.tracker = True
-                controllers.entrust(kube, self._stack.controllers, quick)
+                install.entrust(kube, self._stack.controllers, quick)
             objects = pool.submit(_in_node, self._head, ("objects.sh",))
             with attempt("CoreDNS to have its node"):
                 with suppress(WaitError):

@@ -1,10 +1,10 @@
 """Resolve a name as the system resolver would, and determine the cause if it has no address.
 
-Queries go directly to the servers of /etc/resolv.conf (dns.py). The first query only checks whether the name
-exists, with an unassigned record type that is chosen at random each time. Some caches, such as CoreDNS, store
-answers by name and type. They store no negative answer that torch, NCCL or gloo would get, so the checks do
-not delay the record for them. Other caches store "no such name" for all types. They are recognised by a TTL
-that counts down, and are not queried again until the answer expires.
+Queries go directly to the servers of /etc/resolv.conf (dns_client.py). The first query only checks whether
+the name exists, with an unassigned record type that is chosen at random each time. Some caches, such as
+CoreDNS, store answers by name and type. They store no negative answer that torch, NCCL or gloo would get, so
+the checks do not delay the record for them. Other caches store "no such name" for all types. They are
+recognised by a TTL that counts down, and are not queried again until the answer expires.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from . import dns
-from .dns import Answer
+from . import dns_client
+from .dns_client import Answer
 
 RESOLV_CONF, HOSTS = "/etc/resolv.conf", "/etc/hosts"
 NAMESPACE = "/var/run/secrets/kubernetes.io/serviceaccount/namespace"
@@ -102,7 +102,7 @@ class Names:
     configuration: Configuration
     hosts: str = HOSTS
     namespace: str = NAMESPACE
-    ask: Ask = dns.ask
+    ask: Ask = dns_client.ask
     clock: Callable[[], float] = time.monotonic
     written: bool = True
     _absent: dict[str, _Absent] = field(default_factory=dict)
@@ -118,7 +118,7 @@ class Names:
         if written and self.written:
             return Lookup(name, written, found=self.hosts)
         if not self.configuration.servers:
-            return Lookup(name, cause="dns.no_server", text=f"{RESOLV_CONF} names no DNS server")
+            return Lookup(name, cause="dns_client.no_server", text=f"{RESOLV_CONF} names no DNS server")
         candidates = self.configuration.candidates(name)
         for candidate in candidates:
             found = self._try(name, candidate)
@@ -140,7 +140,7 @@ class Names:
         if exists.kind == "nodata" and (late := self._not_everywhere(candidate)) is not None:
             self._absent[candidate] = _Absent(late.ttl or 0, self.clock())
             return None
-        answers = [self._ask(candidate, kind) for kind in (dns.A, dns.AAAA)]
+        answers = [self._ask(candidate, kind) for kind in (dns_client.A, dns_client.AAAA)]
         addresses = tuple(address for answer in answers for address in answer.addresses)
         if addresses:
             return Lookup(name, addresses, found=candidate)
@@ -148,17 +148,17 @@ class Names:
         if old and exists.kind == "nodata":
             left = max(old)
             text = f"{candidate} exists, but for {left} s more the DNS server keeps an old 'no such name'"
-            return Lookup(name, cause="dns.negative_cached", text=text, again=self.clock() + left)
+            return Lookup(name, cause="dns_client.negative_cached", text=text, again=self.clock() + left)
         for answer in answers:
             if not answer.negative:
                 return self._broken(name, answer)
         if exists.kind == "failed":
             self._absent[candidate] = _Absent(answers[0].ttl or 0, self.clock())
             return None
-        return Lookup(name, cause="dns.no_record", text=f"{candidate} exists, but has no address")
+        return Lookup(name, cause="dns_client.no_record", text=f"{candidate} exists, but has no address")
 
     def _exists(self, candidate: str) -> Answer:
-        return self._ask(candidate, random.choice(dns.UNASSIGNED))
+        return self._ask(candidate, random.choice(dns_client.UNASSIGNED))
 
     def _not_everywhere(self, candidate: str) -> Answer | None:
         """Return the answer of a DNS replica that does not have the name yet, or None.
@@ -193,12 +193,12 @@ class Names:
     def _broken(self, name: str, answer: Answer) -> Lookup:
         # A kernel limits its rate of ICMP errors, so a port without a listener sometimes does not respond.
         self._refused |= answer.kind == "refused"
-        silent = "dns.server_refused" if self._refused else "dns.server_silent"
-        cause = {"silent": silent, "refused": silent, "no_route": "dns.server_silent"}
+        silent = "dns_client.server_refused" if self._refused else "dns_client.server_silent"
+        cause = {"silent": silent, "refused": silent, "no_route": "dns_client.server_silent"}
         servers = ", ".join(self.configuration.servers)
         said = answer.text or answer.kind
         text = f"the DNS server {servers} does not resolve {name}: {said}"
-        return Lookup(name, cause=cause.get(answer.kind, "dns.server_failed"), text=text)
+        return Lookup(name, cause=cause.get(answer.kind, "dns_client.server_failed"), text=text)
 
     def _nowhere(self, name: str, candidates: Sequence[str]) -> Lookup:
         """Return the cause if none of the candidates exists. Try other likely full names first."""
@@ -206,14 +206,14 @@ class Names:
         for other in self._elsewhere(name, candidates):
             if (found := self._try(name, other)) is not None and found.addresses:
                 text = f"{name} is {found.found}, which the search path does not reach: {tried}"
-                return Lookup(name, cause="dns.search_path", text=text)
+                return Lookup(name, cause="dns_client.search_path", text=text)
         kept = [absent for each in candidates if (absent := self._absent[each]).kept]
         if kept:
             until = min(absent.until for absent in kept)
             left = max(0, until - self.clock())
             text = f"{name} may exist, but for {left:.0f} s more the DNS server keeps an old 'no such name'"
-            return Lookup(name, cause="dns.negative_cached", text=text, again=until)
-        return Lookup(name, cause="dns.no_record", text=f"no such name: {tried}")
+            return Lookup(name, cause="dns_client.negative_cached", text=text, again=until)
+        return Lookup(name, cause="dns_client.no_record", text=f"no such name: {tried}")
 
     def _elsewhere(self, name: str, candidates: Sequence[str]) -> Iterator[str]:
         """Yield likely full names: in this pod's namespace, and in the domains of the pod's own name."""

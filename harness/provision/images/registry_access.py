@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from harness.core import proxies
-from harness.core.beside import within
+from harness.core.concurrency import within
 from harness.core.errors import UsageError
 from harness.core.http_client import client
 from harness.provision.images.versions import Registry

@@ -20,9 +20,9 @@ from harness.context import RecordedContext
 from harness.core import processes
 from harness.core.errors import HarnessError
 from harness.core.kubernetes import NOT_SERVED, Kube
-from harness.provision.controllers import install as controllers
+from harness.provision.controllers import install
 from harness.provision.controllers import tracker as embedded
-from harness.provision.controllers.quick import quick
+from harness.provision.controllers.fast_start import quick
 from harness.provision.images.load import load_images
 from harness.provision.images.local import LocalImage
 from harness.provision.images.stack import Stack
@@ -135,11 +135,11 @@ class _Filling:
             kube = Kube(self._kind.kubeconfig, self._kind.context)
             kube.retried = self._context.writer.retry
             with attempt("definitions and roles"):
-                controllers.prepare(kube, self._stack.controllers, quick)
+                install.prepare(kube, self._stack.controllers, quick)
             self._begun.prepared = True
             self._loaded.wait()
             with attempt("Deployments"):
-                controllers.deploy(kube, self._stack.controllers, quick)
+                install.deploy(kube, self._stack.controllers, quick)
                 self._begun.deployed = True
                 if self._kind.settings.tracker == "embedded":
                     embedded.begin(kube, self._tracker.tag)

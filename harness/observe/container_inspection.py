@@ -15,8 +15,8 @@ from kubernetes.stream.ws_client import ERROR_CHANNEL
 from pydantic import ValidationError
 from urllib3.exceptions import HTTPError
 
-from harness.core.beside import within
 from harness.core.clock import now
+from harness.core.concurrency import within
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Kube, Object
 from harness.core.own_processes import OWN_PROCESSES

@@ -18,7 +18,7 @@ from harness.evidence.schema.ground_truth import TruthRow
 from harness.evidence.worlds import PATH, PodProcesses, RankLife
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
-from harness.judge.ranks import hiding, retries, time_limits
+from harness.judge.ranks import exit_masking, retries, time_limits
 from harness.workers import outside
 
 _OF_A_PEER = re.compile(
@@ -69,16 +69,16 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
 
 def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
     """Return how the script, or another program that it starts, hid an exit code, or ""."""
-    text = hiding.script(case, index)
+    text = exit_masking.script(case, index)
     process = next((process for process in of_pod.processes.values() if process.ref == end.ref), None)
     if process is None or not process.argv or not text or retries.named(text, process):
-        return hiding.way(text)
+        return exit_masking.way(text)
     return "the program that the script starts did not pass it on: let it end with that exit code"
 
 
 def _never_began(case: Case, index: int) -> BadEnd | None:
     """Return the failure of a script that ended before a process of a rank was recorded, or None."""
-    script = hiding.script(case, index)
+    script = exit_masking.script(case, index)
     if not (case.launch.processes and case.launch.recorder):
         return None
     ended = case.pods[index].container(case.launch.container, "terminated")
@@ -87,13 +87,13 @@ def _never_began(case: Case, index: int) -> BadEnd | None:
     ]
     ran = times[1] - times[0] if times[0] is not None and times[1] is not None else 0.0
     ranks = case.ranks_of(index)
-    if hiding.leaves_behind(script):
+    if exit_masking.leaves_behind(script):
         text = f"the script ended before a process of {names(ranks)} was recorded"
     elif limit := time_limits.before_any(script, ran):
         text = f"{limit} in its script expired before a process of {names(ranks)} was recorded"
     else:
         return None
-    return BadEnd("rank.exited_early", ranks, text, float("inf"), None, False, PATH, hiding.way(script))
+    return BadEnd("rank.exited_early", ranks, text, float("inf"), None, False, PATH, exit_masking.way(script))
 
 
 def _of_ranks(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
@@ -287,4 +287,4 @@ def _confirmed(case: Case, index: int, life: RankLife) -> bool:
     by_agent = life.agent is not None and life.agent.result is not None
     if by_agent or any(end.code is not None for end in life.ends):
         return True
-    return bool(life.ends) and hiding.passes_on(hiding.script(case, index))
+    return bool(life.ends) and exit_masking.passes_on(exit_masking.script(case, index))

@@ -1,7 +1,7 @@
 """`harness netcheck RUN`: check whether the ranks of a running or hung job can reach each other.
 
-netcheck runs inside each running pod (execs.py). Facts that no pod can see come from the API server: which
-pods do not run, and what is wrong with their Service.
+netcheck runs inside each running pod (netcheck_exec.py). Facts that no pod can see come from the API server:
+which pods do not run, and what is wrong with their Service.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from harness.cli.execs import together
+from harness.cli.netcheck_exec import together
 from harness.cli.shell import cluster_of
 from harness.context import RunContext
 from harness.core.errors import UsageError
