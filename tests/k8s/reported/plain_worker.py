@@ -1,54 +1,86 @@
-"""A worker as users write it, with gloo and Pluto. CASE names what goes wrong in rank 1."""
+"""A worker as users write it, with gloo and Pluto. CASE names what goes wrong in rank 1 at step 10."""
 
+import datetime
 import os
+import signal
+import sys
 import time
+import traceback
 
 import pluto
 import torch
 import torch.distributed as dist
 
 CASE = os.environ.get("CASE", "")
+STEPS = 30
 if CASE == "no-group":
     rank, world = 0, 1
 else:
-    dist.init_process_group("gloo")
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=20 if CASE == "silent" else 1800))
     rank, world = dist.get_rank(), dist.get_world_size()
 
 
-def fail(step: int) -> None:
-    """Do what the case has rank 1 do at this step."""
-    if rank != 1 or step != 10:
-        return
-    if CASE == "raise":
-        raise RuntimeError("CUDA error: device-side assert triggered")
-    if CASE == "leave-buffered":
-        print("RuntimeError: the batch of rank 1 is not finite")
-        os._exit(1)
-    if CASE == "loader-killed":
-        loader = torch.utils.data.DataLoader(Greedy(), num_workers=1, batch_size=1)
-        print("first batch", next(iter(loader)))
-
-
-class Greedy(torch.utils.data.Dataset[torch.Tensor]):
-    """A data set whose items do not fit into the pod's memory."""
+class Items(torch.utils.data.Dataset[torch.Tensor]):
+    """A data set whose items do not fit into the memory of a pod, or not into its shared memory."""
 
     def __len__(self) -> int:
         return 4
 
     def __getitem__(self, index: int) -> torch.Tensor:
+        if CASE == "loader-shm":
+            return torch.ones(64 << 20)
         kept = [bytearray(os.urandom(1 << 20)) * 256 for _ in range(64)]
         return torch.tensor(len(kept))
 
 
+def fail() -> None:
+    """Do what the case has rank 1 do."""
+    if CASE in ("raise", "swallow", "back"):
+        raise RuntimeError("CUDA error: device-side assert triggered")
+    if CASE == "leave-buffered":
+        print("the batch of rank 1 is not finite")
+        os._exit(1)
+    if CASE.startswith("loader"):
+        print("first batch", next(iter(torch.utils.data.DataLoader(Items(), num_workers=1, batch_size=1))))
+    if CASE == "silent":
+        time.sleep(3600)
+    if CASE == "segfault":
+        os.kill(os.getpid(), signal.SIGSEGV)
+    if CASE == "hangup":
+        os.kill(os.getppid(), signal.SIGHUP)
+
+
+def bars() -> None:
+    """Print a bar that never ends its line, bars that move the cursor, and a text without an end of line."""
+    for step in range(20000):
+        sys.stderr.write(
+            f"\r\x1b[32mepoch 1\x1b[0m {step / 200:5.1f}%|{'#' * (step // 1000):<20}| {step}/20000"
+        )
+    sys.stderr.write("\n")
+    for step in range(3000):
+        sys.stdout.write(f"\x1b[Ainner {step}\r")
+    print("no newline at the end of this text", end="", flush=True)
+
+
 def train() -> None:
-    torch.manual_seed(0)
+    again = CASE == "back" and os.environ["TORCHELASTIC_RESTART_COUNT"] != "0"
     run = pluto.init(
         project=os.environ.get("PLUTO_PROJECT", "e2e"), name="plain", run_id=os.environ["PLUTO_RUN_ID"]
     )
-    for step in range(30):
-        run.log({f"loss/rank{rank}": 1.0 / (step + 1)}, step=step)
-        fail(step)
-        time.sleep(0.2)
+    try:
+        for step in range(5 if again else 0, STEPS):
+            run.log({f"loss/rank{rank}": again + 1.0 / (step + 1)}, step=step)
+            if rank == 1 and step == 10 and not again:
+                fail()
+            if CASE == "silent":
+                dist.all_reduce(torch.ones(1))
+            time.sleep(0.2)
+    except Exception:
+        if CASE != "swallow":
+            raise
+        traceback.print_exc()
+    if CASE == "bars":
+        bars()
     run.finish()
     print("rank", rank, "of", world, "done", flush=True)
 
