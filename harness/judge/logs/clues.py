@@ -73,8 +73,10 @@ _READS_CPU_FREQUENCY = re.compile(r'File ".*[/\\]pluto[/\\]sys\.py", line \d+, i
 _FRAME_LINES = 8
 """Maximum number of lines between the innermost "File …" line of a stack and the error below it."""
 _OF_A_PEER = re.compile(
-    r"Connection (closed|reset) by peer|RendezvousConnectionError|SignalException|Broken pipe"
-    r"|remote process exited|Received 15 death signal|Socket closed"
+    r"Connection (closed|reset) by (remote )?peer|RendezvousConnectionError|SignalException|Broken pipe"
+    r"|remote process exit|Received 15 death signal|Socket closed"
+    # TCPStore, whose server is in rank 0, and NCCL.
+    r"|[Ff]ailed to recv, got 0 bytes|Connection was likely closed|NCCL communicator was aborted"
 )
 _IN_VAIN = re.compile(
     r"Timed out waiting \d+ms for (recv|send) operation|wait timeout after \d+ms, keys:"
@@ -166,7 +168,7 @@ def read(tail: Lines, log: str = "") -> Clues:
         if cause:
             clue, clue_number = text.strip(), number
             break
-        another_error = another_error or (is_error and not _REPORT.search(text) and not _is_of_a_peer(text))
+        another_error = another_error or (is_error and not _REPORT.search(text) and not is_of_a_peer(text))
     whole = "\n".join(text for _, text in lines)
     report = whole.rpartition("Root Cause")[2] if "Root Cause" in whole else ""
     worker = _EXIT.search(report)
@@ -197,6 +199,11 @@ def last_line(tail: Lines) -> tuple[str, int]:
     return _last_own(_plain(tail))
 
 
+def is_of_a_peer(text: str) -> bool:
+    """Return whether a text reports that a peer ended or did not answer."""
+    return any(pattern.search(text) for pattern in (_OF_A_PEER, _IN_VAIN))
+
+
 def _plain(tail: Lines) -> Lines:
     """Return the lines that the program wrote, without times, control characters and lines of the harness.
 
@@ -215,10 +222,6 @@ def _of_the_client(lines: Lines, error: int) -> bool:
     above = [text for number, text in lines if error - _FRAME_LINES <= number < error]
     files = [text for text in above if _FILE_OF_A_STACK.match(text)]
     return bool(files) and _READS_CPU_FREQUENCY.search(files[-1]) is not None
-
-
-def _is_of_a_peer(text: str) -> bool:
-    return any(pattern.search(text) for pattern in (_OF_A_PEER, _IN_VAIN))
 
 
 def _ends_with(lines: Lines) -> bool:

@@ -18,13 +18,12 @@ from harness.evidence.schema.ground_truth import TruthRow
 from harness.evidence.worlds import PATH, PodProcesses, RankLife
 from harness.judge.case import Case, names
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
+from harness.judge.logs import clues
 from harness.judge.ranks import exit_masking, retries, time_limits
 from harness.workers import outside
 
-_OF_A_PEER = re.compile(
-    r"[Cc]onnection (closed|reset|was)|Broken pipe|Socket closed|SignalException|\bgloo\b.*recv"
-    r"|Rendezvous\w*Error|DistStoreError|connectFullMesh"
-)
+_NOT_MET = re.compile(r"[Cc]onnection (closed|reset|was)|Rendezvous\w*Error|DistStoreError|connectFullMesh")
+"""Errors of a rank whose peer ended before it answered, besides those that `clues` finds in logs."""
 
 _UNTOLD = (
     "it raises SystemExit itself, whose code cannot be read before Python 3.12, and the script may hide it:"
@@ -65,6 +64,10 @@ def bad_end(case: Case, index: int) -> BadEnd | None:
     if first.of_a_peer:
         first = _before_a_restart(of_pod) or first
     return replace(first, why=_way(case, of_pod, index, first))
+
+
+def _of_a_peer(error: str) -> bool:
+    return clues.is_of_a_peer(error) or _NOT_MET.search(error) is not None
 
 
 def _way(case: Case, of_pod: PodProcesses, index: int, end: BadEnd) -> str:
@@ -110,7 +113,7 @@ def _of_ranks(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
             yield BadEnd("rank.oom_killed", [life.rank], text, at, code, False, life.ref)
         elif code:
             text = f"{who} {_ended(code)}{step}{f': {error}' if error else ''}"
-            peer = bool(_OF_A_PEER.search(error)) or code == -15
+            peer = _of_a_peer(error) or code == -15
             yield BadEnd("rank.exit_code_masked", [life.rank], text, at, code, peer, life.ref)
         elif code is None:
             text = f"{who} left with exit code 0 before its work was done: its record{step} has no end"
@@ -134,7 +137,7 @@ def _of_agents(case: Case, index: int, repeated: set[str]) -> Iterator[BadEnd]:
         if limit := time_limits.reached(agent, result.time_ms / 1000):
             text = f"{limit} of its script ended torchrun of {names(ranks)}{_last_step(case, ranks[0])}"
         else:
-            peer = bool(_OF_A_PEER.search(result.error))
+            peer = _of_a_peer(result.error)
         yield BadEnd("rank.exit_code_masked", ranks, text, result.time_ms / 1000, 1, peer, agent.ref)
 
 
@@ -156,7 +159,7 @@ def _before_any_rank(case: Case, index: int, repeated: set[str]) -> Iterator[Bad
             cause, text = "rank.exited_early", f"{name} left {before}: its record has no end"
         else:
             text = f"{name} {_ended(code)} {before}{f': {errors[0]}' if errors else ''}"
-        peer = bool(errors) and _OF_A_PEER.search(errors[0]) is not None
+        peer = bool(errors) and _of_a_peer(errors[0])
         yield BadEnd(cause, ranks, text, at, None if unseen else code, peer, agent.ref)
 
 
@@ -170,7 +173,7 @@ def _before_a_restart(of_pod: PodProcesses) -> BadEnd | None:
                 process = of_pod.last_with(pid)
                 end = process.end if process is not None else None
                 error = end.error.splitlines()[0] if end is not None and end.error else message
-                if code == -15 or _OF_A_PEER.search(error) or pid not in rounds:
+                if code == -15 or _of_a_peer(error) or pid not in rounds:
                     continue
                 which = f"(restart {rounds[pid].restart} of at most {rounds[pid].max_restarts})"
                 reason = "" if error.startswith("To enable traceback") else f": {error}"

@@ -160,7 +160,8 @@ def _hidden(case: Case, pod: Pod, end: End, bad: exit_codes.BadEnd, terminated: 
         text = f"{case.place(pod.index)} exited with 0, though {bad.text}"
     at = min(end.at, bad.at)
     end = replace(end, state="failed", ranks=bad.ranks, cause=bad.cause, text=text, log_quote=bad.why, at=at)
-    return replace(end, exit_code=bad.code, follows=bad.of_a_peer, evidence=(*end.evidence, bad.ref))
+    follows = bad.of_a_peer or _aborted_for_a_peer(end, _signal_of(bad.code))
+    return replace(end, exit_code=bad.code, follows=follows, evidence=(*end.evidence, bad.ref))
 
 
 def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, object]) -> End:
@@ -194,10 +195,17 @@ def _from_outside(case: Case, pod: Pod, end: End, code: object) -> End | None:
     if not number:
         return None
     text = f"{place} was ended by {_signal_name(number)}"
-    own = "look for a fault of its code or libraries in the log or a core dump" if number in OF_ITSELF else ""
+    follows = number == signal.SIGTERM or _aborted_for_a_peer(end, number)
+    of_itself = number in OF_ITSELF and not follows
+    own = "look for a fault of its code or libraries in the log or a core dump" if of_itself else ""
     if number == signal.SIGABRT and _script_ended(case, pod.index):
-        text, own = f"{text}, after its script had ended with 0", _FINALIZATION_ADVICE
-    return replace(end, cause="rank.killed", text=text, follows=number == signal.SIGTERM, advice=own)
+        text, own, follows = f"{text}, after its script had ended with 0", _FINALIZATION_ADVICE, False
+    return replace(end, cause="rank.killed", text=text, follows=follows, advice=own)
+
+
+def _aborted_for_a_peer(end: End, number: int) -> bool:
+    """Return whether SIGABRT came from NCCL's watchdog, which ends a rank that lost a peer, by its log."""
+    return number == signal.SIGABRT and end.follows
 
 
 def _script_ended(case: Case, index: int) -> bool:

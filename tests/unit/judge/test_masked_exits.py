@@ -2,6 +2,7 @@
 
 import bundles
 import pytest
+from peer_errors import LOST_A_PEER
 from process_events import PodEvents, recorded, together
 
 from harness.evidence.schema.ground_truth import TruthStart
@@ -560,3 +561,38 @@ def test_a_wrapper_that_hides_the_exit_code_is_named(judged):
     job = with_script(bundles.healthy(), "python3 supervise.py")
     ran(plain(job), 20, 1)
     assert "the program that the script starts did not pass it on" in judged(job).explanation.lower()
+
+
+@pytest.mark.parametrize("error", LOST_A_PEER.values(), ids=LOST_A_PEER.keys())
+def test_a_masked_loss_of_a_peer_accuses_the_peer(judged, error):
+    """Contract: the rank that raised on its own is named, although its peer ended first."""
+    job = recorded(bundles.healthy())
+    for index in range(2):
+        pod = PodEvents(job, index)
+        pod.agent(7, "--nnodes=2")
+        pod.workers(7, [(20, 0, index, 2)])
+        pod.rank(20, index, 2)
+        pod.end(20, 1, "exception", "ValueError: boom" if index else error)
+        pod.add("failed", 7, failures=[(20, 0, index, 1, "To enable traceback see: …")])
+        pod.result(7, "FAILED")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.exit_code_masked", [1]), verdict.explanation
+    assert "ValueError: boom" in verdict.explanation
+
+
+def test_a_masked_abort_by_nccl_accuses_the_peer(judged):
+    """Contract: only the log names the peer as the reason why NCCL's watchdog ended the rank by SIGABRT."""
+    job = recorded(bundles.healthy())
+    error = LOST_A_PEER["nccl-watchdog"]
+    job.logs[job.pod_name(0)] = [f"{bundles.at(7, True)} [rank0]:[E1121 ProcessGroupNCCL.cpp:632] {error}"]
+    for index in range(2):
+        pod = PodEvents(job, index)
+        pod.agent(7, "--nnodes=2")
+        pod.workers(7, [(20, 0, index, 2)])
+        pod.rank(20, index, 2)
+        if index:
+            pod.end(20, 1, "exception", "ValueError: boom")
+        pod.add("failed", 7, failures=[(20, 0, index, 1 if index else -6, "To enable traceback see: …")])
+        pod.result(7, "FAILED")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.exit_code_masked", [1]), verdict.explanation

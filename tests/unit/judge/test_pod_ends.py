@@ -6,6 +6,7 @@ import bundles
 import pytest
 from acceptance_bundles import node_of, report
 from bundles import at
+from peer_errors import LOST_A_PEER
 
 from harness.evidence.schema.acceptance import AcceptanceCheck, AcceptanceRecord
 from harness.judge import judge
@@ -427,3 +428,46 @@ def test_an_interface_that_a_variable_names_and_the_pod_lacks(judged, line):
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "variables.interface", [0])
     assert lines[-1][-40:] in verdict.explanation
     assert any("^NAME is NCCL's alone" in step for step in verdict.next)
+
+
+@pytest.mark.parametrize("error", LOST_A_PEER.values(), ids=LOST_A_PEER.keys())
+def test_a_rank_that_lost_its_peer_is_not_accused(judged, error):
+    """Contract: times of pods are of whole seconds, so the peer's pod can seem to have ended first."""
+    job = failing()
+    says(job, 0, [f"[rank0]: {error}"])
+    says(job, 1, ["[rank1]: ValueError: boom"])
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    job.ended(1, 13, 1, message=json.dumps({"exit": 1}))
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert (verdict.cause, verdict.ranks) == ("rank.crashed", [1]), verdict.explanation
+    assert "ValueError: boom" in verdict.explanation
+
+
+WATCHDOG = [
+    "[rank0]:[E1121 ProcessGroupNCCL.cpp:632] [Rank 0] Watchdog caught collective operation timeout: "
+    "WorkNCCL(SeqNum=7, OpType=ALLREDUCE, Timeout(ms)=600000) ran for 600012 milliseconds before timing out.",
+    "[rank0]:[E1121 ProcessGroupNCCL.cpp:695] [Rank 0] To avoid data inconsistency, we are taking the entire "
+    "process down.",
+    "terminate called after throwing an instance of 'c10::DistBackendError'",
+]
+
+
+@pytest.mark.parametrize("peer", ["hung", "raised"])
+def test_a_rank_that_nccl_aborts_is_not_accused(judged, peer):
+    """Contract: NCCL's watchdog ends a rank by SIGABRT when a peer does not take part in a collective."""
+    job = failing()
+    says(job, 0, WATCHDOG, code=-6)
+    job.ended(0, 12, 1, message=json.dumps({"exit": 1}))
+    if peer == "hung":
+        lines = ["[rank 1] step 6 loss 0.5", "Current thread 0x0000 (most recent call first):", *HUNG[6:]]
+        says(job, 1, lines, code=-15)
+        gone = {"deletionTimestamp": at(43), "deletionGracePeriodSeconds": 30}
+        job.ended(1, 14, 143, message="", metadata=gone)
+    else:
+        says(job, 1, ["[rank1]: ValueError: boom"])
+        job.ended(1, 13, 1, message=json.dumps({"exit": 1}))
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    cause = "rank.hung" if peer == "hung" else "rank.crashed"
+    assert (verdict.cause, verdict.ranks) == (cause, [1]), verdict.explanation
