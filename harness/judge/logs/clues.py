@@ -46,6 +46,13 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
     ),
     ("variables.master_port", r"[Ee]rror.*(?i:master.?port).*'tcp://[\d.]+:\d+'"),
     ("training.loss_not_finite", r"FloatingPointError: the loss of step"),
+    # PyTorch and NCCL keep tensors and buffers in files of /dev/shm, which a full disk does not concern.
+    (
+        "shm.small",
+        r"DataLoader worker .* killed by signal: Bus error|Unexpected bus error encountered in worker"
+        r"|unable to (allocate|resize|write|open) .*(shared memory|</torch_)"
+        r"|Error while (creating|attaching to) shared memory segment",
+    ),
     (
         "rank.write_failed",
         r"(Error|IOException).*\[Errno (5|27|28|30|116|122)\]"
@@ -63,8 +70,10 @@ _CLUES: tuple[tuple[CauseId, str], ...] = (
         r"Failed to create (or resume )?run|(httpx\.|pluto.*)(Connect|Read)(Error|Timeout)",
     ),
 )
-AT_ANY_TIME: tuple[CauseId, ...] = ("training.loss_not_finite", "rank.write_failed")
+AT_ANY_TIME: tuple[CauseId, ...] = ("training.loss_not_finite", "rank.write_failed", "shm.small")
 """Causes that can end a rank at any time, if its last error matches. Other causes occur only at its start."""
+_RAISED_FROM = re.compile(r"DataLoader worker \(pid\(s\) [\d, ]+\) exited unexpectedly")
+"""An error that repeats the one above it, from which it was raised."""
 _NO_CPU_FREQUENCY = re.compile(
     r"^(\[rank\d+\]: ?)?ValueError: min\(\) (iterable argument is empty|arg is an empty sequence)"
 )
@@ -168,7 +177,8 @@ def read(tail: Lines, log: str = "") -> Clues:
         if cause:
             clue, clue_number = text.strip(), number
             break
-        another_error = another_error or (is_error and not _REPORT.search(text) and not is_of_a_peer(text))
+        follows = _REPORT.search(text) or _RAISED_FROM.search(text) or is_of_a_peer(text)
+        another_error = another_error or (is_error and not follows)
     whole = "\n".join(text for _, text in lines)
     report = whole.rpartition("Root Cause")[2] if "Root Cause" in whole else ""
     worker = _EXIT.search(report)
