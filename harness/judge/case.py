@@ -354,7 +354,19 @@ class Case:
     def cut_short(self) -> bool:
         """Return whether the harness stopped before the job ended, for a reason other than a deadline."""
         failed = any(not stage.ok and stage.cause != "run.timed_out" for stage in self.manifest.stages)
-        return (self.by_signal or failed or self.manifest.ended_at is None) and self.terminal is None
+        stopped = self.by_signal or failed or self.manifest.ended_at is None
+        return (stopped or self.given_up) and self.terminal is None
+
+    @property
+    def given_up(self) -> bool:
+        """Return whether the harness stopped waiting while the container of every rank ran.
+
+        It stops before the deadline if a job cannot end well, for example if a pod cannot be scheduled. That
+        can change at the same moment.
+        """
+        running = [pod.container(self.launch.container, "running") for pod in self.pods.values()]
+        whole = len(running) == self.expected.num_nodes and all(running)
+        return whole and not self.timed_out and self.terminal is None
 
     def record_ended(self, rank: int) -> bool:
         """Return whether a rank's ground truth contains its end record, written after its last point."""

@@ -16,8 +16,6 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +27,12 @@ from harness.evidence.io.reader import Bundle
 from harness.fixtures.plugin import Launch
 from harness.launch.konduktor.job_file import JobFile
 from harness.provision.cluster import Ready
+from harness.settings import Settings
 
 pytestmark = pytest.mark.nightly
 FOLDER = Path(__file__).parent / "reported"
 CASES: dict[str, Any] = yaml.safe_load((FOLDER / "cases.yaml").read_text())
-WORKER = "grep -lz ^LOCAL_RANK= /proc/[0-9]*/environ | cut -d/ -f3 | xargs kill -9"
+KILL = "grep -lz ^LOCAL_RANK= /proc/[0-9]*/environ | cut -d/ -f3 | xargs kill -9"
 WAIT_SECONDS = 240.0
 
 
@@ -44,44 +43,53 @@ def job(name: str, case: dict[str, Any]) -> JobFile:
     )
 
 
-@contextmanager
-def killed(cluster: Ready, settings: Any, pod: str | None) -> Iterator[None]:
-    """Kill the worker in a pod by its name's part, as soon as its log has a step."""
-    ended = threading.Event()
+class Strike:
+    """Kills the worker in a pod of a job as soon as its log has a step. Use it as a context manager."""
 
-    def strike() -> None:
-        while not ended.wait(0.5):
-            for found in cluster.kube.objects("v1", "Pod"):
-                metadata = found["metadata"]
-                if str(pod) in metadata["name"] and metadata["namespace"].startswith("e2e-"):
-                    words = [settings.kubectl_bin, "--kubeconfig", str(cluster.cluster.kubeconfig)]
-                    words += ["-n", metadata["namespace"]]
-                    log = processes.run([*words, "logs", metadata["name"]], timeout=30, check=False).stdout
-                    if "step 5" in log:
-                        inside = ["exec", metadata["name"], "--", "sh", "-c", WORKER]
-                        processes.run([*words, *inside], timeout=60, check=False)
-                        return
+    def __init__(self, cluster: Ready, settings: Settings, job: str, pod: str) -> None:
+        self._kube, self._settings, self._config = cluster.kube, settings, str(cluster.cluster.kubeconfig)
+        self._job, self._pod, self._ended = job, pod, threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.struck = ""
 
-    thread = threading.Thread(target=strike, daemon=True)
-    if pod:
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        if pod:
-            thread.join(60)
+    def __enter__(self) -> Strike:
+        if self._pod:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        if self._pod:
+            self._thread.join(90)
+
+    def _watch(self) -> None:
+        while not self.struck and not self._ended.wait(1):
+            for found in self._kube.objects("v1", "Pod"):
+                name, namespace = found["metadata"]["name"], found["metadata"]["namespace"]
+                if name.startswith(self._job) and self._pod in name and self._kubectl(namespace, name):
+                    self.struck = name
+
+    def _kubectl(self, namespace: str, name: str) -> bool:
+        """Kill the worker of a pod that has logged its first steps. Return whether it was killed."""
+        words = [self._settings.kubectl_bin, "--kubeconfig", self._config, "-n", namespace]
+        log = processes.run([*words, "logs", name], timeout=60, check=False)
+        if "step 5" not in log.stdout:
+            return False
+        done = processes.run([*words, "exec", name, "--", "sh", "-c", KILL], timeout=60, check=False)
+        print(f"  killed in {name}: {done.stdout}{done.stderr}")
+        return True
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_reported_script_gets_its_right_answer(
-    launch: Launch, cluster: Ready, harness_settings: Any, name: str
+    launch: Launch, cluster: Ready, harness_settings: Settings, name: str
 ) -> None:
     case = CASES[name]
     expect, wait = case["expect"], float(case.get("wait", WAIT_SECONDS))
     began = time.monotonic()
-    with killed(cluster, harness_settings, case.get("kill")):
+    with Strike(cluster, harness_settings, name, case.get("kill", "")) as strike:
         outcome = launch(job(name, case), scripts=FOLDER, wait_seconds=wait)
+    assert case.get("kill", "") in strike.struck
     verdict = outcome.verdict
     told = f"{verdict.verdict} {verdict.cause} {verdict.ranks} after {time.monotonic() - began:.0f} s: "
     told += f"{verdict.explanation} [{outcome.bundle}]"

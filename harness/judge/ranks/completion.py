@@ -83,7 +83,19 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
         text = f"{_what(case, jobset)} did not end: {case.deadline}"
         return not_passed("completed", "run.timed_out", text, why=why, ranks=ranks, evidence=refs)
     text = "has no recorded end" + ": the harness was stopped before it" * case.by_signal
+    if case.given_up and not case.by_signal:
+        text = f"had not ended when the harness stopped waiting, and all its pods ran{_waited(case)}"
     return unknown("completed", f"{_what(case, jobset)} {text}", evidence=refs)
+
+
+def _waited(case: Case) -> str:
+    """Return a clause with what the scheduler last reported of pods that waited for a node, or ""."""
+    for pod in case.pods.values():
+        for state in reversed(pod.history):
+            scheduled = condition(state, "PodScheduled")
+            if scheduled.get("reason") == "Unschedulable":
+                return f": pod {pod.name} had waited for a node ({scheduled.get('message')})"
+    return ""
 
 
 def _by_torchrun_controller(case: Case, jobset: ObjectState) -> Finding | None:

@@ -758,3 +758,24 @@ def test_an_unreachable_kubelet_explains_an_unread_log(judged, why: str) -> None
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("UNKNOWN", "cluster.kubelet_unreachable", [1])
     assert f"(dial tcp 10.0.0.2:10250: {why})" in verdict.explanation
     assert not verdict.consequences
+
+
+def test_nothing_is_missed_if_the_harness_stopped_while_all_pods_ran(judged):
+    """Contract: a pod that waited for a node got one at the moment at which the harness gave the job up."""
+    job = bundles.healthy()
+    job.drop("workload", 2)
+    job.drop("jobset", 2)
+    for index in range(job.nodes):
+        job.drop_pod(index)
+        job.truth[index] = []
+    message = "0/3 nodes are available: 1 Insufficient cpu."
+    waits = bundles.cond("PodScheduled", "False", "Unschedulable", message)
+    job.pod(1, 9, "Pending", None, conditions=[waits])
+    for index in range(job.nodes):
+        job.pod(index, 10, "Running", {"running": {"startedAt": at(10)}})
+    job.runs, job.points = [], []
+    verdict = judged(job)
+    assert verdict.verdict == "UNKNOWN", verdict.explanation
+    completed = next(check for check in verdict.checks if check.name == "completed")
+    assert "all its pods ran" in completed.explanation
+    assert message in completed.explanation
