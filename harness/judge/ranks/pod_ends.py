@@ -123,7 +123,9 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
     clues = log_clues.read(case.bundle.tail(log), log)
     ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
     end = replace(end, stack=clues.stack, in_vain=clues.in_vain, follows=clues.of_a_peer, clue=clues.cause)
-    end = replace(end, log_quote=clues.log_quote, retried=clues.retried)
+    collected = (case.bundle.path / log).is_file()
+    quote = clues.log_quote if collected else "its log was not collected before its pod was gone"
+    end = replace(end, log_quote=quote, retried=clues.retried)
     if code or own:
         end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code or code or own)
         return _failed(case, pod, end, clues, terminated)

@@ -509,3 +509,15 @@ def test_small_shared_memory_is_no_full_disk(judged, lines):
     verdict = judged(job)
     assert (verdict.cause, verdict.ranks) == ("shm.small", [1]), verdict.explanation
     assert "medium: Memory at /dev/shm" in " ".join([verdict.explanation, *verdict.next])
+
+
+def test_a_log_that_was_not_collected_is_not_called_empty(judged):
+    job = failing()
+    says(job, 0, ["bash: line 1: python: command not found"], code=127)
+    del job.logs[job.pod_name(1)]
+    job.ended(0, 12, 127, message=json.dumps({"exit": 127}))
+    job.ended(1, 12, 127, message=json.dumps({"exit": 127}))
+    job.jobset(15, "Failed")
+    verdict = judged(job)
+    assert "Its log was not collected" in verdict.explanation
+    assert "log is empty" not in verdict.explanation
