@@ -32,7 +32,7 @@ from harness.settings import Settings
 pytestmark = pytest.mark.nightly
 FOLDER = Path(__file__).parent / "reported"
 CASES: dict[str, Any] = yaml.safe_load((FOLDER / "cases.yaml").read_text())
-KILL = "grep -lz ^LOCAL_RANK= /proc/[0-9]*/environ | cut -d/ -f3 | xargs kill -9"
+KILL = "for p in $(grep -lz ^LOCAL_RANK= /proc/[0-9]*/environ | cut -d/ -f3); do kill -9 $p; done"
 WAIT_SECONDS = 240.0
 
 
