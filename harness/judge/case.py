@@ -364,7 +364,11 @@ class Case:
         It stops before the deadline if a job cannot end well, for example if a pod cannot be scheduled. That
         can change at the same moment.
         """
-        running = [pod.container(self.launch.container, "running") for pod in self.pods.values()]
+        name = self.launch.container
+        running = [
+            pod.container(name, "running") is not None and pod.container(name, "terminated") is None
+            for pod in self.pods.values()
+        ]
         whole = len(running) == self.expected.num_nodes and all(running)
         return whole and not self.timed_out and self.terminal is None
 
