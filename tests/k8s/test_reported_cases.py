@@ -1,6 +1,7 @@
 """Scripts of public bug reports on a real cluster, each with its right answer (reported/cases.yaml).
 
-A case with an equivalent test is not here: pods that share process ids (test_shared_pids.py), a GPU that is
+A case with an equivalent test is not here: an address of the rank's own pod (the fault
+rendezvous-wrong-address), pods that share process ids (test_shared_pids.py), a GPU that is
 shared or in MIG mode (test_gpu_nodes.py), `nvidia-smi` with warnings (unit/workers/acceptance/
 test_smi_corpus.py), a firewall that rejects (the fault network-firewall-reject, integration/
 test_netcheck_firewall.py), data with half a surrogate pair or a byte order mark (unit/launch/
@@ -100,5 +101,7 @@ def test_a_reported_script_gets_its_right_answer(
     if "ranks" in expect:
         assert verdict.ranks == expect["ranks"], told
     assert re.search(expect.get("says", ""), verdict.explanation, re.DOTALL), told
+    if "rank_0_in" in expect:
+        assert Bundle.open(outcome.bundle).ranks()[0].index == expect["rank_0_in"], told
     if "rank_count" in expect:
         assert len(Bundle.open(outcome.bundle).ranks()) == expect["rank_count"], told

@@ -20,14 +20,12 @@ else:
 
 
 class Items(torch.utils.data.Dataset[torch.Tensor]):
-    """A data set whose items do not fit into the memory of a pod, or not into its shared memory."""
+    """A data set whose items do not fit into the memory of a pod."""
 
     def __len__(self) -> int:
         return 4
 
     def __getitem__(self, index: int) -> torch.Tensor:
-        if CASE == "loader-shm":
-            return torch.ones(64 << 20)
         kept = [bytearray(os.urandom(1 << 20)) * 256 for _ in range(64)]
         return torch.tensor(len(kept))
 
@@ -45,8 +43,6 @@ def fail() -> None:
         time.sleep(3600)
     if CASE == "segfault":
         os.kill(os.getpid(), signal.SIGSEGV)
-    if CASE == "hangup":
-        os.kill(os.getppid(), signal.SIGHUP)
 
 
 def bars() -> None:
