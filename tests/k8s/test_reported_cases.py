@@ -2,11 +2,12 @@
 
 A case with an equivalent test is not here: an address of the rank's own pod (the fault
 rendezvous-wrong-address), pods that share process ids (test_shared_pids.py), a GPU that is shared
-(test_gpu_nodes.py) or in MIG mode (unit/launch/test_gpu_request.py), `nvidia-smi` with warnings (unit/workers/
-acceptance/test_smi_corpus.py), a firewall that rejects (the fault network-firewall-reject, integration/
-test_netcheck_firewall.py), data with half a surrogate pair or a byte order mark (unit/launch/test_training.py),
-a copied run (test_training_container.py), code sync by git's rules (test_torchrun_cli.py), charts of NaN,
-infinity and of a run that goes back (integration/test_tracker_charts.py), bars and colours on the page of logs
+(test_gpu_nodes.py) or in MIG mode (unit/launch/test_gpu_request.py), `nvidia-smi` with warnings
+(unit/workers/acceptance/test_smi_corpus.py), a firewall that rejects (the fault network-firewall-reject,
+integration/test_netcheck_firewall.py), data with half a surrogate pair or a byte order mark
+(unit/launch/test_training.py), a copied run (test_training_container.py), code sync by git's rules
+(test_torchrun_cli.py), charts of NaN, infinity and of a run that goes back
+(integration/test_tracker_charts.py), bars and colours on the page of logs
 (integration/test_tracker_logs.py), small shared memory and lost peers (unit/judge/test_pod_ends.py).
 test_reported_manifests.py has the cases that begin with objects of Kubernetes.
 """
