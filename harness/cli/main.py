@@ -202,8 +202,20 @@ def main(arguments: list[str] | None = None, program: str | None = None) -> None
     except (KeyboardInterrupt, typer.Abort):
         print("harness: interrupted", file=sys.stderr)
         code = 2
+    except Exception as error:
+        problem = _request_error(error)
+        if problem is None:
+            raise
+        print(f"harness: {problem}", file=sys.stderr)
+        code = problem.exit_code
     gc.freeze()  # otherwise the interpreter scans every object once more when it exits
     sys.exit(code)
+
+
+def _request_error(error: Exception) -> HarnessError | None:
+    """Return the HarnessError for a failed request to an API server, without importing its client."""
+    module = sys.modules.get("harness.core.kubernetes")
+    return module.request_error(error) if module else None
 
 
 def kubectl_torchrun() -> None:

@@ -111,6 +111,8 @@ def as_kubectl(context: ssl.SSLContext) -> ssl.SSLContext:
 def reason_of(error: ApiException | HTTPError) -> str:
     """Return the API server's error message, or urllib3's reason without the connection pool and the URL."""
     if isinstance(error, ApiException):
+        if not error.status:  # the client's form of a failed TLS handshake
+            return " ".join(str(error.reason).split())
         try:
             return f"HTTP {error.status}: {json.loads(error.body or '')['message']}"
         except (ValueError, TypeError, KeyError):

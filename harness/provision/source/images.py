@@ -11,7 +11,7 @@ from pathlib import Path
 
 from harness.core.errors import HarnessError
 from harness.provision.source.archive import ProgramImage, write
-from harness.provision.source.shell import CAUSE, Shell
+from harness.provision.source.shell import CAUSE, Shell, build_command
 from harness.provision.source.store import FILES, key
 
 NODE_FILES = [
@@ -62,7 +62,7 @@ def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:
     wanted = _wanted_images(shell, parts)
     context = work / "context"
     _fill_context(context, parts)
-    build: list[str | Path] = ["docker", "build", "--network", "host", "-f", FILES / "node.Dockerfile"]
+    build: list[str | Path] = [*build_command(), "-f", FILES / "node.Dockerfile"]
     arguments = ["--build-arg", f"BASE={parts.root}", "--build-arg", f"PAUSE={wanted['pause']}"]
 
     def target(name: str) -> str:
