@@ -88,7 +88,7 @@ def run(
     With --json, the paths in `bundle` and `report` are absolute.
     """
     settings = launch.settings(tracker=tracker, netcheck=netcheck, expect=options.expect(expect_ranks))
-    from harness.launch.konduktor.program import early
+    from harness.launch.konduktor.launch_process import early
 
     with early(job, settings) as process:  # imports konduktor in a second process, during the imports below
         from harness.launch.workload_file import load as load_workload

@@ -30,7 +30,7 @@ from harness.core.deadlines import Deadline
 from harness.core.errors import HarnessError, UsageError
 from harness.core.http_client import client
 from harness.core.kubernetes import Kube
-from harness.launch.konduktor.program import Konduktor
+from harness.launch.konduktor.launch_process import Konduktor
 from harness.observe.container_inspection import inspect_pods
 from harness.provision.controllers.tracker import EmbeddedTracker
 from harness.provision.images import registry_access, versions
@@ -313,7 +313,7 @@ def test_konduktor_s_client_gets_the_proxy_of_the_api_server(
     server: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """konduktor's version of the client reads neither the variables nor proxy-url."""
-    monkeypatch.setattr("harness.launch.konduktor.program.LIBRARIES", ("json",))
+    monkeypatch.setattr("harness.launch.konduktor.launch_process.LIBRARIES", ("json",))
     (tmp_path / "bin").mkdir()
     program = tmp_path / "bin" / "konduktor"
     (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')

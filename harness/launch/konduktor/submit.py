@@ -19,7 +19,7 @@ from harness.core.errors import HarnessError, ToolError
 from harness.core.kubernetes import Kube
 from harness.launch.konduktor.config import Submission, konduktor_config
 from harness.launch.konduktor.kubeconfig import for_launch
-from harness.launch.konduktor.program import Konduktor
+from harness.launch.konduktor.launch_process import Konduktor
 from harness.launch.labels import NONCE_LABEL
 from harness.launch.workloads.base import Handle
 

@@ -11,7 +11,7 @@ from harness.context import RunContext
 from harness.core.errors import HarnessError
 from harness.provision.images import scripts, versions
 from harness.provision.images.debian import Bases
-from harness.provision.images.docker import CAUSE, files_of, image_id, making
+from harness.provision.images.docker_images import CAUSE, files_of, image_id, making
 from harness.provision.images.local import LocalImage
 from harness.provision.images.packages import lock_key, packages, pinned
 from harness.provision.images.stack import Stack

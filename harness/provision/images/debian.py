@@ -14,7 +14,7 @@ from typing import Literal
 
 from harness.context import RunContext
 from harness.provision import platforms
-from harness.provision.images.docker import image_id, making
+from harness.provision.images.docker_images import image_id, making
 from harness.provision.platforms import Platform
 from harness.provision.source import debian
 from harness.provision.source.shell import build_command

@@ -18,7 +18,7 @@ from harness.context import RunContext
 from harness.core import processes
 from harness.core.errors import HarnessError
 from harness.core.locks import locked
-from harness.provision.images.docker import CAUSE
+from harness.provision.images.docker_images import CAUSE
 from harness.provision.platforms import Platform
 from harness.provision.uv import uv
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from harness.core import processes
 from harness.core.errors import UsageError
 from harness.core.kubernetes import Object
-from harness.provision.images.docker import CAUSE, files_of, image_id, walked
+from harness.provision.images.docker_images import CAUSE, files_of, image_id, walked
 from harness.settings import Settings
 
 WORKSPACE = "/workspace"

@@ -12,7 +12,7 @@ from harness.core.locks import locked
 from harness.core.progress import Progress
 from harness.provision.cluster import OwnedCluster, Ready, SharedFolder
 from harness.provision.controllers import queues
-from harness.provision.images.docker import image_id
+from harness.provision.images.docker_images import image_id
 from harness.provision.images.load import load_images
 from harness.provision.kind import docker, power, storage
 from harness.provision.kind.configuration import VOLUMES_MOUNT

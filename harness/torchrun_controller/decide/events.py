@@ -10,7 +10,7 @@ import hashlib
 from dataclasses import dataclass
 from datetime import datetime
 
-from harness.torchrun_controller.api.conditions import Condition, found, parsed
+from harness.torchrun_controller.api.condition_type import Condition, found, parsed
 from harness.torchrun_controller.api.models import JobStatus, QueueStatus
 
 LONGEST = 1024

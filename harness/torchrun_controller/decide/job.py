@@ -15,7 +15,7 @@ from pydantic import ValidationError
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.conditions import found, parsed, stamp
+from harness.torchrun_controller.api.condition_type import found, parsed, stamp
 from harness.torchrun_controller.api.job import Waiting
 from harness.torchrun_controller.api.models import FINISHED, JobSpec, QueueSpec, Workers
 from harness.torchrun_controller.api.rejected import Rejected

@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.conditions import parsed, stamp
+from harness.torchrun_controller.api.condition_type import parsed, stamp
 from harness.torchrun_controller.api.models import Phase
 from harness.torchrun_controller.decide.containers import failure
 from harness.torchrun_controller.decide.decisions import (

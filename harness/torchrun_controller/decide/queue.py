@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.conditions import Condition, found, stamp, with_condition
+from harness.torchrun_controller.api.condition_type import Condition, found, stamp, with_condition
 from harness.torchrun_controller.api.models import QueueSpec, QueueStatus, ResourceStatus, ResourceTemplate
 from harness.torchrun_controller.api.names import PERMITTED
 from harness.torchrun_controller.decide.decisions import (

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from pydantic import ValidationError
 
 from harness.core.kubernetes import Object
-from harness.torchrun_controller.api.conditions import Condition, found, parsed, true, with_condition
+from harness.torchrun_controller.api.condition_type import Condition, found, parsed, true, with_condition
 from harness.torchrun_controller.api.models import JobSpec, JobStatus, Phase
 from harness.torchrun_controller.decide.containers import disruption
 from harness.torchrun_controller.decide.decisions import (

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 
 from harness.core.kubernetes import Object, condition
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.conditions import parsed
+from harness.torchrun_controller.api.condition_type import parsed
 from harness.torchrun_controller.decide.decisions import Seen
 
 LATE = timedelta(seconds=5)

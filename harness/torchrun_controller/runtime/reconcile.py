@@ -19,8 +19,8 @@ from urllib3.exceptions import HTTPError
 
 from harness.core.kubernetes import Object
 from harness.torchrun_controller.api import names
-from harness.torchrun_controller.api.conditions import Condition, true, with_condition
-from harness.torchrun_controller.api.conditions import found as condition_of
+from harness.torchrun_controller.api.condition_type import Condition, true, with_condition
+from harness.torchrun_controller.api.condition_type import found as condition_of
 from harness.torchrun_controller.api.models import FINISHED, JobStatus, QueueSpec
 from harness.torchrun_controller.api.rejected import TRANSIENT, Rejected
 from harness.torchrun_controller.decide import events

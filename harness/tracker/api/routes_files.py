@@ -23,7 +23,7 @@ from harness.tracker.api.uploads import Uploads
 from harness.tracker.shared import run_fields, signed_links
 from harness.tracker.shared.keys import OWNER
 from harness.tracker.shared.requests import Busy, Refused, integer
-from harness.tracker.storage import ingest
+from harness.tracker.storage import ingest_lines
 
 FILES_MOST = 1000
 
@@ -63,7 +63,7 @@ async def announce(request: Request) -> Response:
             raise Refused(413, f"{row[0]}: larger than {limit} bytes")
 
     def keep(db: sqlite3.Connection) -> None:
-        request_id = ingest.keep_request(db, "files", who, ingest.Lines(rows))
+        request_id = ingest_lines.keep_request(db, "files", who, ingest_lines.Lines(rows))
         db.executemany(
             "INSERT INTO files (request_id, run_id, file_name, file_size, file_type, time_ms, log_name, step,"
             " sample_index, caption, annotations, token) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
