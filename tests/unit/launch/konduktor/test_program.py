@@ -87,7 +87,8 @@ def test_nothing_is_left_of_what_nobody_launched(program: Path, tmp_path: Path, 
 
 def test_it_ends_with_a_harness_that_is_killed(program: Path, tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from harness.launch.konduktor.launch_process import Konduktor;"
+        "import sys, time; from pathlib import Path;"
+        "from harness.launch.konduktor.launch_process import Konduktor;"
         "k = Konduktor(Path(sys.argv[1]), Path(sys.argv[2])); print(k._waiting.pid, flush=True);"
         "time.sleep(99)"
     )
