@@ -21,9 +21,9 @@ def is_own(line: str) -> bool:
 
 
 def without_own(line: str) -> str | None:
-    """Return the part of a log line before a line for the harness, or None if there is only the latter.
+    """Return the text before a harness line within a log line, or None if there is no such text.
 
-    The two share a line if a program wrote text without a line end. A prefix such as "[rank0]: " is no text.
+    There is such text if a program wrote it without a line end. A prefix such as "[rank0]: " does not count.
     """
     if not is_own(line):
         return line

@@ -38,7 +38,7 @@ _PASSING = (
 )
 """Texts of transient refusals, after which the next attempt can succeed."""
 _OF_THE_CONTROLLERS = re.compile(r'webhook "[mv](pod|job)\.kb\.io" denied')
-"""Denials by JobSet's and Kueue's webhooks. They deny a pod or Job until they have read its owner."""
+"""Denials by JobSet's and Kueue's webhooks, which deny a pod or Job until they have read its owner."""
 POD_SECURITY = "Pod Security Standard"
 """The kind that is reported for rules of Pod Security admission."""
 _AGAIN = "(combined from similar events): "
@@ -138,7 +138,7 @@ def refusal(event: object) -> Refusal | None:
 def final(message: str) -> bool:
     """Return whether another attempt would be refused too, according to the message.
 
-    The sentence of a rule is the user's own, so its words do not count.
+    The text of a rule is written by its user, so its words are not interpreted.
     """
     if _OF_THE_CONTROLLERS.search(message):
         return False

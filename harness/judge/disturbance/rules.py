@@ -113,7 +113,7 @@ class Disturbance:
     text: str = ""
     """The end of the sentence that describes the change."""
     late: float = SAME_MOMENT
-    """How many seconds after its consequences the change can be recorded, at most."""
+    """Maximum number of seconds by which the change can be recorded after its consequences."""
 
 
 def _one_of(*causes: str) -> Explains:

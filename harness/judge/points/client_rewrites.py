@@ -123,7 +123,7 @@ def _set_or_remove(into: dict, key: object, steps: list[int]) -> None:  # type: 
 
 
 def _expected(truths: list[Truth], originals: dict[str, None], step: int) -> bool:
-    """Return whether a rank logged this step under an original name that the client changes."""
+    """Return whether a rank logged this step under one of the original names, which the client changes."""
     return any(
         step in truth.rows.get(metric, NONE)
         or any(block.metric == metric and block.first <= step <= block.last for block in truth.blocks)

@@ -1,4 +1,4 @@
-"""Find points that a rank logged again with another value, and judge whether the run lost data by that.
+"""Find points that a rank logged again with another value, and judge whether the run lost data as a result.
 
 Pluto keeps the point with the latest client time for each metric and step. A *life* of a rank is one run
 object of one process, so each `init` begins another life. docs/decisions/028-points-a-rank-overwrote.md

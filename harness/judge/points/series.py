@@ -223,7 +223,7 @@ def joined(own: Series | None, other: Mapping[int, float]) -> Series:
 
 _encode = msgspec.json.Encoder().encode_lines
 SMALL, LARGE = 1e-4, 1e16
-"""Range in which json and msgspec both write doubles without an exponent, so with the same text."""
+"""Range in which json and msgspec both write doubles without an exponent, and therefore as the same text."""
 
 
 def bytes_of_rows(columns: Columns) -> bytes:

@@ -144,7 +144,7 @@ def _tests_failed(case: Case, pod: Pod) -> bool:
     """Return whether the last acceptance report of this pod is FAIL or UNKNOWN.
 
     In that case, the script of the tests still exits with 0 (harness/launch/files/acceptance.sh), because the
-    report decides.
+    report decides the verdict.
     """
     reports = [one.report for _, one in case.bundle.accepted() if one.pod == pod.name and one.report]
     return bool(reports) and reports[-1].verdict in ("FAIL", "UNKNOWN")

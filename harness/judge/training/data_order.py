@@ -16,7 +16,7 @@ from harness.judge.points.series import NONE, Series
 from harness.workers.training import order
 
 MOSTLY = 0.75
-"""Minimum share of steps in which a rank with another seed deviates. The rest can match by chance."""
+"""Minimum share of steps in which a rank with another seed deviates. The other steps can match by chance."""
 LOOKED = 3
 """Number of deviating steps of a rank that are compared with earlier steps."""
 Sums = tuple[float, float, float]
@@ -49,7 +49,7 @@ def sums(numbers: list[int]) -> Sums:
 
 
 def data(facts: Facts) -> Finding:
-    """Check `training-data`: over all ranks and attempts, each sequence of an epoch was used exactly once.
+    """Check `training-data`: across all ranks and attempts, each sequence of an epoch was used exactly once.
 
     The count and the sums of each epoch must match the indexes of all its sequences. Each rank must have used
     the sequences that follow from the seed and the step.
