@@ -14,7 +14,7 @@ Object = dict[str, Any]
 Standard = Literal["privileged", "baseline", "restricted"]
 """A Pod Security Standard."""
 ENFORCE: Final = "pod-security.kubernetes.io/enforce"
-"""The namespace label that selects the Pod Security Standard that the API server enforces there."""
+"""The label that selects the Pod Security Standard that the API server enforces in a namespace."""
 RESTRICTED: Final = {ENFORCE: "restricted"}
 USER: Final = 65532
 """The user and group ID of the harness's own pods."""

@@ -1,4 +1,4 @@
-"""Show a running launch on a terminal: stages with their seconds, a table of ranks, and what it waits for."""
+"""Show a running launch on a terminal: its stages with durations, a table of ranks, and what it waits for."""
 
 from __future__ import annotations
 

@@ -316,7 +316,7 @@ class KnownSecrets:
 
     @cached_property
     def _beginnings(self) -> set[str]:
-        """Return all substrings of MIN_LENGTH characters of the forms: the possible ends of unfinished text."""
+        """Return all substrings of MIN_LENGTH characters of the forms. Unfinished text can end with one."""
         return {
             form[at : at + MIN_LENGTH]
             for form in (*self._plain, *self._encoded)

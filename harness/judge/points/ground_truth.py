@@ -398,7 +398,7 @@ def _without_end(truth: Truth, number: int, attempt: Attempt) -> str:
 
 
 def _of_its_pod(truth: Truth, last: Attempt) -> list[tuple[int, str]]:
-    """Return (count, digest) of each process of the rank in a pod. Any of them may be the message's author."""
+    """Return (count, digest) of each process of the rank in a pod. The message can come from any of them."""
     pod = last.start.pod if last.start else None
     same = [one for one in truth.attempts if one is last or (one.start is not None and one.start.pod == pod)]
     return [(one.end.count, one.end.sha256) for one in same if one.end is not None]

@@ -30,7 +30,7 @@ class Attached:
     case: Case
     runs: list[tuple[int, TrackerRun]]
     attachments: list[tuple[int, Attachment]] | None
-    """Each attachment of a process to a run, with its line number. None if the tracker stores none."""
+    """The attachments of processes to runs, with line numbers. None if the tracker does not store them."""
 
     @cached_property
     def shared(self) -> list[tuple[int, TrackerRun]]:

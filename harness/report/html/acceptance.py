@@ -56,7 +56,7 @@ class Node:
 
 @dataclass(frozen=True)
 class Spread:
-    """The results of one check over the whole fleet.
+    """The results of one check across the whole fleet.
 
     `count` is the number of passes, and `worst` the worst measurement, with its node and GPU in `where`.
     """
@@ -142,7 +142,7 @@ def _figure(value: float | None, unit: str) -> str:
 
 
 def _spreads(fleet: Fleet) -> Iterator[Spread]:
-    """Yield the results of each check over the whole fleet, worst first."""
+    """Yield the results of each check across the whole fleet, worst first."""
     places: dict[str, list[tuple[NodeResult, Cell]]] = {}
     for node in fleet.nodes:
         for cell in node.cells:
