@@ -29,7 +29,7 @@ ROWS = 100
 LONGEST = 1 << 20
 """The maximum length of a returned line. A longer line is returned in parts."""
 MAX_REPLACED = 50
-"""How many replaced texts are kept for each row."""
+"""Maximum number of replaced texts that are kept for each row."""
 _MAX_SEQUENCE = 1 << 20
 _WORD_END = 64
 """How many characters around a replaced text are examined for the rest of its first and last word."""
@@ -160,7 +160,7 @@ class Terminal(Generic[Mark]):
 
     # -- lines -----------------------------------------------------------------------------------------------
     def _write_line(self, line: str, mark: Mark) -> Iterator[Row[Mark]]:
-        """Process a line with its end, or a part of a line."""
+        """Process a line with its line ending, or a part of a line."""
         ended = line.endswith("\n")
         body = line[:-1] if ended else line
         row = self._row(mark)

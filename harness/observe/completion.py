@@ -378,7 +378,7 @@ class CompletionDetector(LaunchState):
         ]
 
     def _idle(self) -> str | None:
-        """Return a sentence if a controller has not taken an action that it should have taken at once."""
+        """Return a sentence if a controller has not taken an action that it should have taken immediately."""
         down = [name for name in CONTROLLERS for d in self.all(name) if is_down(d)]
         for jobset in self.all(self.launched):
             awaited = self._awaited(jobset)

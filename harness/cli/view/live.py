@@ -30,7 +30,7 @@ from harness.workers import truth_frames
 PER_SECOND = 5
 LOSS = "loss"
 MAX_LINE = 4000
-"""How many characters of a log line are read, from its end."""
+"""Maximum number of characters of a log line that are read, counted from its end."""
 
 
 @dataclass

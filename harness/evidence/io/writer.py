@@ -1,4 +1,4 @@
-"""Write the bundle during a launch. Lines are redacted and written at once. All threads can write."""
+"""Write the bundle during a launch. Lines are redacted and written immediately. All threads can write."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ from harness.evidence.schema.tracker import Attachment, Point, RunWriter, Tracke
 class ProgressListener(Protocol):
     """The interface of an object that receives the evidence of a launch as it arrives.
 
-    The methods are called from any thread. They must return at once and must not raise.
+    The methods are called from any thread. They must return immediately and must not raise.
     """
 
     def manifest(self, manifest: Manifest) -> None:

@@ -88,7 +88,7 @@ class Kind:
 
 @dataclass(frozen=True)
 class Figure:
-    """One check's median value over all nodes of one kind.
+    """One check's median value across all nodes of one kind.
 
     A node without a value counts as faster than all others, so that a missing value never makes a slow node
     look better.

@@ -47,7 +47,7 @@ class Fleet:
     checks: tuple[Cell, ...]
     pairs: tuple[Pair, ...]
     figures: tuple[Figure, ...]
-    """The median of each measured value over all nodes of a kind."""
+    """The median of each measured value across all nodes of a kind."""
 
     @property
     def text(self) -> str:

@@ -16,7 +16,7 @@ from harness.judge.points.series import NONE, Series
 from harness.workers.training import order
 
 MOSTLY = 0.75
-"""Minimum share of steps in which a rank with another seed deviates. The other steps can match by chance."""
+"""Minimum share of steps in which a rank with a different seed deviates. Other steps can match by chance."""
 LOOKED = 3
 """Number of deviating steps of a rank that are compared with earlier steps."""
 Sums = tuple[float, float, float]
@@ -180,8 +180,8 @@ def _wrong(
         for rank, steps in deviates.items()
         if len(steps) >= MOSTLY * sum(rank < world for world in worlds.values())
         and min(steps) <= first + 1
-        # A rank with another seed uses other sequences but the right number. A rank that drops sequences uses
-        # fewer.
+        # A rank with a different seed uses different sequences, but the right number of them. A rank that
+        # drops sequences uses fewer.
         and all(_as_many(used[s][rank], of.expected(s, rank, int(worlds[s]))) for s in steps)
     ]
     again = any(

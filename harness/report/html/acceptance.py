@@ -80,7 +80,7 @@ class View:
     """The nodes that did not pass."""
     passed: list[Node]
     opened: str
-    """The name of the first failed node. The page shows its section unfolded."""
+    """The name of the first failed node. Its section of the page is expanded."""
     spreads: list[Spread]
     pairs: PairPicture | None
 
