@@ -309,7 +309,7 @@ def _input_text(error: Any) -> str:
 def load(**flags: Any) -> Settings:
     """Return the settings from the flags that are not None, the environment and ./pyproject.toml.
 
-    Raises UsageError, with every invalid value.
+    Raises UsageError, which lists every invalid value.
     """
     chosen = {name: value for name, value in flags.items() if value is not None}
     _spelt()

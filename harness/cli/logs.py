@@ -57,7 +57,7 @@ class _Log:
         self._offset = 0
         self._rest = b""
         self._stamp: str | None = None
-        """The time of the line whose end was not read yet."""
+        """The timestamp of the line whose end has not been read yet."""
 
     def read(self, over: bool) -> Iterator[str]:
         """Yield the lines completed since the last call. If `over` is set, also yield the remaining text."""

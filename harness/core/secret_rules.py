@@ -104,8 +104,8 @@ def redact(name: str, value: Any) -> Any:
 
     This function is stable: the tracker's pages call it with (name, value). `name` can be a path such as
     "tracker.api_key". Numbers and booleans are unchanged, unless the name ends with a word such as "password"
-    or "api_key". The result has the type of `value`, except for a number that is replaced. Lists and mappings
-    are the caller's task.
+    or "api_key". The result has the type of `value`, except for a number that is replaced. The caller must
+    handle lists and mappings.
     """
     if value is None or isinstance(value, bool):
         return value

@@ -134,7 +134,7 @@ class PodProcesses:
     def lives(self) -> list[RankLife]:
         """Return the last lifetime of each rank in the pod.
 
-        These are the ranks that each torchrun agent started last, and the ranks without torchrun.
+        These are the ranks that each torchrun agent started last, and the ranks that run without torchrun.
         """
         lives: list[RankLife] = []
         taken: set[str] = set()

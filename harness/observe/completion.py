@@ -450,8 +450,8 @@ class CompletionDetector(LaunchState):
 def pods_in_line(doing: Mapping[str, str]) -> str:
     """Return the state of each pod in one line.
 
-    If there are more than NAMED_PODS pods, return the number of pods in each state, followed by their names
-    if the state has at most NAMED_EXCEPTIONS pods.
+    If there are more than NAMED_PODS pods, return the number of pods in each state instead, with the names of
+    the pods only for states with at most NAMED_EXCEPTIONS pods.
     """
     if len(doing) <= NAMED_PODS:
         return ", ".join(sorted(f"{name} {what}" for name, what in doing.items())) or "none"

@@ -140,7 +140,7 @@ class Attached:
         return targets if count and len(targets) == count else []
 
     def _bring(self, job: Object, pods: Sequence[Object]) -> None:
-        """Send the code to new pods and, with --watch, as soon as changed files are completely written."""
+        """Send the code to new pods. With --watch, also send it once changed files are completely written."""
         if self.walker is None or names.WORKSPACE_ANNOTATION not in (
             job["metadata"].get("annotations") or {}
         ):

@@ -175,7 +175,7 @@ class Keeper:
     def _is_ours(self, job: Object, index: int) -> bool:
         try:
             return _whose(self._find(job, index)) == str(job["metadata"]["uid"])
-        except HarnessError:  # a client that may not read the Secret did not create it either
+        except HarnessError:  # a client that cannot read the Secret did not create it either
             return False
 
     def _delete(self, job: Object, index: int) -> None:

@@ -18,7 +18,7 @@ from harness.core.secret_rules import MASK, SETTING, VARIABLE, Span, is_secret_n
 from harness.evidence.io.known_secrets import MIN_ENCODED, MIN_LENGTH, KnownSecrets, compiled
 
 _LINES = 3
-"""How many lines before and after a hit of the pattern are searched too, because a secret can be split."""
+"""How many lines before and after a match are also searched, because a secret can be split over lines."""
 _CONTEXT = 24_576
 """How many of the characters that a stream has returned are kept, to find secrets that began there."""
 _LONGEST_LINE = 64 * 1024

@@ -1,8 +1,8 @@
 """Find events about pods or Jobs of a launch that the API server refused, and the rule behind the refusal.
 
-Such an event is a Warning about an object whose controller creates pods, with the reason of a failed
-creation. The text of the event only determines whether another attempt can succeed, and which rule caused the
-refusal. The texts are those of Kubernetes 1.36. A refusal with an unknown text counts as final.
+Such an event is a Warning about an object whose controller creates pods, and its reason means that an object
+could not be created. The text of the event determines only whether another attempt can succeed, and which
+rule caused the refusal. The texts are those of Kubernetes 1.36. A refusal with an unknown text is final.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def accepted(case: Case) -> Finding:
 
 
 def _shared_gpus(case: Case, there: dict[int, Answer]) -> dict[int, Parts]:
-    """Map the index of each pod whose GPUs are shared or parts of GPUs to the reason.
+    """Return, by pod index, why the pod's GPUs are shared or parts of GPUs.
 
     In tests of collectives, one such pod affects the results of all pods.
     """

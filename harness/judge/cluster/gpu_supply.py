@@ -61,7 +61,7 @@ class Rejection:
 
 
 def rejections(case: Case) -> dict[str, Rejection]:
-    """Map each node whose kubelet rejected a pod that never started to the last rejection.
+    """Return, for each node, the last rejection by its kubelet of a pod that never started.
 
     A DaemonSet's controller replaces such a pod, and the kubelet rejects the next one too.
     """
@@ -121,7 +121,7 @@ def _node(pod: ObjectState) -> str:
 
 
 def parts(case: Case) -> dict[str, gpu_nodes.Parts]:
-    """Map the nodes with shared GPUs or parts of GPUs to the reason, if pods of the launch request GPUs."""
+    """Return, by node, why GPUs are shared or parts of GPUs, or {} if no pod of the launch requests GPUs."""
     if not any(gpu_nodes.requested_gpus(requests(pod.last.object)) for pod in case.pods.values()):
         return {}
     states = [states[-1] for states in case.bundle.objects("node").values()]

@@ -96,7 +96,7 @@ def _selector(case: Case, service: ObjectState, pods: dict[int, Pod]) -> Service
 
 
 def _address(service: ObjectState, pods: dict[int, Pod]) -> ServiceProblem | None:
-    """Return the problem of a Service that is not headless: DNS then has no record for a single pod."""
+    """Return the problem of a Service that is not headless: DNS then has no records for individual pods."""
     address = mapping(service.object, "spec").get("clusterIP")
     if address in (None, "", "None"):
         return None

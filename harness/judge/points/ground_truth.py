@@ -50,7 +50,7 @@ class Attempt:
     client: TruthClient | None = None
     account: TruthAccount | None = None
     accounted: int = -1
-    """Number of points before the last account of keys, or -1 if there is no account."""
+    """Number of points recorded before the last TruthAccount, or -1 if there is none."""
     omissions: dict[tuple[str, str, str], tuple[int, str, str]] = field(default_factory=dict)
     """(key, type, reason) of values that the client omitted → count, first step, last step."""
     code: list[tuple[int, TruthCode]] = field(default_factory=list)

@@ -32,7 +32,7 @@ class How(Enum):
 
 @dataclass(frozen=True)
 class Overwritten:
-    """Points of one metric that a rank logged again with different values, in the same or a later life."""
+    """Points of one metric that a rank logged again with different values, in the same life or in another."""
 
     rank: int
     metric: str

@@ -159,7 +159,7 @@ def _whole(of: Order, epoch: int, first: int, last: int) -> bool:
 
 
 def _total(of: Order, epoch: int, used: dict[int, dict[int, Sums | None]]) -> Sums:
-    """Return the total of the sequences that all ranks used in an epoch."""
+    """Return the `Sums` of the sequences that all ranks together used in an epoch."""
     steps = range(epoch * of.per_epoch, (epoch + 1) * of.per_epoch)
     parts = [what for step in steps for what in used[step].values() if what is not None]
     return sum(p[0] for p in parts), sum(p[1] for p in parts), sum(p[2] for p in parts)
