@@ -31,7 +31,7 @@ class Restart:
     by_script: bool = False
     """Whether the run script, and not torchrun or Kubernetes, started the ranks again."""
     resized: bool = False
-    """Whether torchrun formed a world of a different size. This does not count as one of the job's restarts."""
+    """Whether torchrun formed a world of a different size. This is not counted as a restart of the job."""
 
 
 def terminal(

@@ -25,7 +25,7 @@ def removed(pod: Pod) -> ObjectState | None:
 
 
 def while_it_ran(case: Case, pod: Pod) -> ObjectState | None:
-    """Return the first state in which the pod was being deleted, or None if its container had ended before."""
+    """Return the first state in which the pod was being deleted, or None if its container ended earlier."""
     state = removed(pod)
     return None if state is None or state.version > _first_ended(case, pod).version else state
 
