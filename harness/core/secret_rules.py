@@ -74,7 +74,7 @@ _VOCABULARY = re.compile(
     r"|max|min|num|n|total|target|prompt|completion|generated|input|output|sampled|current|added|additional|blank"
     r"|word|sub|bad|unexpected|invalid|missing|expected|unknown|boi|eoi|tool|think|a|the|this|that)[-_ ]?$"
 )
-"""Text before "token" if it means a token of a language model, or a token in a parser's error message."""
+"""Text before "token" if this word means a token of a language model or in a parser's error message."""
 _NUMBER = re.compile(r"[-+0-9.,_%]*")
 _LITERAL = re.compile(
     r"(?i)[-+]?[\d.,_]+(?:e[-+]?\d+)?%?|true|false|none|null|nan|-?inf(?:inity)?|yes|no|on|off|\**|str|bytes|int|any"

@@ -54,8 +54,7 @@ _LETTERS_BEFORE = re.compile(r"[^\W\d_]*\Z")
 
 
 class Row(NamedTuple, Generic[Mark]):
-    """A line as a terminal shows it, with the marks of the input that began it and of the input that last
-    changed it."""
+    """A line as a terminal shows it, with the marks of the inputs that began it and that last changed it."""
 
     text: str
     first: Mark

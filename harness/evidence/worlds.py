@@ -302,7 +302,7 @@ def lives_from_ground_truth(
 
 
 def fits(world: World | None, expected: Expected) -> bool:
-    """Return whether there is a world, and whether it has the number of ranks in the job file, if any."""
+    """Return whether there is a world, with the number of ranks in the job file if the file contains it."""
     return world is not None and (not expected.ranks_given or world.size == expected.ranks)
 
 

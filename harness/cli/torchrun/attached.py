@@ -102,7 +102,7 @@ class Attached:
         return None
 
     def bring(self, seconds: float) -> None:
-        """Send the code once to the pods, running or waiting for it. Raises WaitError after `seconds`.
+        """Send the code once to the pods that run or wait for it. Raises WaitError after `seconds`.
 
         For a job without pods, storing the code in the cluster is enough.
         """

@@ -324,7 +324,7 @@ class KnownSecrets:
         }
 
     def unfinished(self, text: str, end: int) -> int:
-        """Return where the beginning of a secret may start at the end of `text[:end]`, or `end` if nowhere.
+        """Return the position at which an incomplete secret at the end of `text[:end]` may begin, or `end`.
 
         The beginning of a secret can be split over several lines. All of these lines except the first then
         contain nothing else.

@@ -21,9 +21,9 @@ def is_own(line: str) -> bool:
 
 
 def without_own(line: str) -> str | None:
-    """Return the text before a harness line within a log line, or None if there is no such text.
+    """Return a log line without the part that was written for the harness, or None if nothing else remains.
 
-    There is such text if a program wrote it without a line end. A prefix such as "[rank0]: " does not count.
+    A line has other text if a program wrote it without a line end. A prefix such as "[rank0]: " is ignored.
     """
     if not is_own(line):
         return line

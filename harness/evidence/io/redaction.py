@@ -222,7 +222,7 @@ class _Search:
         return merged(found)
 
     def _known(self, window: str) -> Iterable[Span]:
-        """Return the positions of known secrets. The pattern is a fast test for windows without any."""
+        """Return the positions of known secrets. The pattern quickly rules out windows without secrets."""
         hint = self._known_hint
         if hint is None or hint.search(window.encode("utf-8", "surrogatepass")) is None:
             return ()

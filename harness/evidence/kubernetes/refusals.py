@@ -138,7 +138,7 @@ def refusal(event: object) -> Refusal | None:
 def final(message: str) -> bool:
     """Return whether another attempt would be refused too, according to the message.
 
-    The text of a rule is written by its user, so its words are not interpreted.
+    Users write the text of a rule, so its words are not interpreted.
     """
     if _OF_THE_CONTROLLERS.search(message):
         return False

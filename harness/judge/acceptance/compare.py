@@ -84,7 +84,7 @@ def _comparable(cell: Cell) -> bool:
 
 
 def _highest(values: Sequence[float], total: int) -> float | None:
-    """Return the highest possible median of `total` nodes with these known `values`, or None if unbounded."""
+    """Return the highest possible median of `total` nodes if only `values` are known. None means infinite."""
     ordered = [*sorted(values), *[float("inf")] * (total - len(values))]
     middle = median(ordered)
     return None if middle == float("inf") else middle

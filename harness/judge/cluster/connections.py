@@ -1,7 +1,8 @@
 """Find the ranks and the node behind failed connections, from the results of all pods together.
 
-In the pods, only rank 0 compares the results of several ranks. If they cannot reach rank 0, each pod reports
-only its own results. The judge has the results of all pods, and the objects show which node has an address.
+In the pods, only rank 0 compares the results of several ranks. If the other pods cannot reach rank 0, each
+pod reports only its own results. The judge has the results of all pods, and the objects show which node has
+an address.
 """
 
 from __future__ import annotations

@@ -121,7 +121,7 @@ def _node(pod: ObjectState) -> str:
 
 
 def parts(case: Case) -> dict[str, gpu_nodes.Parts]:
-    """Return, by node, why GPUs are shared or parts of GPUs, or {} if no pod of the launch requests GPUs."""
+    """Return, by node, why its GPUs are shared or parts of GPUs, or {} if the launch requests no GPUs."""
     if not any(gpu_nodes.requested_gpus(requests(pod.last.object)) for pod in case.pods.values()):
         return {}
     states = [states[-1] for states in case.bundle.objects("node").values()]

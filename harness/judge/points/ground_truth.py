@@ -466,6 +466,6 @@ def why_unrecorded(case: Case, rank: int) -> str:
 
 
 def _container_succeeded(case: Case, pod: Pod | None) -> bool:
-    """Return whether the rank's container exited with 0. A failed container may not have logged any point."""
+    """Return whether the rank's container exited with 0. A failed one may have ended before any point."""
     ended = pod.container(case.launch.container, "terminated") if pod else None
     return ended is not None and ended[1].get("exitCode") == 0

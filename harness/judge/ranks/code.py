@@ -41,7 +41,7 @@ class Ran:
     became: dict[str, str] = field(default_factory=dict)
     """Entries of `stack` that changed later → their new values."""
     whole: bool = False
-    """Whether `files` contains all files."""
+    """Whether the list `files` is complete."""
     error: str = ""
     refs: list[str] = field(default_factory=list)
 
