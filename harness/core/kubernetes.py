@@ -93,7 +93,7 @@ class Kube:
                 hint="correct `server` of the context's cluster, as in https://HOST:6443",
                 cause=CAUSE,
             ) from None
-        # Without a proxy, the client's WebSockets would read the environment, and would ignore its no_proxy.
+        # If no proxy is set, the client's WebSockets read the environment's proxy, but ignore its no_proxy.
         configuration.proxy = str(self.proxy or f"http://{_NO_HOST}:1")
         configuration.no_proxy = _EVERY_HOST if self.proxy is None else _NO_HOST
         configuration.proxy_headers = self.proxy.headers if self.proxy is not None else None

@@ -76,9 +76,9 @@ def _written(case: Case) -> Iterator[Change]:
                 removed = _removed(before.object, after.object)
                 scaled = "spec.replicas" in fields and items(after.object, "metadata", "managedFields")
                 if scaled and not changed_by(before, after):
-                    who = ["somebody"]  # `kubectl scale` records no field manager.
+                    who = ["somebody"]  # `kubectl scale` records no field manager, so the author is unknown.
                 if kind in _OF_ADMISSION and set(who) <= set(_managers(before)):
-                    continue  # The webhook's own controller renews its certificates.
+                    continue  # This is the webhook's own controller, which renews the certificates.
                 if kind in _OF_THE_JOB and removed and not changed_by(before, after):
                     who = ["somebody"]  # Kubernetes records no field manager for a removed field either.
                 if after.type != "DELETED" and who and fields:

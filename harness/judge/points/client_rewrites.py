@@ -80,7 +80,7 @@ def explain(
         if have == 0 and _has_block(recorded, block):
             result.renamed_blocks.append((rank, block))
             compared.missing_in_blocks.remove(entry)
-    for wrong in list(compared.wrong):  # Another metric got the same name.
+    for wrong in list(compared.wrong):  # A value can be that of another metric that got the same name.
         others = [
             truth.rows.get(m, NONE).get(wrong.step) for truth in truths for m in became.get(wrong.metric, {})
         ]

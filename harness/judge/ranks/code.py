@@ -73,7 +73,7 @@ def check(case: Case, truths: list[Truth], others: Iterable[Truth] = ()) -> Find
             one.refs.update(dict.fromkeys(ran.refs))
     for text, ranks, refs in _of_pods(case, sent):
         differences[text] = _Difference(False, set(ranks), dict.fromkeys(refs))
-    if not differences:  # Otherwise, these differences explain any others.
+    if not differences:  # If there are such differences, they explain all others.
         differences = {
             text: _Difference(False, set(ranks), dict.fromkeys(refs))
             for text, ranks, refs in _between(reports)
