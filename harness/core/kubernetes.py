@@ -38,7 +38,7 @@ from harness.core.retries import Answered, Requests, Retried, pause, reason_of
 
 _CERTIFICATES = ("certificate-authority", "client-certificate", "client-key")
 _EVERY_HOST, _NO_HOST = "*", "none.invalid"
-"""Values of NO_PROXY that match every host, and none."""
+"""Values of NO_PROXY: one that matches every host, and one that matches no host."""
 FIELD_MANAGER = "pluto-e2e-harness"
 Object = dict[str, Any]
 NOT_SERVED = dynamic.exceptions.ResourceNotFoundError
@@ -93,7 +93,7 @@ class Kube:
                 hint="correct `server` of the context's cluster, as in https://HOST:6443",
                 cause=CAUSE,
             ) from None
-        # Without a proxy, the client's WebSockets would read the environment, and would ignore its no_proxy.
+        # If no proxy is set, the client's WebSockets read the environment's proxy, but ignore its no_proxy.
         configuration.proxy = str(self.proxy or f"http://{_NO_HOST}:1")
         configuration.no_proxy = _EVERY_HOST if self.proxy is None else _NO_HOST
         configuration.proxy_headers = self.proxy.headers if self.proxy is not None else None

@@ -40,7 +40,7 @@ class Requests(rest.RESTClientObject):  # type: ignore[misc]
 
     def __init__(self, configuration: client.Configuration) -> None:
         super().__init__(configuration)
-        with suppress(OSError):  # each connection reports errors in the files
+        with suppress(OSError):  # each connection will report an unreadable certificate file
             _share_context(self.pool_manager.connection_pool_kw)
         self.retried: Retried = _nobody
         self.answered: Answered = _nobody

@@ -31,13 +31,13 @@ class Restart:
     by_script: bool = False
     """Whether the run script, and not torchrun or Kubernetes, started the ranks again."""
     resized: bool = False
-    """Whether torchrun formed a world of another size. This does not count as one of the job's restarts."""
+    """Whether torchrun formed a world of a different size. This is not counted as a restart of the job."""
 
 
 def terminal(
     bundle: Bundle, pods: Iterable[Pod], nodes: int, until: float | None
 ) -> Literal["Completed", "Failed"] | None:
-    """Return "Completed" if every node's command exited with 0, "Failed" if one exited with another code.
+    """Return "Completed" if every node's command exited with 0, "Failed" if one exited with any other code.
 
     Returns None while commands are running. `pods` are the last pods of the nodes. `until` is the time at
     which the deadline or an interruption by the user ended the wait. After that time, the harness itself

@@ -117,7 +117,7 @@ UNREAD: tuple[CauseId, ...] = (
     *("run.evidence_missing", "run.log_incomplete"),
     *("unification.truth_incomplete", "unification.unrecorded_process"),
 )
-"""Causes that follow from an unreadable log, because recorders write into the log."""
+"""Causes that follow from an unreadable log, because recorders write to the log."""
 
 
 def judge(bundle: Bundle, judges: Iterable[user_checks.Named] = ()) -> Verdict:

@@ -91,7 +91,7 @@ class Soak:
             growth = compare(before, snapshot.take(self._ready, self._settings, self._folder), allowed)
             if not any(each.leak for each in growth) or time.monotonic() > deadline:
                 break
-            time.sleep(5)  # objects that disappear by themselves cannot all be watched
+            time.sleep(5)  # poll, because not every object that disappears by itself can be watched
         result = Result(
             folder=str(self._folder),
             asked=launches,
@@ -166,7 +166,7 @@ class Soak:
             "HARNESS_STATE_DIR": str(settings.state_dir.absolute()),
             "HARNESS_CACHE_DIR": str(settings.cache_dir.absolute()),
             "HARNESS_RUNS_DIR": str(runs.absolute()),
-            "HARNESS_KEEP_RUNS": "all",  # the ledger removes bundles
+            "HARNESS_KEEP_RUNS": "all",  # because the ledger itself removes bundles
             "HARNESS_WAIT_SECONDS": str(settings.wait_seconds),
             "TMPDIR": str((self._folder / "tmp").absolute()),
         }

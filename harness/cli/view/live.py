@@ -1,4 +1,4 @@
-"""Show a running launch on a terminal: stages with their seconds, a table of ranks, and what it waits for."""
+"""Show a running launch on a terminal: its stages with durations, a table of ranks, and what it waits for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from harness.workers import truth_frames
 PER_SECOND = 5
 LOSS = "loss"
 MAX_LINE = 4000
-"""How many characters of a log line are read, from its end."""
+"""Maximum number of characters of a log line that are read, counted from its end."""
 
 
 @dataclass

@@ -21,9 +21,9 @@ def is_own(line: str) -> bool:
 
 
 def without_own(line: str) -> str | None:
-    """Return the part of a log line before a line for the harness, or None if there is only the latter.
+    """Return a log line without the part that was written for the harness, or None if nothing else remains.
 
-    The two share a line if a program wrote text without a line end. A prefix such as "[rank0]: " is no text.
+    A line has other text if a program wrote it without a line end. A prefix such as "[rank0]: " is ignored.
     """
     if not is_own(line):
         return line

@@ -58,8 +58,8 @@ def by_reason(obstacles: Iterable[tuple[str, list[str]]]) -> str:
 def requests(pod: dict[str, Any]) -> dict[str, Decimal]:
     """Map each resource to the pod's request, as a number of cores, bytes or devices.
 
-    Native sidecars run beside the containers, so their requests are added. Another init container runs alone
-    but for the sidecars before it, so only the largest one counts, where it exceeds this sum.
+    Native sidecars run beside the containers, so the requests of both are added. Any other init container
+    runs only with the sidecars before it. If the sum of their requests is larger, it counts instead.
     """
     sidecars: dict[str, Decimal] = {}
     largest: dict[str, Decimal] = {}

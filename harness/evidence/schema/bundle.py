@@ -52,7 +52,7 @@ SCHEMA_VERSION = 2
 
 Purpose = Literal["training", "netcheck", "nodes", "ddp"]
 """What the pods of a launch run: a training that logs with Pluto, netcheck, or acceptance tests. "nodes"
-tests each node by itself, and "ddp" tests collective operations over all nodes.
+tests each node by itself, and "ddp" tests collective operations across all nodes.
 """
 
 

@@ -25,7 +25,7 @@ def removed(pod: Pod) -> ObjectState | None:
 
 
 def while_it_ran(case: Case, pod: Pod) -> ObjectState | None:
-    """Return the first state in which the pod was being deleted, or None if its container ended before."""
+    """Return the first state in which the pod was being deleted, or None if its container ended earlier."""
     state = removed(pod)
     return None if state is None or state.version > _first_ended(case, pod).version else state
 
@@ -83,8 +83,8 @@ def at_the_deadline(case: Case, removed: ObjectState) -> float | None:
 def by_somebody(case: Case, pod: Pod, removed: ObjectState) -> bool:
     """Return whether a pod was deleted before any sign that the job or another of its pods was ending.
 
-    Such a deletion is not a consequence. The resource versions of a cluster's objects show the order in which
-    they were written.
+    Such a deletion is not a consequence of the job's end. The resource versions of a cluster's objects show
+    the order in which they were written.
     """
     born = pod.history[0].version
     return removed.version >= 0 and not any(

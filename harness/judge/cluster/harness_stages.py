@@ -40,7 +40,7 @@ def ended(manifest: Manifest) -> Finding:
         where = f" in the stage {manifest.in_stage}" if manifest.in_stage else ""
         text = f"the harness was killed{where}, so its evidence has no end"
         return not_passed("harness", "run.harness_killed", text, evidence=refs)
-    # Requests that failed and were repeated are shown, but do not change the verdict.
+    # Retried requests are shown, but do not change the verdict.
     retries = listed([f"{retry.what}: {retry.reason}" for retry in manifest.retries])
     why = [f"it repeated these requests: {retries}"] if retries else []
     return passed("harness", "the harness watched until the end", refs, why=why)

@@ -125,7 +125,7 @@ def _failed(case: Case, first: PodDiagnosis, there: Mapping[int, PodDiagnosis]) 
         cause = "tcp.rejected" if culprit.rejects and cause == "tcp.filtered" else cause
     elif (policy := pod_network.dns_policy(case, _blind(of_all))) is not None and cause.startswith("dns."):
         refs = [*refs, *policy.evidence]
-        if cause == "dns.search_path":  # The server that the pods use has the names, so the cause is exact.
+        if cause == "dns.search_path":  # The pods' DNS server has the names, so this stays the cause.
             why = [policy.text]
         else:
             cause, nodes, text, why = "dns.policy", policy.nodes, policy.text, [f"in the pods: {text}"]

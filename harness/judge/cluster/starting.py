@@ -64,7 +64,7 @@ def blocked(case: Case, index: int) -> Blocked | None:
 
 def _blocked_other(pod: Pod, other: containers.Other) -> Blocked | None:
     if mapping(other.status, "state").keys() & {"running", "terminated"}:
-        return None  # The container started late.
+        return None  # The container has started after all.
     part = "containers" if other.role == "container" else "initContainers"
     return _blocked(pod, part, other.name, f"{other.role} {other.name}")
 

@@ -28,7 +28,7 @@ _WRITTEN = (
     *("tracker-service", "tracker-deployment", "resourcequota", "limitrange"),
     *("admission-policy", "admission-binding", "validating-webhooks", "mutating-webhooks"),
 )
-"""Kinds of objects whose creation, editing and deletion by others is reported."""
+"""Kinds of objects whose creation, editing and deletion by others are reported."""
 _OF_THE_JOB = ("pod", "job", "jobset", "statefulset", "daemonset", "workload")
 """Kinds of the launched object and of the objects that it owns."""
 _WITH_STATUS = ("jobset", "job", "statefulset", "daemonset", "workload")
@@ -76,9 +76,9 @@ def _written(case: Case) -> Iterator[Change]:
                 removed = _removed(before.object, after.object)
                 scaled = "spec.replicas" in fields and items(after.object, "metadata", "managedFields")
                 if scaled and not changed_by(before, after):
-                    who = ["somebody"]  # `kubectl scale` records no field manager.
+                    who = ["somebody"]  # `kubectl scale` records no field manager, so the author is unknown.
                 if kind in _OF_ADMISSION and set(who) <= set(_managers(before)):
-                    continue  # The webhook's own controller renews its certificates.
+                    continue  # This is the webhook's own controller, which renews the certificates.
                 if kind in _OF_THE_JOB and removed and not changed_by(before, after):
                     who = ["somebody"]  # Kubernetes records no field manager for a removed field either.
                 if after.type != "DELETED" and who and fields:
@@ -143,8 +143,8 @@ def _created(case: Case, kind: str, first: ObjectState) -> Iterator[Change]:
 def _differences(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
     """Return the fields, other than status fields, in which the two states differ.
 
-    The content of Secrets and ConfigMaps is not recorded. For these, the result only says that it was
-    written.
+    The content of Secrets and ConfigMaps is not recorded. For these, the result only says that the content
+    was written.
     """
     if "spec" not in after and "status" not in after:
         return ("its content",)

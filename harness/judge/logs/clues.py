@@ -222,7 +222,7 @@ def _is_of_a_peer(text: str) -> bool:
 
 
 def _ends_with(lines: Lines) -> bool:
-    """Return whether torchrun's report is last, apart from the success message of konduktor's shell."""
+    """Return whether the log ends with torchrun's report, except for konduktor's success message."""
     for _, text in reversed(lines):
         if text.startswith("Root Cause"):
             return True

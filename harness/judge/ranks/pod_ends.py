@@ -144,7 +144,7 @@ def _tests_failed(case: Case, pod: Pod) -> bool:
     """Return whether the last acceptance report of this pod is FAIL or UNKNOWN.
 
     In that case, the script of the tests still exits with 0 (harness/launch/files/acceptance.sh), because the
-    report decides.
+    report decides the verdict.
     """
     reports = [one.report for _, one in case.bundle.accepted() if one.pod == pod.name and one.report]
     return bool(reports) and reports[-1].verdict in ("FAIL", "UNKNOWN")
@@ -201,7 +201,7 @@ def _from_outside(case: Case, pod: Pod, end: End, code: object) -> End | None:
 
 
 def _script_ended(case: Case, index: int) -> bool:
-    """Return whether each rank's Python script in a pod ended with 0, even if its process failed later."""
+    """Return whether each rank's Python script in a pod exited with 0, even if its process failed later."""
     of_pod = case.processes.get(index)
     ends = [life.ends for life in of_pod.lives] if of_pod else []
     return bool(ends) and all(each and (each[-1].how, each[-1].code) == ("exit", 0) for each in ends)

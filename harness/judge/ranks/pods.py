@@ -26,12 +26,12 @@ from harness.workers.truth_frames import EXIT_MARK
 LAST_LINES = 400
 """Number of last log lines to search for the exit code, because other processes can write lines after it."""
 STOPPED_LINES = 5000
-"""Number of last log lines in which the last line before the end of the wait is searched for.
+"""Number of last log lines to search for the last line before the end of the wait.
 
 Ranks continue to log until the harness stops them, and a recorder writes a line for each point.
 """
 MOMENT = 2.0
-"""Maximum number of seconds between a last log line and the container's end. Kubernetes rounds the end."""
+"""Maximum seconds between the last log line and the container's end, whose time Kubernetes rounds."""
 OF_ALL = ("rank.tracker_unreachable", "tracker.key_rejected", "rank.no_cpu_frequency")
 """Causes that can affect several ranks at once. The finding names all these ranks, not only the first one."""
 

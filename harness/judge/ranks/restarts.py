@@ -2,7 +2,7 @@
 
 A job allows restarts with torchrun's --max-restarts, the JobSet's maxRestarts, the Job's backoffLimit or the
 pod's restartPolicy. Kueue is also allowed to evict the job and admit it again. Any other restart means that
-the job was disturbed. Then the run is not the launched one, even if no point is missing.
+the job was disturbed. The run is then not the one that was launched, even if no point is missing.
 """
 
 from __future__ import annotations
