@@ -85,7 +85,7 @@ class NamespaceLeases:
 
 
 def sweep(kube: Kube, leases: NamespaceLeases, progress: Progress) -> None:
-    """Delete jobs that killed harnesses left, and wait until their pods have ended. They would use quota.
+    """Delete the jobs of killed harnesses, which use quota, and wait until their pods have ended.
 
     If this fails, the error is reported and the launch continues.
     """

@@ -150,7 +150,7 @@ def _secret(namespace: str, values: dict[str, str]) -> Object:
 
 
 def _queue(kube: Kube, workload: Workload, settings: Settings, namespace: str) -> None:
-    """Create the LocalQueue, if Kueue can admit the workload."""
+    """Create the LocalQueue, if the workload is of a kind that Kueue admits."""
     if set(QUEUED) <= set(workload.watched):
         queues.manages(kube, workload.kind)
         queues.local_queue(kube, namespace, settings.queue, settings.cluster_queue)
