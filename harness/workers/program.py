@@ -354,7 +354,7 @@ class Program:
         return None
 
     def as_child(self) -> None:
-        """Log in a child process that has its own client."""
+        """Log from a child process that has its own client."""
         self.open_run()
         for call in self.spec["child_calls"]:
             self.log(call, f"/child{self.rank}")

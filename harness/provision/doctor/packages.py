@@ -10,7 +10,7 @@ from typing import Final
 from harness.provision.doctor import apt
 
 REPAIR: Final = "`harness doctor --fix` as root"
-"""On Debian, this installs every program."""
+"""The command that installs any of these programs on Debian."""
 
 _UBUNTU = {
     "docker": "`sudo apt-get install docker.io docker-buildx`",

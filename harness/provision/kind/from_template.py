@@ -254,14 +254,14 @@ class _Copy:
 
 
 def _placed(pods: dict[str, Object]) -> str | None:
-    """Return a message if not both CoreDNS pods are scheduled, otherwise None."""
+    """Return a message unless both CoreDNS pods are scheduled, otherwise None."""
     dns = [pod for name, pod in pods.items() if name.startswith("coredns-")]
     placed = [pod for pod in dns if pod["spec"].get("nodeName")]
     return None if len(placed) >= DNS_PODS else f"{len(placed)} of {DNS_PODS} pods have a node"
 
 
 def wait_dns(kube: Kube, seconds: float = 60) -> None:
-    """Wait until CoreDNS serves, because a rank that starts earlier cannot resolve others.
+    """Wait until CoreDNS serves, because a rank that starts earlier cannot resolve the names of other ranks.
 
     Raises WaitError.
     """

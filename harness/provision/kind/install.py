@@ -58,7 +58,7 @@ class Images:
             own.update(worker=build_worker(bases, context), tracker=build_tracker(bases, context))
             with suppress(
                 HarnessError
-            ):  # a launch with konduktor tries again and reports the error; other launches do not need it
+            ):  # a launch with konduktor retries this and reports the error; other launches do not need konduktor
                 konduktor_bin(context)
             return [image.local for image in own.values()]
 
@@ -94,7 +94,7 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
         wanted, there = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
         whole = (
             state.phase == "ready"
-        )  # webhooks of a controller that does not serve would reject the missing objects
+        )  # the webhooks of a controller that does not serve would reject objects that are still missing
         if kind.abandoned() and (wanted != there or not whole or not kind.healthy()):
             progress(f"cluster {kind.name}: left by a killed run, and unusable")
             kind.delete()

@@ -17,7 +17,7 @@ CAUSE: Final = "cluster.node_image"
 """The cause of a failed build (docs/causes.md)."""
 
 _LOGGED = 20_000
-"""How many characters at the end of stdout are logged, at most. A rendered manifest has megabytes."""
+"""Maximum number of characters at the end of stdout that are logged. A rendered manifest has megabytes."""
 
 
 @dataclass(frozen=True)

@@ -118,7 +118,7 @@ def links(
     text = f"{len(up)} of {len(own)} NVLinks are up" + (f", {min(up):g} GB/s each or more" if up else "")
     shown: dict[str, Any] = {"measured": float(len(up)), "unit": "links", **where}
     if gpus < 2:
-        # Cloud providers disable the links of single GPUs, so inactive links are correct here.
+        # Cloud providers disable the links of machines with a single GPU, so inactive links are correct here.
         return Check(id=id, tag=TAG, verdict="PASS", text=f"{text}; a single GPU uses none", **shown)
     fastest = max((speed for speeds in all_links.values() for speed in speeds), default=0.0)
     most = max(sum(speed > 0 for speed in speeds) for speeds in all_links.values())

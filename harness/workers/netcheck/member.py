@@ -332,7 +332,7 @@ class Member:
             measured if self._measure else None,
         )
         result = self._diagnosis(concluded, reports, whole=True)
-        verdict = json.dumps(result.as_dict()).encode()  # Of 64 ranks, it has 1 MB, and each rank gets it.
+        verdict = json.dumps(result.as_dict()).encode()  # encoded once, because it has 1 MB for 64 ranks
         with self._lock:
             self._result, self._verdict, self._informed = result, verdict, {self._hello.instance}
         threads = [

@@ -29,7 +29,10 @@ TRIES = 4
 REQUEST_SECONDS = 60
 PIECE = 1 << 20
 PART = 16 << 20
-"""Smallest part of a multipart upload in bytes. S3 accepts 10,000 parts. Each request holds one in memory."""
+"""Smallest part of a multipart upload in bytes. S3 accepts at most 10,000 parts.
+
+Each request holds one part in memory.
+"""
 MAX_PARTS, AT_ONCE = 10_000, 4
 EMPTY = hashlib.sha256(b"").hexdigest()
 _AGAIN = (408, 409, 429)
@@ -172,8 +175,8 @@ class Bucket:
     def _upload(self, key: str) -> Iterator[tuple[ThreadPoolExecutor, str]]:
         """Begin a multipart upload, and abort it if the block raises.
 
-        The request that begins it runs in a thread: a signal handler that raises does so in the main thread,
-        and would otherwise lose the id of an upload that exists.
+        The first request runs in a thread. If a signal handler raises an error, it does so in the main thread,
+        and would otherwise lose the id of an upload that already exists.
         """
         pool, begun = ThreadPoolExecutor(AT_ONCE), list[str]()
         try:

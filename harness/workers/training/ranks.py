@@ -132,7 +132,7 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
             if code == 0 and dist.get_rank() == 0 and (ended := os.environ.get("TRAINING_ENDED")):
                 Path(
                     ended
-                ).touch()  # without it, a node that returns later would wait for ended ranks (training.sh)
+                ).touch()  # without this file, a node that rejoins later would wait for ranks that have ended (training.sh)
             if cuda:
                 dist.destroy_process_group()
     except SystemExit as error:
@@ -157,7 +157,7 @@ def same_bits() -> None:
     """Make GPU computations deterministic. Call this before the first matrix product.
 
     Otherwise the order of the threads affects the sums in the gradients of embeddings and attention, and a
-    resumed run ends with other weights than an uninterrupted one. If an operation has no deterministic
+    resumed run ends with different weights from an uninterrupted one. If an operation has no deterministic
     algorithm, PyTorch raises RuntimeError with its name.
     """
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
