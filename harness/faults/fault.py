@@ -42,8 +42,8 @@ Target = Literal[
 ]
 Scope = Literal["launch", "cluster", "machine", "own"]
 """What a fault disturbs. With `launch`, it disturbs only its own launch, so other faults can run at the same
-time. With `cluster` or `machine`, it runs alone. With `own`, it runs alone on its own cluster, which it creates
-and removes."""
+time. With `cluster` or `machine`, it runs alone. With `own`, it runs alone, on a cluster that it creates and
+removes."""
 
 
 class Strict(BaseModel):

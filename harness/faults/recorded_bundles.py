@@ -1,8 +1,8 @@
 """Make small copies of bundles, which are committed to the repository as test data for the judges.
 
 The copies omit everything that no judge reads: reports, the logs that kind exports, the launcher's own files,
-the sizes of images on nodes, frames of ground truth in logs, and the middle of long logs. Paths on the machine
-are replaced by placeholders, and its boot ids by hashes.
+the sizes of images on nodes, frames of ground truth in logs, and the middle of long logs. Paths on the
+machine are replaced by placeholders, and its boot ids by hashes.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ NAME = "ephemeral-storage"
 
 
 def limit(kube: Kube, cluster: Cluster, settings: Settings, namespace: str) -> None:
-    """Limit the ephemeral storage of the namespace's containers to the setting's or the cluster's default amount.
+    """Limit the ephemeral storage of each container in the namespace to the setting or the cluster's default.
 
     The kubelet evicts a pod that exceeds the limit, and reports the limit. A container's own limit takes
     precedence.

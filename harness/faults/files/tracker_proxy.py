@@ -10,8 +10,8 @@ MODE determines what happens to an affected request:
 
 The fault begins after --after posts of points and lasts for --seconds (0 means forever). It affects requests
 whose path begins with --only. All other requests are forwarded unchanged. The proxy prints one line for each
-affected request. It runs in a pod from the tracker's image, and uses only the standard library. A request with
-a body needs a Content-Length.
+affected request. It runs in a pod, from the tracker's image, and uses only the standard library. Requests
+with a body need a Content-Length.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Decision:
 class Account:
     """The findings about a program.
 
-    If there are `reasons`, a PASS is wrong. `doubts` permit verdicts other than PASS, but do not require them.
+    With `reasons`, a PASS is wrong. `doubts` permit a verdict other than PASS, but do not require it.
     """
 
     program: Program
@@ -114,7 +114,7 @@ class Account:
         lost: dict[str, list[str]] = defaultdict(list)
         handed: dict[tuple[str, int | str], dict[float | None, Journal]] = defaultdict(dict)
         for journal in self.journals:
-            # If no call has a step, the client counts the calls, starting with the same number in each process.
+            # If no call has a step, the client counts the calls. All processes start with the same number.
             counted = not self.program.worker.threads and all(call["step"] is None for call in journal.calls)
             for index, call in enumerate(journal.calls):
                 step = f"{index}, counted by the client," if counted else call["step"]

@@ -1,8 +1,8 @@
 """Run konduktor with its own HOME, in a process that starts before the launch is prepared.
 
-`konduktor launch` takes 1 s, of which importing libraries takes 0.6 s. So its process starts together with the
-harness, imports the libraries in parallel, and waits for a line on stdin. Then it runs konduktor's script,
-which reads HOME and the config as usual.
+`konduktor launch` takes 1 s, of which importing libraries takes 0.6 s. So its process starts together with
+the harness, imports the libraries in parallel, and waits for a line on stdin. Then it runs konduktor's
+script, which reads HOME and the config as usual.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class Konduktor:
             self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")
         )
         self._temporary = self.home / "tmp"
-        """The folder into which the Kubernetes client writes the client key, which a killed process leaves there."""
+        """The folder into which the Kubernetes client writes the client key. A killed process leaves it behind."""
         self._temporary.mkdir()
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, mode=0o700)

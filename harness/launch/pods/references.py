@@ -22,7 +22,7 @@ _CLASSES = {
 
 
 def check(kube: Kube, pod: Object, beside: Iterable[Object]) -> None:
-    """Raise UsageError if a priority or runtime class does not exist, or if nothing creates the service account.
+    """Raise UsageError if a class in the pod does not exist, or if nothing creates its service account.
 
     `beside` are the other objects that the launch applies.
     """

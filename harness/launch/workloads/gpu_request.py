@@ -82,7 +82,7 @@ def no_gpus(nodes: Iterable[Object], selector: object) -> UsageError:
 def gpus_of(node: Object) -> int:
     """Return the number of GPUs of a node, including broken GPUs, or 0 if it is not known.
 
-    After a restart, a device plugin no longer counts a broken GPU, but the node's label might still include it.
+    After a restart, a device plugin no longer counts a broken GPU, but the node's label might still count it.
     """
     capacity = gpu_nodes.offered(node, GPU, part="capacity")
     labelled = str((node["metadata"].get("labels") or {}).get(f"{GPU}.count", ""))
@@ -90,8 +90,9 @@ def gpus_of(node: Object) -> int:
 
 
 def _equal(nodes: Sequence[Object]) -> int:
-    """Return the number of GPUs per node, or 1 if it is unknown. Raises UsageError if the nodes have different
-    numbers.
+    """Return the number of GPUs per node, or 1 if no number is known.
+
+    Raises UsageError if the known numbers differ.
     """
     counts = {_name(node): gpus_of(node) for node in nodes}
     known = {count for count in counts.values() if count}

@@ -384,7 +384,7 @@ def manifests(
 
 
 def _complete(pod: Object, spec: TrainingSpec, labels: Object) -> None:
-    """Add the command, environment, volumes and GPUs to the pods of either kind, and spread them over nodes."""
+    """Complete the pods of either kind: command, environment, volumes, GPUs, and the spread over nodes."""
     container = pod["containers"][0]
     memory = spec.memory or (MEMORY if spec.gpus is None else None)
     limits: Object = {"memory": memory} if memory else {}

@@ -13,7 +13,7 @@ SOURCE = "source.json"
 
 
 def copy_texts(data: Path, destination: Path) -> None:
-    """Copy the texts, and the other files in their folder, to a volume. They replace files with the same names.
+    """Copy the texts, and other files in their folder, to a volume. Files with the same names are replaced.
 
     Raises HarnessError if there is not enough space, or if the volume also contains other texts, because the
     ranks would train on these too.

@@ -11,7 +11,7 @@ from harness.provision.images import unpacked
 from harness.settings import Settings
 
 VOLUMES_MOUNT = "/harness-volumes"
-"""Mount path of the folder that all nodes share, which replaces the ReadWriteMany volume of a real cluster."""
+"""Mount path of the folder that all nodes share. It replaces the ReadWriteMany volume of a real cluster."""
 
 _ALONE = {"leader-elect": "false"}
 """With a single control plane, leader election is not needed.
@@ -29,7 +29,8 @@ _ELECTED_SOON = {"heartbeat-interval": "20", "election-timeout": "200"}
 """Options of etcd in milliseconds, so that it elects its leader sooner.
 
 At each start, the API server waits until the only member of etcd has elected itself, which takes up to one
-election timeout (a second by default). Frequent heartbeats have no cost, because they go only to other members.
+election timeout (a second by default). Frequent heartbeats cost nothing, because they go only to other
+members.
 """
 
 

@@ -67,7 +67,7 @@ def total_weight(ranks: int) -> int:
 
 
 def parts(buffer: Any) -> Iterator[Any]:
-    """Yield the indices of a buffer in order, PART at a time, as int64, because float32 is inexact above 2²⁴."""
+    """Yield the indices of a buffer in order, PART at a time, as int64 (float32 is inexact above 2²⁴)."""
     import torch
 
     whole = buffer.numel()
@@ -155,7 +155,7 @@ class Exchange:
         )
 
     def _has(self, run: Callable[[], object]) -> bool:
-        """Run a collective, and return whether the backend has it. Some versions of gloo lack some of them."""
+        """Run a collective, and return whether the backend has it. Some versions of gloo lack some."""
         if self.built:
             return False
         try:

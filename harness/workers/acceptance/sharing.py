@@ -22,7 +22,7 @@ UNPROVED = frozenset(
         *("gpu.fewer", "gpu.absent"),
     }
 )
-"""Causes that prove nothing if the GPUs are shared: those about speed, and about the number of GPUs of a pod."""
+"""Causes that prove nothing if the GPUs are shared, because sharing changes the speed and number of GPUs."""
 VISIBLE, MPS = "NVIDIA_VISIBLE_DEVICES", "CUDA_MPS_PIPE_DIRECTORY"
 WHOLE = "ACCEPT_WHOLE"
 """Environment variable that the launch sets to 1 if the labels of all tested nodes prove that no GPU is
@@ -66,7 +66,7 @@ def sharing(
 def _offered_several_times(
     visible: int, expected: int, assigned: int, environ: Mapping[str, str]
 ) -> str | None:
-    """Return why fewer GPUs are visible than were requested, if each GPU can have been offered several times."""
+    """Return why fewer GPUs are visible than were requested, or None if that shows that a GPU is missing."""
     if 0 < assigned == visible:
         return (
             f"{expected} GPUs were requested, and the device plugin assigned {assigned} ({VISIBLE}): each "

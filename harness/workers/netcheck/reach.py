@@ -1,8 +1,8 @@
 """Open a TCP connection, or determine why it failed: from errno, and from the ICMP message behind it.
 
 One errno can have several causes. "No route to host" means a missing route, a missing machine, or a firewall
-that rejects the connection. The ICMP message (RFC 792, 1812, 4443) has the reason and the address of the machine
-that sent it. Linux keeps that message in the error queue of the socket (ip(7), IP_RECVERR).
+that rejects the connection. The ICMP message (RFC 792, 1812, 4443) has the reason and the address of the
+machine that sent it. Linux keeps that message in the error queue of the socket (ip(7), IP_RECVERR).
 """
 
 from __future__ import annotations
@@ -198,6 +198,6 @@ def connect_plainly(address: str, port: int, seconds: float = THERE_SECONDS) -> 
         try:
             connection.connect((address, port))
         except OSError as error:
-            # A firewall's "port unreachable" also refuses the connection, but does not prove that a machine exists.
+            # A firewall's "port unreachable" also refuses the connection, but does not prove a machine.
             return 0 if _icmp(connection) is not None else error.errno or 0
     return None

@@ -255,7 +255,7 @@ def discard(folder: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder, or a link to one. Files that NFS keeps while a process has them open are left to `tidy`."""
+    """Remove a folder, or a link to one. `tidy` later removes files that NFS keeps while they are open."""
     if path.is_symlink():
         path.unlink()
     else:

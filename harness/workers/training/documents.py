@@ -6,9 +6,9 @@ The texts of a split, `train` or `val`, are one of
     DIR/train/*                   shards in a folder, which may also be named train.jsonl
     DIR/train-0001.jsonl …        shards beside each other, also compressed
 
-Shards are read in the order of their names. Compression (gzip, zstd) and encoding (UTF-8, or UTF-16 and UTF-32,
-as PowerShell writes them) are detected from the content. Byte order marks, CRLF and empty lines are accepted.
-Any other line that is not a JSON object with a text raises ValueError with the file and the line.
+Shards are read in the order of their names. The compression (gzip, zstd) and the encoding (UTF-8, or UTF-16
+and UTF-32, as PowerShell writes them) are detected from the content. Byte order marks, CRLF and empty lines
+are accepted. Any other line that is not a JSON object with a text raises ValueError with the file and line.
 """
 
 from __future__ import annotations

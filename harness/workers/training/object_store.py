@@ -175,8 +175,8 @@ class Bucket:
     def _upload(self, key: str) -> Iterator[tuple[ThreadPoolExecutor, str]]:
         """Begin a multipart upload, and abort it if the block raises.
 
-        The first request runs in a thread. If a signal handler raises an error, it does so in the main thread,
-        and would otherwise lose the id of an upload that already exists.
+        The first request runs in a thread, so that the id of the new upload is not lost if a signal handler
+        raises an error in the main thread.
         """
         pool, begun = ThreadPoolExecutor(AT_ONCE), list[str]()
         try:

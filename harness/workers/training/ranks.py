@@ -130,9 +130,8 @@ def ended_with(main: Callable[[], int]) -> NoReturn:
             cuda = dist.get_backend() == "nccl"
             dist.barrier(device_ids=[torch.cuda.current_device()] if cuda else None)
             if code == 0 and dist.get_rank() == 0 and (ended := os.environ.get("TRAINING_ENDED")):
-                Path(
-                    ended
-                ).touch()  # without this file, a node that rejoins later would wait for ranks that have ended (training.sh)
+                # Without this file, a node that rejoins later would wait for ended ranks (training.sh).
+                Path(ended).touch()
             if cuda:
                 dist.destroy_process_group()
     except SystemExit as error:

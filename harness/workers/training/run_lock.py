@@ -146,7 +146,7 @@ class RunLock:
 
     # -- the other writer --------------------------------------------------------------------------------
     def _stale(self) -> Owner | str | None:
-        """Return the owner that no longer writes, a text if the file names no owner, or None without the file.
+        """Return the owner that no longer writes, a text if the file names none, or None if there is no file.
 
         Raises Unusable if the owner's heartbeat changes.
         """

@@ -74,7 +74,7 @@ class Chain:
 
 
 def chain(letters: int, length: float, seed: int) -> Chain:
-    """Return a random chain. Documents have `length` letters on average. Each state has few likely successors."""
+    """Return a random chain whose documents have `length` letters on average. Few successors are likely."""
     numbers = random.Random(seed)
     rows = []
     for state in range(letters + 1):

@@ -68,7 +68,7 @@ class Trackers:
     def settle(self, *, last: bool = False) -> int:
         """Wait until all points are acknowledged, or written to the disk for the next attempt.
 
-        Return the number of unacknowledged values across all trackers. Set `last` to True after the last step.
+        Return the number of unacknowledged values in all trackers. Set `last` to True after the last step.
         """
         unsent = 0
         for sender in self._senders:

@@ -135,7 +135,7 @@ class Trainer:
         loss = ranks.sum(total) / (len(chosen) * self.train.context)
         if not math.isfinite(loss):
             if math.isfinite(own):
-                ranks.every(None)  # waits until the rank with this loss has reported the error and ended, then fails
+                ranks.every(None)  # fails once the rank with this loss has reported the error and ended
             raise FloatingPointError(f"the loss of step {self.step} is {loss}: a smaller --lr, or --amp off")
         values = {f"rank{ranks.rank}/train/loss": own} | _taken(ranks.rank, mine)
         if ranks.rank == 0:

@@ -85,7 +85,7 @@ def _say(text: str) -> None:
 
 # -- up --------------------------------------------------------------------------------------------------
 def upload(run: Path, url: str, environment: Mapping[str, str], say: Say) -> Found:
-    """Upload a run, and return a summary. After an error, objects that were already sent stay in the bucket."""
+    """Upload a run, and return a summary. After an error, objects that were sent stay in the bucket."""
     target = Target(*located(url), environment)
     folders, torn = whole_on_disk(run)
     if not folders:
