@@ -56,9 +56,8 @@ class Images:
 
         def build_own(bases: Bases) -> list[LocalImage]:
             own.update(worker=build_worker(bases, context), tracker=build_tracker(bases, context))
-            with suppress(
-                HarnessError
-            ):  # a launch with konduktor retries and reports the error; others do not need konduktor
+            # A launch with konduktor retries this and reports the error. Others do not need konduktor.
+            with suppress(HarnessError):
                 konduktor_bin(context)
             return [image.local for image in own.values()]
 
