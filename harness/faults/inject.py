@@ -163,7 +163,7 @@ def _inject(step: Step, values: dict[str, Any], fault: str, run: Command | None)
     if step.is_command:
         step_variables.command(step, values, fault).run()
     elif step.sleep is not None:
-        time.sleep(step.sleep)  # the fault lasts during the sleep
+        time.sleep(step.sleep)  # the fault lasts as long as this sleep
     elif run is None:
         raise UsageError(f"fault {fault}: there is no harness yet to signal")
     elif step.signal is not None:

@@ -92,7 +92,7 @@ def prepare(
         envs={
             **environment(expected, nonce, budget, url),
             **({"HARNESS_NETCHECK": "before"} if netcheck_first(workload, settings) else {}),
-            # On the user's cluster, a PASS would hide that the job cannot start there without the harness.
+            # Not on a user's cluster, where a PASS would hide that the job cannot start without the harness.
             **({"HARNESS_CPU_FREQUENCY": "0"} if ready.cluster.owns_namespaces else {}),
         },
         secret_env={name: (SECRET, name) for name in secret_values},

@@ -1,4 +1,4 @@
-"""Draw training programs from grammar.yaml: logged data × processes × end × shell × world.
+"""Draw training programs from grammar.yaml. Each combines logged data, processes, an end, shell code and ranks.
 
 A seed and a number always determine the same program, so that a wrong verdict can be reproduced from them.
 """

@@ -91,7 +91,7 @@ class Konduktor:
             self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")
         )
         self._temporary = self.home / "tmp"
-        """The folder to which the Kubernetes client writes the client key. A killed process leaves the key."""
+        """The Kubernetes client writes the client key into this folder, and a killed process leaves it there."""
         self._temporary.mkdir()
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, mode=0o700)

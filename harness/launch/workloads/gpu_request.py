@@ -1,4 +1,4 @@
-"""Decide how many GPUs the pods that test the nodes request, and refuse nodes that cannot be tested together.
+"""Determine how many GPUs each acceptance pod requests, and refuse nodes that cannot be tested together.
 
 A DaemonSet has one pod template, so all its pods request the same resource and the same number.
 """

@@ -56,7 +56,7 @@ def pause(kind: KindNodes) -> bool:
 
 
 def restarted(kind: KindNodes) -> datetime | None:
-    """Return the time of the first node's restart, or None if not all nodes were restarted recently."""
+    """Return the time of the first node's restart, or None unless all nodes were restarted recently."""
     command = ["docker", "inspect", "--format", "{{.Created}} {{.State.StartedAt}}", *kind.nodes()]
     lines = processes.run(command, timeout=30, cause="docker.daemon_down").stdout.splitlines()
     times = [[datetime.fromisoformat(f"{each[:19]}+00:00") for each in line.split()] for line in lines]

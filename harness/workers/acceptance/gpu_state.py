@@ -159,7 +159,7 @@ def _count(
     /,
     **where: Unpack[Where],
 ) -> Check:
-    """Judge a counter by the limit of the check `limited`."""
+    """Judge a counter by the limit for the check `limited`."""
     if not isinstance(count, float):
         return _missing(id, words, count, **where)
     row = limits.row(model=gpu.name, check=limited)
@@ -167,7 +167,7 @@ def _count(
 
 
 def _link(gpu: Gpu, id: str, now: Number, most: Number, words: str, /, **where: Unpack[Where]) -> Check:
-    """Judge a value of the PCIe link. A GPU on NVLink-C2C moves its data over that link."""
+    """Judge a value of the PCIe link. It matters less for a GPU that moves its data over NVLink-C2C."""
     if gpu.c2c == "Enabled" and (now in (None, NOT_SUPPORTED) or most in (None, NOT_SUPPORTED)):
         text = f"{words}: not reported, because NVLink-C2C connects this GPU to its CPU"
         return Check(id=id, tag=TAG, verdict="PASS", text=text, **where)

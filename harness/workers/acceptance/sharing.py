@@ -1,4 +1,4 @@
-"""Find out whether a container has whole GPUs: MIG, MPS, time slicing, vGPU, and processes of others.
+"""Determine whether a container shares GPUs, by MIG, MPS, time slicing, vGPU, or with other processes.
 
 On a shared GPU, a slow result proves nothing, because other processes may use the GPU at the same time. So
 the results of speed tests are UNKNOWN there. Wrong results still count.
@@ -94,7 +94,7 @@ def _assigned(environ: Mapping[str, str]) -> set[str]:
 
 
 def _used(device: Device, smi: Smi | None) -> str | None:
-    """Return a clause if processes of others use the memory of a GPU, or None."""
+    """Return a clause about the memory of a GPU that other processes use, or None if they use none."""
     gpu = of(smi, device)
     if gpu is None or not isinstance(gpu.memory_used, float) or not gpu.memory:
         return None

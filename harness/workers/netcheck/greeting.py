@@ -85,7 +85,7 @@ def greet(connection: socket.socket, own: Hello, seconds: float = PATIENCE) -> G
 def call(connection: socket.socket, kind: bytes, body: bytes, seconds: float) -> tuple[bytes, bytes]:
     """Send one message and return the response.
 
-    Raises OSError if the connection fails, and ValueError if the response is no valid message.
+    Raises OSError if the connection fails, and ValueError if the response is not a valid message.
     """
     ends = time.monotonic() + seconds
     connection.settimeout(seconds)

@@ -204,7 +204,7 @@ class Bucket:
         query = {"uploadId": upload}
         with self.request("POST", key, query, body=body, headers=_condition(replace=False)) as response:
             text = response.read()
-        if code := _code(text):  # S3 can send status 200 before the request fails
+        if code := _code(text):  # S3 can respond with status 200 to a request that fails later
             raise Failed(f"{self.url(key)} could not be assembled from its parts: {code}", 200, code)
 
     def _abort(self, key: str, upload: str) -> None:

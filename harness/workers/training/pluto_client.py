@@ -22,7 +22,7 @@ import multinode
 from .sender import Point
 
 SETTINGS = {
-    # Output must reach the container's log at once. Captured output is in a pipe, and is lost after a kill.
+    # Output must reach the container log immediately. Captured output is in a pipe, and a kill loses it.
     "disable_console": True,
     # A status that arrives after the next attempt has started would remain, and end the run as TERMINATED.
     "x_sigterm_status_enabled": False,

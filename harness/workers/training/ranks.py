@@ -174,6 +174,6 @@ def _give_up(seconds: float) -> None:
 
 
 def _print(line: str) -> None:
-    """Write a line in one call. print() writes the newline separately, so lines of ranks could mix."""
+    """Write a line in one call. print() writes the newline separately, so the lines of ranks could mix."""
     sys.stdout.write(line)
     sys.stdout.flush()

@@ -6,8 +6,8 @@ takes the lock over. So the clocks of two nodes need not agree. An owner that wa
 was taken over, notices that before its next checkpoint and ends. The heartbeat is written in place, because
 NFS clients see a changed file sooner than a renamed one.
 
-A later attempt of the same launch takes the lock at once, and so does an attempt that sees that the owner's
-process has ended on its own machine.
+A later attempt of the same launch takes the lock immediately. So does an attempt on the owner's machine if
+the owner's process has ended.
 """
 
 from __future__ import annotations

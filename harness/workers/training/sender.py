@@ -71,7 +71,7 @@ class Sender:
         """Wait until all points are acknowledged. Return whether they are.
 
         `seconds` limits the total time of consecutive waits. When this time is used up, further calls return
-        at once, until the tracker acknowledges a point. If `again` is true, the limit is reset first.
+        immediately, until the tracker acknowledges a point. If `again` is true, the limit is reset first.
         """
         with self._changed:
             if again or self._acknowledged > self._at_last_wait:
