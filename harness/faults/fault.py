@@ -149,9 +149,9 @@ class Expect(Strict):
 
 
 class Fault(Strict):
-    """A fault.
+    """A fault, as described by its file.
 
-    `name` is the name of its file without the extension. `cannot` is the reason if the fault cannot be
+    `name` is the name of the file without the extension. `cannot` is the reason if the fault cannot be
     injected on this kind of machine.
     """
 

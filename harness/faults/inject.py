@@ -117,7 +117,7 @@ class Injector:
     def _environment(self, fault: Fault, folder: Path) -> dict[str, str]:
         """Return the user's environment, changed for a launch with the fault.
 
-        It contains the fault's variables, but no other variables that select a cluster.
+        The user's variables that select a cluster are replaced by those for this launch.
         """
         settings = self.settings
         own = fault.scope == "own"

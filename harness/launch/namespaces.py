@@ -123,7 +123,7 @@ def launched(kube: Kube, kind: tuple[str, str]) -> list[Object]:
 
 
 def _open(kube: Kube, kind: tuple[str, str], namespaces: set[str]) -> list[Object]:
-    """Return the launched objects of a kind in the given namespaces that have not ended."""
+    """Return the launched objects of a kind that have not ended, in the given namespaces."""
     return [
         item
         for item in launched(kube, kind)

@@ -20,7 +20,7 @@ from harness.settings import Settings
 
 
 def check(workload: Workload, settings: Settings) -> None:
-    """Raise UsageError if the standard in the setting `pod_security` rejects the pods of the launcher."""
+    """Raise UsageError if the setting `pod_security` is a standard that rejects the launcher's pods."""
     if workload.pod_standard == "privileged" and settings.pod_security in ("baseline", "restricted"):
         raise UsageError(_unsuitable(settings.pod_security), hint=pod_rules.ALLOW)
 

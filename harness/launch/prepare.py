@@ -125,7 +125,7 @@ def netcheck_first(workload: Workload, settings: Settings) -> bool:
 
 
 def _namespace(ready: Ready, context: RecordedContext, undo: ExitStack, workload: Workload) -> Object:
-    """Delete leftover jobs, and lease and create the launch's namespace. Return the namespace."""
+    """Delete leftover jobs, then lease and create the launch's namespace. Return the namespace."""
     kube, cluster, nonce = ready.kube, ready.cluster, context.nonce
     namespace = namespaces.namespace_of(nonce)
     leases = namespaces.NamespaceLeases(cluster.dir / "launches", mine_only=not cluster.owns_namespaces)

@@ -1,4 +1,4 @@
-"""Draw training programs from grammar.yaml. Each combines logged data, processes, an end, shell code and ranks.
+"""Draw training programs from grammar.yaml. Each has logged data, processes, an end, shell code and a world.
 
 A seed and a number always determine the same program, so that a wrong verdict can be reproduced from them.
 """

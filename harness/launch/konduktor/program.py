@@ -91,7 +91,7 @@ class Konduktor:
             self.home / name for name in ("config.yaml", "kubeconfig", "job.yaml")
         )
         self._temporary = self.home / "tmp"
-        """The Kubernetes client writes the client key into this folder, and a killed process leaves it there."""
+        """The folder into which the Kubernetes client writes the client key, which a kill leaves behind."""
         self._temporary.mkdir()
         schemas = self.home / ".konduktor" / "schemas"
         schemas.mkdir(parents=True, mode=0o700)

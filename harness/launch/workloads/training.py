@@ -191,7 +191,7 @@ class Training:
         return Volumes(shared.mounts, shared.one_node, ranks)
 
     def upload(self, surroundings: Surroundings) -> str:
-        """Upload the run to the storage of --upload. Return a JSON document with the result or the error."""
+        """Upload the run to the URL of --upload. Return a JSON document with the result or the error."""
         assert self.spec.upload is not None
         keys = self._transfer_keys("--upload", surroundings)
         place = (self.of_pods(surroundings), surroundings, surroundings.context.progress)

@@ -27,8 +27,8 @@ Attestations would make the image an index, which containerd can reject.
 def build_command() -> list[str]:
     """Return the first words of `docker build`, with Docker's predefined build arguments for a proxy.
 
-    Without a value, docker reads it from its environment, so the command line does not contain it. Docker
-    records these arguments neither in the image nor in its history.
+    The arguments have no values, so docker reads the values from its environment, and they are not on the
+    command line. Docker records these arguments neither in the image nor in its history.
     """
     return [*_BUILD, *(word for name in proxies.names(environment()) for word in ("--build-arg", name))]
 

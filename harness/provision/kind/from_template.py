@@ -97,7 +97,7 @@ def attempt(
 ) -> Begun | None:
     """Start the cluster and return what it contains. If that fails, report it as progress and return None."""
     if processes.run(["docker", "network", "inspect", _network()], timeout=30, check=False).returncode:
-        return None  # kind creates its network with the first cluster
+        return None  # the network is missing, which kind creates with its first cluster
     kind.begin(stack.node_image, context)
     try:
         begun = _Copy(kind, template, stack, own, context).started()

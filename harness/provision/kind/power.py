@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 STOP_SECONDS = 2
 """Timeout of `docker stop`.
 
-A longer timeout has no use: a shutdown by systemd takes longer than any tested limit (30 s). Killing the
+A longer timeout would not help: a shutdown by systemd takes longer than any tested limit (30 s). Killing the
 nodes loses no data, because etcd has stored every write that it acknowledged, and files of pods are kept.
 """
 SERVE_SECONDS = 120

@@ -66,7 +66,8 @@ def filling(
     """
     begun, created, stop = Begun(), threading.Event(), threading.Event()
     if stack.mirrors or stack.containerd_patches:
-        yield begun  # kind or `install` first changes containerd's configuration and restarts containerd
+        # Load nothing, because kind or `install` first restarts containerd with another configuration.
+        yield begun
         return
     with ThreadPoolExecutor(2) as background:
         filling = _Filling(kind, stack, own, context, begun, created, stop)

@@ -76,7 +76,7 @@ def parts(buffer: Any) -> Iterator[Any]:
 
 
 def need(elements: int) -> int:
-    """Return the memory in bytes that a collective needs at most, for a buffer of `elements` elements."""
+    """Return the maximum memory in bytes that a collective needs for a buffer of `elements` elements."""
     return BUFFERS * elements * 4 + PARTS * min(elements, PART) * 8
 
 

@@ -28,8 +28,8 @@ WHOLE = "ACCEPT_WHOLE"
 """Environment variable that the launch sets to 1 if the labels of all tested nodes prove that no GPU is
 shared."""
 USED_SHARE, USED_BYTES = 0.02, 1 << 30
-"""A GPU is used by others if more than both this share and this amount of its memory are used before the
-tests. An idle driver uses less."""
+"""A GPU is used by other processes if more than both this share and this amount of its memory are used before
+the tests. An idle driver uses less."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Sharing:
 def sharing(
     devices: Sequence[Device], smi: Smi | None, expected: int | None, environ: Mapping[str, str]
 ) -> Sharing | None:
-    """Return why the GPUs are shared or parts of GPUs, or None if nothing proves that.
+    """Return why this container has shared GPUs or parts of GPUs, or None if nothing proves that it does.
 
     `smi` must have been read before the tests used the GPUs.
     """

@@ -337,7 +337,7 @@ _ERRORS = frozenset(
         *("interrupt request issue", "insufficient external power", "system is not in ready state"),
     }
 )
-"""Texts of NVML's errors that concern a whole GPU, in lower case and without brackets."""
+"""Messages of NVML errors that concern a whole GPU, in lower case and without brackets."""
 
 
 def _word(text: str | None) -> Word:
@@ -375,7 +375,7 @@ def _number(text: str | None) -> Number:
 
 
 def _errors(element: ElementTree.Element, names: tuple[str, ...], old: str) -> Number:
-    """Return the larger of two sums of the counters: over the GPU's life, and since the driver was loaded.
+    """Return the sum of the counters over the GPU's life, or since the driver was loaded if that is larger.
 
     GPUs before Turing have other counters (`old`). Of those, only the errors since the driver was loaded
     count, because the pages of older errors are retired.

@@ -79,6 +79,6 @@ def _unanswered(cell: Cell, back: Cell | None) -> Cell:
 
 
 def _addresses(rank: int, at: Mapping[int, Report]) -> set[str]:
-    """Return the addresses that the rank reported, and those from which other ranks heard it."""
+    """Return the addresses that the rank reported, and those from which it greeted other ranks."""
     known = set(at[rank].addresses) if rank in at else set()
     return known | {report.heard[rank] for report in at.values() if rank in report.heard}

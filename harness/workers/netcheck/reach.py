@@ -21,7 +21,7 @@ THERE_SECONDS = 0.5
 """Timeout of the connection that shows whether a machine exists behind an ICMP "unreachable"."""
 REJECTED = "tcp.rejected"
 DISCARD = 9
-"""A port on which nothing listens. Its machine responds with a reset."""
+"""A port on which nothing listens, so that an existing machine responds with a reset."""
 
 _BY_ERRNO = {
     errno.ECONNREFUSED: "tcp.refused",

@@ -28,7 +28,7 @@ from typing import Any
 
 SPLITS = ("train", "val")
 MAX_LINE = 256 << 20
-"""The largest length of a line. A file without line ends would otherwise fill the memory."""
+"""The largest length of a line. A file without line breaks would otherwise fill the memory."""
 _NAMES, _COMPRESSIONS = (".jsonl", ".ndjson", ".json"), ("", ".gz", ".zst")
 _SHARDS = tuple(f"{name}{compression}" for name in _NAMES for compression in _COMPRESSIONS)
 _GZIP, _ZSTD = b"\x1f\x8b", b"\x28\xb5\x2f\xfd"
@@ -110,7 +110,7 @@ def _stem(path: Path) -> str | None:
 
 
 def _shards(folder: Path) -> list[Path]:
-    """Return the files of a folder of shards, without hidden files and those of Spark, such as _SUCCESS."""
+    """Return the shards in a folder, without hidden files and Spark's own files, such as _SUCCESS."""
     shards = sorted(path for path in _entries(folder) if not path.name.startswith((".", "_")))
     if odd := [path for path in shards if _stem(path) is None]:
         raise ValueError(f"{folder}: expected only files {', '.join(_SHARDS)}; found {odd[0].name}")
@@ -220,7 +220,7 @@ def _encoding(head: bytes) -> str:
 
 
 def _decompressed(file: io.BufferedReader) -> io.BufferedReader:
-    """Return the decompressed content of a file. Raises _Unsupported if no module reads the compression."""
+    """Return the decompressed content of a file. Raises _Unsupported if no module can read it."""
     head = file.peek(4)
     if head.startswith(_GZIP):
         return io.BufferedReader(gzip.GzipFile(fileobj=file))

@@ -212,7 +212,7 @@ class Bucket:
             self.request("DELETE", key, {"uploadId": upload}).close()
 
     def prove_writable(self, key: str) -> None:
-        """Start and abort a multipart upload, which creates no object. Raises Failed if it is not allowed."""
+        """Start and abort a multipart upload, which creates no object. Raises Failed if this is forbidden."""
         with self._upload(key) as (_, upload):
             self._abort(key, upload)
 

@@ -150,8 +150,8 @@ def _intact(folder: Path) -> bool:
 def _repair_pointers(run: Path, newest: tuple[Path, Manifest], say: Say) -> None:
     """Point `best` to the intact checkpoint with the lowest loss up to the newest one.
 
-    The losses in the manifests decide: a copy can have lost the pointers, or an attempt was killed before it
-    moved them.
+    The losses are read from the manifests, because a copy can have lost the pointers, and an attempt can have
+    been killed before it moved them.
     """
     losses: list[tuple[float, int, Path]] = []
     for folder in checkpoint.all_of(run):
