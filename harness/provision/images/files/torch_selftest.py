@@ -1,4 +1,4 @@
-"""Test PyTorch under torchrun while a base image is built: gloo's all-reduce, DDP and an optimizer."""
+"""Runs under torchrun while a base image is built: gloo all-reduce, DDP, an optimizer step, another store."""
 
 import torch
 import torch.distributed as dist
