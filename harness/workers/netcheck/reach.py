@@ -198,6 +198,6 @@ def connect_plainly(address: str, port: int, seconds: float = THERE_SECONDS) -> 
         try:
             connection.connect((address, port))
         except OSError as error:
-            # A firewall's "port unreachable" also refuses the connection, but does not prove a machine.
+            # A firewall can also refuse a connection, with "port unreachable". No machine need exist then.
             return 0 if _icmp(connection) is not None else error.errno or 0
     return None
