@@ -69,5 +69,5 @@ class Command:
 
 
 def _interruptible() -> None:
-    """Restore the default handler of SIGINT, because processes in the background ignore this signal."""
+    """Restore the default handler of SIGINT, because background processes otherwise ignore this signal."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -89,9 +89,9 @@ def konduktor_bin(context: RunContext) -> Path:
 def replaced_konduktor(context: RunContext) -> tuple[Path, tuple[Replaced, ...]]:
     """Return the `konduktor` program that the user chose (`--replace`), and what it replaces.
 
-    Its environment has the packages of the lock, except those that differ. `konduktor_bin` then returns this
-    program, so that a launch runs what its evidence records, even if a checkout is edited meanwhile. Raises
-    UsageError if konduktor cannot be resolved, built or installed.
+    Its environment has the locked packages, except those that the replacement changes. `konduktor_bin` then
+    returns this program, so that a launch runs the version that its evidence records, even if a checkout is
+    edited meanwhile. Raises UsageError if konduktor cannot be resolved, built or installed.
     """
     from harness.core.replacements import parse
     from harness.provision.replaced import change, install

@@ -55,7 +55,7 @@ class KonduktorWorkload:
         return self.job.num_nodes
 
     def must_answer(self, _kube: Kube, /) -> list[str]:
-        """Return no nodes, because Kueue chooses them."""
+        """Return no nodes, because Kueue chooses the nodes of the pods."""
         return []
 
     @property

@@ -40,7 +40,7 @@ from harness.workers.training.object_store import (
 
 START_SECONDS = 240.0
 SECONDS = 6 * 3600.0
-"""The timeout of a transfer in seconds. If the connection stalls, the transfer fails much earlier."""
+"""The timeout of a transfer in seconds. A transfer whose connection stalls fails much earlier."""
 Keys = Mapping[str, str]
 """The environment variables that AWS's tools read, with their values. They include secrets."""
 Option = Literal["--upload", "--resume-from"]

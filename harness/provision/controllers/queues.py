@@ -208,7 +208,7 @@ def _active(name: str) -> Any:
 
 
 def _quantity(resource: str, amount: Decimal) -> str:
-    """Return an amount as a quantity in milli-cores, mebibytes or integers."""
+    """Return an amount as a quantity: in millicores, in mebibytes, or as an integer."""
     if resource == "cpu":
         return f"{int(amount * 1000)}m"
     if resource == "memory":

@@ -235,7 +235,7 @@ def _inotify() -> list[Check]:
 
 
 def _images(chosen: Origin) -> Check:
-    """Check that images can come from a registry, or be built here."""
+    """Check that images can be pulled from a registry or built on this machine."""
     seen = "; ".join(filter(None, (f"from {chosen.way}", *chosen.missing, chosen.obstacle)))
     fix = "give this machine access to the hosts, or set HTTPS_PROXY; or use Debian as root, to build them"
     if chosen.way == "source" and not chosen.missing:

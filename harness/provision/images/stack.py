@@ -33,7 +33,7 @@ _DOWNLOAD_SECONDS = 60.0
 
 
 Own = Callable[[Bases], Sequence[LocalImage]]
-"""A function that builds the images that every cluster runs, on top of the base images, and returns them."""
+"""Builds and returns the images that every cluster runs, on top of the base images."""
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ class Worker(_Table):
     python: str = Field(pattern=r"^3\.\d+$")
     torch: str
     torch_sha256: dict[Literal["amd64", "arm64"], Sha256] = {}
-    """The hash of PyTorch's CPU wheel, by architecture. Without it, only the version is fixed."""
+    """The hash of PyTorch's CPU wheel, by architecture. Without it, only the version is pinned."""
     debian: str
 
 

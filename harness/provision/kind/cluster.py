@@ -29,7 +29,7 @@ class KindCluster(KindNodes):
     """Namespaces are deleted with the cluster. On a kept cluster, the newest few stay for inspection."""
 
     ephemeral_storage = "10Gi"
-    """A node shares the machine's disk, so a pod that fills it would stop all launches and Docker."""
+    """Nodes use the machine's disk, so a pod that fills the disk would stop Docker and all launches."""
 
     def owned(self) -> OwnedCluster:
         return self

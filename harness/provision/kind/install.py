@@ -56,9 +56,8 @@ class Images:
 
         def build_own(bases: Bases) -> list[LocalImage]:
             own.update(worker=build_worker(bases, context), tracker=build_tracker(bases, context))
-            with suppress(
-                HarnessError
-            ):  # a launch with konduktor tries again and reports the error; other launches do not need it
+            # A launch with konduktor retries this and reports the error. Others do not need konduktor.
+            with suppress(HarnessError):
                 konduktor_bin(context)
             return [image.local for image in own.values()]
 
@@ -92,9 +91,8 @@ def create_or_reuse(kind: KindNodes, images: Images, context: RecordedContext) -
     state = kind.state()
     if state is not None and state.phase != "creating" and (nodes := kind.running()):
         wanted, there = (stack.node_image, kind.settings.workers), (state.node_image, state.workers)
-        whole = (
-            state.phase == "ready"
-        )  # webhooks of a controller that does not serve would reject the missing objects
+        # Otherwise, the webhooks of a controller that does not serve would reject the missing objects.
+        whole = state.phase == "ready"
         if kind.abandoned() and (wanted != there or not whole or not kind.healthy()):
             progress(f"cluster {kind.name}: left by a killed run, and unusable")
             kind.delete()

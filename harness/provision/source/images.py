@@ -1,4 +1,4 @@
-"""Build the node image and the controllers' images from programs and a Debian root."""
+"""Build the node image and the controllers' images from programs and a Debian root file system."""
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ class NodeParts:
     programs: Mapping[str, Path]
     kind_files: Path
     root: str
-    """Tag of the Debian root image."""
+    """Tag of the image with the Debian root file system."""
     architecture: str
-    """The architecture of the programs and the root, in Docker's name."""
+    """Docker's name for the architecture of the programs and the root file system."""
 
 
 def build_node(shell: Shell, parts: NodeParts, tag: str, work: Path) -> None:

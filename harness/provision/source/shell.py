@@ -24,7 +24,7 @@ Attestations would make the image an index, which containerd can reject.
 """
 
 _LOGGED = 20_000
-"""How many characters at the end of stdout are logged, at most. A rendered manifest has megabytes."""
+"""Maximum number of characters at the end of stdout that are logged. A rendered manifest has megabytes."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Shell:
 def build_command() -> list[str]:
     """Return the first words of `docker build`, with Docker's predefined build arguments for a proxy.
 
-    Without a value, docker reads it from its environment, so the command line does not contain it. Docker
-    records these arguments neither in the image nor in its history.
+    The arguments have no values, so docker reads the values from its environment, and they are not on the
+    command line. Docker records these arguments neither in the image nor in its history.
     """
     return [*_BUILD, *(word for name in proxies.names(environment()) for word in ("--build-arg", name))]

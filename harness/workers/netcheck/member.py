@@ -39,7 +39,7 @@ cached negative answers expire."""
 SETTLED = 1.6
 """Seconds until any other failure is final. A retry takes less time."""
 FINAL = ("dns.no_server", "dns.search_path")
-"""Failures that are final at once, because /etc/resolv.conf does not change during the life of a pod."""
+"""Failures that are final immediately, because /etc/resolv.conf does not change while a pod runs."""
 INFORM = 5.0
 """Maximum seconds that rank 0 waits until all ranks that reported have the verdict."""
 OWN_NAME = 2.0
@@ -47,7 +47,7 @@ OWN_NAME = 2.0
 FETCH = 0.7
 """If a rank has sent no report for this many seconds, rank 0 fetches its report."""
 ENDED = 3.0
-"""A rank that has reported nothing for this many seconds is not known to listen any more."""
+"""A rank that has reported nothing for this many seconds may no longer be listening."""
 NOBODY_NEW = 10.0
 """If the number of ranks is unknown, rank 0 stops waiting after this many seconds without a new rank."""
 
@@ -332,7 +332,7 @@ class Member:
             measured if self._measure else None,
         )
         result = self._diagnosis(concluded, reports, whole=True)
-        verdict = json.dumps(result.as_dict()).encode()  # Of 64 ranks, it has 1 MB, and each rank gets it.
+        verdict = json.dumps(result.as_dict()).encode()  # encoded once, because it has 1 MB for 64 ranks
         with self._lock:
             self._result, self._verdict, self._informed = result, verdict, {self._hello.instance}
         threads = [

@@ -126,7 +126,7 @@ class Names:
                 return found
         return self._nowhere(name, candidates)
 
-    def _try(self, name: str, candidate: str) -> Lookup | None:  # noqa: PLR0911 - one way out for each answer
+    def _try(self, name: str, candidate: str) -> Lookup | None:  # noqa: PLR0911 - one return for each answer
         """Return the result for a full name, or None if the name does not exist."""
         before = self._absent.get(candidate)
         if before and before.kept and self.clock() < before.until:
