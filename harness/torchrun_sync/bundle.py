@@ -1,4 +1,4 @@
-"""Pack the modules of pod/ into one Python script, which runs by an exec or as a container's command."""
+"""Pack the modules of pod/ into one Python script, which is run by an exec or as a container's command."""
 
 from __future__ import annotations
 

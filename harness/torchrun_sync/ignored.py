@@ -33,7 +33,7 @@ class OwnRules:
         self._spec = _spec(top / OWN)
 
     def decision(self, path: str) -> bool | None:
-        """Return True if the rules exclude a path, False if they include it again, None without a rule."""
+        """Return True if the rules exclude a path, False if they include it again, None if none matches."""
         return _ignored(self._spec, path)
 
 
@@ -50,7 +50,7 @@ class Ignored:
             self._by_folder[folder] = spec
 
     def decision(self, path: str) -> bool | None:
-        """Return whether the nearest .gitignore with a rule for a path ignores it; None without a rule."""
+        """Return whether the nearest .gitignore with a rule for a path ignores it, or None without a rule."""
         parts = path.rstrip("/").split("/")[:-1]
         for depth in range(len(parts), -1, -1):
             folder = "/".join(parts[:depth])

@@ -21,8 +21,8 @@ RUNS_STEP = timedelta(seconds=30)
 LONG = timedelta(seconds=60)
 """The time after which an Event reports an init container that still runs."""
 LINGERS = timedelta(seconds=30)
-"""The time after the end of the trainers after which an Event reports the containers that still run. It is
-the default grace period of a pod, within which Kubernetes ends native sidecars."""
+"""How long after the end of the trainers an Event reports the containers that still run. This is the default
+grace period of a pod, within which Kubernetes ends native sidecars."""
 STARTING = (None, "ContainerCreating", "PodInitializing")
 DISRUPTIONS = {
     "EvictionByEvictionAPI": "was evicted from node {}",
@@ -137,8 +137,10 @@ def lingering(pods: list[Object], now: datetime) -> Problem:
 
 
 def _running(pods: Iterator[Object]) -> dict[tuple[str, bool], list[str]]:
-    """Return the pods in which each container except `trainer` runs, by its name and whether it is a
-    native sidecar."""
+    """Return the names of the pods in which each container except `trainer` runs.
+
+    A key consists of the container's name and whether the container is a native sidecar.
+    """
     pods_of: dict[tuple[str, bool], list[str]] = {}
     for pod in pods:
         for container in _statuses(pod):

@@ -55,7 +55,7 @@ the message is empty, the Event has the condition's message."""
 
 
 OF_PODS = ("Disrupted", "PodsNotStarting", "HelpersRunning", "SidecarFailing")
-"""Reasons of the condition PodsReady that name a pod and its problem. Each has an Event for each attempt."""
+"""Reasons of the condition PodsReady that name a pod and its problem. Each has one Event per attempt."""
 
 
 def of_job(before: JobStatus, status: JobStatus) -> list[Event]:

@@ -276,7 +276,7 @@ class _Job(Ends):
         return self._say("Pending", message, wake=self._first(again))
 
     def _attempt_failed(self, pods: list[Object]) -> Decision | None:
-        """Return the decision if a pod has failed or is disrupted, or None if the other pods are enough."""
+        """Return the decision if a pod has failed or is disrupted, or None if the other pods can continue."""
         counts, elastic, lost = self.status.workers, self._elastic(), self._disruption()
         enough = elastic and counts.running + counts.succeeded >= self._least()
         if lost and not enough:

@@ -21,7 +21,10 @@ from harness.torchrun_controller.decide.reconcile_state import Look, delete
 
 
 class Ends(Look):
-    """Decides whether a job ends: with its ranks, by cancellation, at its deadline, or by an invalid spec."""
+    """Decides whether a job ends.
+
+    A job ends if its ranks have ended, if it is cancelled, at its deadline, or if its spec is invalid.
+    """
 
     def _ended(self) -> Decision | None:
         """Return the job's final decision, or None. Ended ranks take precedence over cancel and deadline."""

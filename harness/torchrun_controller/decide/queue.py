@@ -159,7 +159,7 @@ def _current(status: QueueStatus, queue: Object) -> Condition | None:
 
 
 def needs_check(queue: Object) -> bool:
-    """Return whether to check the queue's pod: if the queue is new or changed, or the pod was rejected."""
+    """Return whether to check the queue's pod: the queue is new or has changed, or the pod was rejected."""
     checked = template_condition(queue)
     return not ending(queue) and (checked is None or checked.status != "True")
 

@@ -29,7 +29,7 @@ WITHOUT_IMAGE = ("ErrImagePull", "ImagePullBackOff")
 
 
 def time_of(event: Object) -> str:
-    """Return the time of an Event's last occurrence in the format of Kubernetes, to the second, without Z."""
+    """Return when an Event last occurred, as a Kubernetes timestamp in whole seconds without the final Z."""
     series = event.get("series") or {}
     last = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
     return str(last or event["metadata"].get("creationTimestamp") or "")[:19]

@@ -45,7 +45,7 @@ RULES = [
     _rule("jobset.x-k8s.io", ["jobsets"], [*READ, "create", "delete"]),
     _rule("kueue.x-k8s.io", ["workloads"], ["list", "watch"]),
     _rule("kueue.x-k8s.io", ["localqueues"], ["list", "watch", "create"]),
-    _rule("kueue.x-k8s.io", ["clusterqueues"], ["get"]),  # whether it is open to a queue's namespace
+    _rule("kueue.x-k8s.io", ["clusterqueues"], ["get"]),  # to read which namespaces may use it
     # Pods are created only in dry runs, so that the API server validates the pod of a queue or job.
     _rule("", ["pods"], ["list", "watch", "create"]),
     _rule("", ["nodes"], ["list", "watch"]),

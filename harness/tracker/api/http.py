@@ -57,9 +57,9 @@ def admitted(request: Request) -> bool:
 
 
 def without_run(request: Request) -> None:
-    """Let `sender` return run 0, because the run that the request names does not exist.
+    """Make `sender` return the run id 0, because the run that the request names does not exist.
 
-    A later run could get its id, and must not contain rows of another job.
+    A later run could get this id, and it must not contain rows of another job.
     """
     request.scope["state"]["no_run"] = True
 

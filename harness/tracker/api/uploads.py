@@ -1,4 +1,4 @@
-"""Reserve space for uploads before their bodies are read, so that parallel uploads keep the limit."""
+"""Reserve space for uploads before their bodies are read, so that parallel uploads respect the limit."""
 
 from __future__ import annotations
 

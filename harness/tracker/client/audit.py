@@ -60,7 +60,7 @@ class AuditReader(Protocol):
         """Return the requests that the tracker could not serve, or [] if the tracker does not record them."""
 
     def refused(self, run_ids: Sequence[int]) -> list[TrackerRefusal]:
-        """Return the rejected write requests to these runs or without a run, or [] if none are recorded."""
+        """Return the rejected write requests that named one of these runs or no run. [] if not recorded."""
 
 
 class EmbeddedAudit:

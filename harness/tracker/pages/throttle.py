@@ -32,7 +32,7 @@ class Bucket:
 
 
 class Throttle:
-    """Failed attempts of each address, and of all addresses together."""
+    """The failed attempts from each address, and from all addresses together."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

@@ -34,7 +34,7 @@ FROM (
 
 
 def make_view(db: sqlite3.Connection, opened: datetime, seconds: float) -> None:
-    """Create the view `seen` on a connection. It shows the runs, with the column `silent` and their status.
+    """Create the view `seen` on a connection: the runs with their current status and the column `silent`.
 
     `opened` is the start time of the tracker. `seconds` replaces HEARTBEAT_SECONDS. If it is 0, no run is
     silent.
@@ -44,7 +44,7 @@ def make_view(db: sqlite3.Connection, opened: datetime, seconds: float) -> None:
         limit = seconds if beats else seconds * NEVER_BEAT
         try:
             since = max(datetime.fromisoformat(last), opened)
-        except (ValueError, TypeError):  # A client sent a time that no date can represent.
+        except (ValueError, TypeError):  # A client can send a time that no date can represent.
             return False
         return 0 < limit < (datetime.now(UTC) - since).total_seconds()
 
