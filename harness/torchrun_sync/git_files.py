@@ -94,7 +94,7 @@ def git_files(folder: Path) -> GitFiles:
 
 
 def is_in_repository(folder: Path) -> Path | None:
-    """Return the nearest `.git` of a folder or of the folders above it, or None. It may be unusable."""
+    """Return the nearest `.git` of a folder or of the folders above it, or None. It may be invalid."""
     top = folder.resolve()
     return next((each / ".git" for each in (top, *top.parents) if os.path.lexists(each / ".git")), None)
 

@@ -1,4 +1,4 @@
-"""Ignore rules outside of git's work trees: .torchrunignore, each folder's .gitignore, and built-in rules.
+"""Ignore rules outside git's work trees: .torchrunignore, each folder's .gitignore, and built-in rules.
 
 The rules have the syntax of .gitignore, and the library pathspec matches them. As in git, a file in an
 ignored folder cannot be included again. The path of a folder ends with a slash.
@@ -68,7 +68,7 @@ def is_never_meant(path: str) -> bool:
 def _ignored(spec: GitIgnoreSpec | None, path: str) -> bool | None:
     """Return whether the last matching rule of an ignore file ignores the path; None if no rule matches.
 
-    pathspec applies the rule `a/` also to everything inside of `a`, and the rule `a/**` also to `a` itself.
+    pathspec applies the rule `a/` also to everything inside `a`, and the rule `a/**` also to `a` itself.
     This function corrects that to git's behavior: `a/` applies only to the folder, and `a/**` only to its
     content. Each path of a walk is checked separately.
     """

@@ -50,7 +50,7 @@ class Shares(Spec):
 
 
 class KaiQueue(Spec):
-    """A kai-scheduler queue, in the form of the original operator's code (`kaiQueue` in its README)."""
+    """A kai-scheduler queue, as in the code of the original operator (`kaiQueue` in its README)."""
 
     name: Name
     parent_queue: Name = "default"

@@ -1,6 +1,6 @@
 """Read a job's pods: why they do not run, why they do not end, and why they ended.
 
-Beside `trainer` and `workspace`, a pod has the init containers and helpers of its queue's template, and the
+Besides `trainer` and `workspace`, a pod has the init containers and helpers of its queue's template, and the
 containers that admission webhooks add. Each of them can keep a job from starting or from ending, so each text
 begins with the pod and names the container.
 """
@@ -36,7 +36,7 @@ DISRUPTIONS = {
 
 @dataclass(frozen=True)
 class Problem:
-    """Why pods do not start or do not end. It is false if there is no problem."""
+    """Why pods do not start or do not end. An instance is falsy if there is no problem."""
 
     text: str = ""
     again: datetime | None = None
@@ -158,7 +158,7 @@ def _places(pods_of: dict[str, list[str]]) -> str:
 
 
 def restarting(pods: list[Object]) -> Problem:
-    """Return the native sidecar that Kubernetes restarts again and again beside a running trainer."""
+    """Return the native sidecar that Kubernetes restarts repeatedly while the trainer is running."""
     for pod in pods:
         for container in (pod.get("status") or {}).get("initContainerStatuses") or []:
             text = _waiting(pod, container) if _endless(pod, container["name"]) else ""

@@ -318,7 +318,7 @@ class _Job(Ends):
     def _explain(self, up: str, why: str, pods: list[Object], again: datetime | None) -> Decision:
         """Return a pending decision.
 
-        Its message explains the late pods by the argument `why` or by Events.
+        Its message explains why pods are late: with the argument `why`, or with Events.
         """
         since = self._late_since()
         warnings = self.seen.warnings

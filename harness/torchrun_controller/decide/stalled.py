@@ -76,7 +76,7 @@ def _of_claims(seen: Seen, pods: list[Object], events: list[Object]) -> str:
 
 
 def _missing(seen: Seen, missing: int, nodes: int, events: list[Object]) -> str:
-    """Return the reason why the JobSet has no Job or the Job lacks pods, or "" if it is unknown."""
+    """Return the reason why the JobSet has no Job or the Job lacks pods, or "" if no reason is known."""
     text = _of_jobset(seen, events) if missing > 0 else ""
     return f"{missing} of {nodes} pods cannot be created: {text}" if text else ""
 

@@ -133,7 +133,7 @@ def _controller() -> list[Object]:
 
 
 def _kai() -> list[Object]:
-    """Return the role that the controller needs in addition for --gang kai, and its binding."""
+    """Return the additional role that the controller needs for --gang kai, and its binding."""
     role, binding = [each for each in _controller() if each["kind"].startswith("ClusterRole")][:2]
     name = f"{NAME}-kai"
     role["metadata"]["name"] = binding["metadata"]["name"] = binding["roleRef"]["name"] = name

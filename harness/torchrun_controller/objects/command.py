@@ -215,7 +215,7 @@ def _program(command: str) -> list[str]:
 
 
 def script(job: str, spec: JobSpec, plan: Plan, distributed: Distributed) -> str:
-    """Return the trainer's script for `bash -c`. The setup runs in the same shell, so its `cd` applies."""
+    """Return the trainer's script for `bash -c`. The setup runs in the same shell, so `cd` has an effect."""
     lines = ["set -e", EXIT_AT_SIGTERM, PYTHON]
     if spec.setup_command:
         lines += [SETUP_BEGINS, spec.setup_command.rstrip("\n"), SETUP_ENDED]

@@ -123,7 +123,7 @@ def _user_roles() -> list[Object]:
 def _policy() -> list[Object]:
     """Return the admission policy that compares the rights of a queue's author with what a queue can create.
 
-    It applies only to changes of the spec, so that the garbage collector can remove a finalizer.
+    It applies only to changes to the spec, so that the garbage collector can remove a finalizer.
     """
     api, name = "admissionregistration.k8s.io/v1", f"queue-owners.{names.GROUP}"
     rule = {

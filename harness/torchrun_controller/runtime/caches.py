@@ -73,7 +73,7 @@ class Caches:
     def _follow_capacity(self, kube: Kube) -> None:
         """Watch nodes and their pods.
 
-        Changes of nodes and pods enqueue no jobs, because waiting jobs are reconciled at intervals anyway.
+        Changes to nodes and pods enqueue no jobs, because waiting jobs are reconciled at intervals anyway.
         """
         started = [Informer(kube, kind, None, store, _unheard) for kind, store in self._capacity.items()]
         for informer in started:

@@ -1,6 +1,6 @@
 """The kinds that the controller watches, and the fields that its decisions read.
 
-Only these fields are cached. This saves memory, and changes of other fields cause no reconcile.
+Only these fields are cached. This saves memory, and changes to other fields cause no reconcile.
 """
 
 from __future__ import annotations

@@ -201,7 +201,7 @@ class Reconciler:
     def _too_early(self, key: Key, now: datetime) -> bool:
         """Return whether the API server rejected the object's pods less than REFUSED_SECONDS ago.
 
-        The message of the API server can differ each time, e.g. by a port or a count. Each new message
+        The message of the API server can differ each time, e.g. in a port or a count. Each new message
         changes the status, and this triggers a reconcile.
         """
         at = self._refused.get(key)

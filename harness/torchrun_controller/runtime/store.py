@@ -20,7 +20,7 @@ Place = tuple[str, str]
 
 @dataclass(frozen=True)
 class Change:
-    """A change of an object. `before` is None for a new object; `after` is None for a deleted object."""
+    """A change to an object. `before` is None for a new object; `after` is None for a deleted object."""
 
     before: Object | None
     after: Object | None

@@ -48,7 +48,7 @@ class Workspace:
     def place(self, name: str) -> str:
         """Return the absolute path for a relative `name`, and create its folders.
 
-        Raises Failed if the path is outside of the workspace, leads through a link, or is in the store.
+        Raises Failed if the path is outside the workspace, leads through a link, or is in the store.
         """
         parts = _parts(name)
         folder = self.root

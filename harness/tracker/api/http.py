@@ -148,7 +148,7 @@ def numbers(request: Request, name: str) -> list[int]:
 
 
 def refusal(path: str, status: int, reason: str) -> Response:
-    """Return an error response in the format of the part of Pluto that serves `path`."""
+    """Return an error response in the format of the Pluto service that serves `path`."""
     if path.startswith(("/ingest", "/files")):
         return Json({"code": status, "message": reason}, status)
     if status == 401:

@@ -21,7 +21,7 @@ class Uploads:
             return True
 
     def reserve(self, token: str, size: int, free: int) -> bool:
-        """Return whether `size` bytes fit into `free` bytes beside all other uploads. If so, reserve them."""
+        """Return whether `size` bytes fit into `free` bytes with all other uploads. If so, reserve them."""
         with self._lock:
             fits = sum(self._sizes.values()) + size <= free
             if fits:

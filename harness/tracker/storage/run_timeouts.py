@@ -2,7 +2,7 @@
 
 This status is computed when a run is read, and never stored. If the run continues, it is RUNNING again. A
 status that the run reports takes precedence. Verdicts are not affected, because the audit view contains the
-history as reported. Signs of life are heartbeats, points, and any other change of a run. A stopped tracker
+history as reported. Signs of life are heartbeats, points, and any other change to a run. A stopped tracker
 cannot receive signs of life, so the timeout starts at the tracker's start at the earliest.
 """
 
