@@ -1,4 +1,4 @@
-"""Keep the database and the files readable for their owner only, whatever the umask is."""
+"""Keep the database and the files readable only by their owner, whatever the umask is."""
 
 from __future__ import annotations
 
