@@ -1,4 +1,4 @@
-"""Status conditions in the standard form of Kubernetes: type, status, time of transition, and reason."""
+"""Status conditions as Kubernetes defines them: type, status, time of the last transition, and reason."""
 
 from __future__ import annotations
 

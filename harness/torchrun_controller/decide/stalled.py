@@ -1,4 +1,4 @@
-"""Explain late pods by the Events of the JobSet, its Job, the pods and their claims.
+"""Explain why pods are late, from the Events of the JobSet, its Job, the pods and their claims.
 
 Kubernetes reports some problems only in Events: a pod that an admission plugin rejects, a volume that cannot
 be mounted, a claim for which no storage class provisions a volume.

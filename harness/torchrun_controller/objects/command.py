@@ -70,8 +70,8 @@ exit $code
 """Wait for torchrun, forward a signal, and exit with torchrun's exit code. With PID 1, torchrun would ignore
 SIGTERM while it imports torch, and the pod would use its full grace period. A signal interrupts `wait`, so
 the script waits again. Only the first signal is forwarded, because the kubelet sends two signals to a pod
-that is force-deleted. By the second, torchrun can have exited, and a failing `kill` would end the script
-through `set -e` with another exit code."""
+that is force-deleted. When the second arrives, torchrun can have exited, and a failing `kill` would end the
+script through `set -e` with a different exit code."""
 FORWARD = """forward() { kill -TERM "$child" 2>/dev/null || true; }"""
 FORWARD_ELASTIC = (
     OWN_PROCESSES

@@ -1,7 +1,7 @@
 """The controller's manifests: namespace, service account, roles, an admission policy, Service, Deployment.
 
 `python -m harness.torchrun_controller.objects.manifests` prints
-manifests/torchrun-controller/controller.yaml. Replace IMAGE by an image that contains this package.
+manifests/torchrun-controller/controller.yaml. Replace IMAGE with an image that contains this package.
 """
 
 from __future__ import annotations

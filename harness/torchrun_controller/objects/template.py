@@ -181,7 +181,7 @@ def _serves(helper: Object) -> bool:
 
     A pod with another container ends only when that container ends, so a helper that serves the trainer would
     keep a finished job running and a failed rank from being restarted. Kubernetes ends a native sidecar after
-    the trainer. A container with a restart policy of its own stays as it is.
+    the trainer. A container with a restart policy of its own is not changed.
     """
     return helper.get("restartPolicy") in (None, "Always")
 

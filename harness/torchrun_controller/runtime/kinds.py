@@ -178,7 +178,7 @@ REQUESTS = Kind(
     _requesting,
     fields="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed",
 )
-"""All pods that use resources of a node, of any owner."""
+"""All pods that use resources of a node, regardless of their owner."""
 OWN = (JOBS, QUEUES)
 """The kinds that are listed first, so that the caches of owned objects are never older than their owners'."""
 PARTS = (JOBSETS, PODS, CLAIMS, PRIORITY_CLASSES)

@@ -308,7 +308,7 @@ class Reconciler:
     def _check_pod(self, pod: Object) -> None:
         """Let the API server check a queue's pod. Raises Rejected, except for an exhausted quota.
 
-        Quota is freed when pods end. Until then, each job reports it.
+        Quota is freed when pods end. Until then, each job reports the exhausted quota.
         """
         try:
             self.cluster.check(pod)

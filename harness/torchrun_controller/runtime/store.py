@@ -27,7 +27,7 @@ class Change:
 
 
 def version_of(item: Object) -> int:
-    """Return an object's resource version as a number. The number grows with each change in the cluster."""
+    """Return an object's resource version as a number. The number increases with each change in the cluster."""
     return int(item["metadata"]["resourceVersion"])
 
 
@@ -67,7 +67,7 @@ class Store:
 
     # -- events of the watch ---------------------------------------------------------------------------
     def replace(self, items: Iterable[Object], version: int) -> list[Change]:
-        """Replace all objects by a list, whose version is `version`. Return the changes.
+        """Replace all objects with a list, whose version is `version`. Return the changes.
 
         Raises ValueError if the list is older than the store.
         """
