@@ -1,4 +1,4 @@
-"""A channel to a command in a container. The command runs by a Kubernetes exec over a WebSocket."""
+"""A channel to a command in a container. The command is run by a Kubernetes exec over a WebSocket."""
 
 from __future__ import annotations
 

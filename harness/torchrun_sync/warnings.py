@@ -12,7 +12,7 @@ from harness.torchrun_sync.pod.entries import Entry
 from harness.torchrun_sync.selection import BUILT_IN
 
 LARGE_BYTES = 10_000_000
-"""The size in bytes from which a file is large for code."""
+"""The size in bytes from which a file counts as large."""
 SHOWN = 5
 _DATA = ("json", "yaml", "yml", "toml", "ini", "csv", "env", "txt")
 _SECRETS = (

@@ -286,5 +286,5 @@ def _wait_for(host: str, port: int) -> list[str]:
 
 
 def verbatim(words: list[str]) -> list[str]:
-    """Return the command with each $ doubled, because the kubelet expands $(NAME) and replaces $$ by $."""
+    """Return the command with each $ doubled, because the kubelet expands $(NAME) and replaces $$ with $."""
     return [word.replace("$", "$$") for word in words]

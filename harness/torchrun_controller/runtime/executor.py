@@ -36,8 +36,8 @@ from harness.torchrun_controller.runtime.kinds import Kind
 GONE, CONFLICT = 404, 409
 LOG_SECONDS = 5.0
 ACCEPTED_SECONDS = 5.0
-"""How long equal pods also count as accepted after a pod was accepted, so that a burst of equal jobs is checked
-once."""
+"""How long equal pods also count as accepted after a pod was accepted, so that a burst of equal jobs is
+checked once."""
 STRICT = ("fieldValidation", "Strict")
 """A query parameter that makes the API server reject unknown and duplicate fields instead of dropping
 them."""

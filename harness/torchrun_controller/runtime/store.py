@@ -27,7 +27,7 @@ class Change:
 
 
 def version_of(item: Object) -> int:
-    """Return an object's resource version as a number. The number increases with each change in the cluster."""
+    """Return an object's resource version as a number, which increases with each change in the cluster."""
     return int(item["metadata"]["resourceVersion"])
 
 

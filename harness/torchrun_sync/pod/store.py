@@ -166,7 +166,7 @@ class Store:
                 files[entry["path"]] = [entry["sha256"], status.st_size, status.st_mtime_ns, status.st_ino]
             built.append(actual)
         for entry in self._entries:
-            if entry["kind"] == "dir":  # Set last, because a mode can forbid writing.
+            if entry["kind"] == "dir":  # With 0o700, the owner can always remove the files.
                 os.chmod(os.path.join(top, entry["path"]), entry["mode"] & 0o777 | 0o700)
         digest = tree_digest(built)
         write_json(f"{top}.json", {"tree": digest, "generation": 0, "files": files, "entries": built})

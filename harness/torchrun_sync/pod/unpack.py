@@ -86,7 +86,7 @@ class Workspace:
     def make_folder(self, name: str) -> None:
         if any(part not in ("", ".") for part in name.split("/")):
             self.counted(files=1)
-            self.place(f"{name}/{STORE}")  # creates the parent folder, but not STORE
+            self.place(f"{name}/{STORE}")  # creates the folder `name`, but not STORE in it
 
     def link(self, name: str, target: str) -> None:
         self.counted(files=1)
