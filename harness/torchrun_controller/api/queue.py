@@ -50,7 +50,7 @@ class Shares(Spec):
 
 
 class KaiQueue(Spec):
-    """A kai-scheduler queue, as in the code of the original operator (`kaiQueue` in its README)."""
+    """A kai-scheduler queue, in the form of the original operator's code (`kaiQueue` in its README)."""
 
     name: Name
     parent_queue: Name = "default"
@@ -88,9 +88,9 @@ class ResourceTemplate(Spec):
 
 
 class Overrides(Spec):
-    """What jobs may set in addition to the fields that every job may set (permissions.py).
+    """What jobs may set beside the fields that every job may set (permissions.py).
 
-    Anyone who may create a TorchrunJob can read the listed Secrets, ConfigMaps and claims.
+    Whoever may create a TorchrunJob can read the listed Secrets, ConfigMaps and claims.
     """
 
     allowed: Annotated[list[Override], Field(max_length=6)] = Field(
