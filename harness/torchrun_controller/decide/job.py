@@ -276,7 +276,7 @@ class _Job(Ends):
         return self._say("Pending", message, wake=self._first(again))
 
     def _attempt_failed(self, pods: list[Object]) -> Decision | None:
-        """Return the decision if a pod has failed or is disrupted, or None if the other pods are enough."""
+        """Return the decision if a pod has failed or is disrupted, or None if the other pods can continue."""
         counts, elastic, lost = self.status.workers, self._elastic(), self._disruption()
         enough = elastic and counts.running + counts.succeeded >= self._least()
         if lost and not enough:
@@ -318,7 +318,7 @@ class _Job(Ends):
     def _explain(self, up: str, why: str, pods: list[Object], again: datetime | None) -> Decision:
         """Return a pending decision.
 
-        Its message explains the late pods by the argument `why` or by Events.
+        Its message explains why pods are late: with the argument `why`, or with Events.
         """
         since = self._late_since()
         warnings = self.seen.warnings

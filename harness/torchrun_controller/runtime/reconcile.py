@@ -201,7 +201,7 @@ class Reconciler:
     def _too_early(self, key: Key, now: datetime) -> bool:
         """Return whether the API server rejected the object's pods less than REFUSED_SECONDS ago.
 
-        The message of the API server can differ each time, e.g. by a port or a count. Each new message
+        The message of the API server can differ each time, e.g. in a port or a count. Each new message
         changes the status, and this triggers a reconcile.
         """
         at = self._refused.get(key)
@@ -308,7 +308,7 @@ class Reconciler:
     def _check_pod(self, pod: Object) -> None:
         """Let the API server check a queue's pod. Raises Rejected, except for an exhausted quota.
 
-        Quota is freed when pods end. Until then, each job reports it.
+        Quota is freed when pods end. Until then, each job reports the exhausted quota.
         """
         try:
             self.cluster.check(pod)

@@ -1,7 +1,7 @@
 """Upload and download files by signed URLs that expire, like Pluto's presigned URLs.
 
-The files are stored on disk beside the database. An upload URL stores one file and does not read it. A
-download URL reads one file and does not write it.
+The files are stored on disk beside the database. An upload URL only permits writing one file, and a download
+URL only permits reading one file.
 """
 
 from __future__ import annotations
@@ -178,12 +178,12 @@ async def get(request: Request) -> Response:
     row = await store.read(lambda db: db.execute(query, (token,)).fetchone())
     if row is None:
         raise Refused(404, "no such file")
-    # The type is checked again, because an older tracker stored it as it was sent.
+    # The type is checked again, because older trackers stored any type that a client sent.
     headers = media_types.headers(media_types.media_type(row["content_type"]), row["file_name"])
     path = store.blobs.path(token)
     if path.is_file():
         return FileResponse(path, headers=headers)
-    old = "SELECT body FROM blobs WHERE token = ?"  # An older tracker stored files in its database.
+    old = "SELECT body FROM blobs WHERE token = ?"  # Older trackers stored files in the database.
     blob = await store.scan(lambda db: db.execute(old, (token,)).fetchone())
     if blob is None:
         raise Refused(404, "no such file")
