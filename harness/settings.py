@@ -54,7 +54,7 @@ def home() -> Path:
         return Path.home()
     except RuntimeError:
         raise UsageError(
-            f"a home folder is expected, but HOME is not set and user id {os.getuid()} has no entry in the "
+            f"the home folder is unknown: HOME is not set, and user id {os.getuid()} has no entry in the "
             "user database",
             hint="set HOME, or set HARNESS_CACHE_DIR and HARNESS_STATE_DIR to folders that you can write to",
         ) from None

@@ -92,7 +92,7 @@ def toml(path: Path, what: str, *, hint: str = "", most: int = MAX_BYTES) -> dic
     text = read_text(path, what, hint=hint, most=most)
     if dotted := _DOTTED.search(text):
         line = text.count("\n", 0, dotted.start()) + 1
-        raise UsageError(f"{what} {path}, line {line}: a key has at most {MAX_DEPTH} parts", hint=hint)
+        raise UsageError(f"{what} {path}, line {line}: a key can have at most {MAX_DEPTH} parts", hint=hint)
     import tomllib  # imported here, because most folders have no file with settings
 
     try:

@@ -143,7 +143,7 @@ def _encodings(raw: bytes) -> Iterator[str]:
 
 
 def _quoted(secret: str) -> Iterator[str]:
-    """Yield a secret with the usual escapes of URLs, JSON, HTML, Python and the shell, and on one line."""
+    """Yield a secret as URLs, JSON, HTML, Python and the shell escape it, and joined into one line."""
     yield secret
     for url in (quote(secret, safe=""), quote_plus(secret), quote(secret)):
         lower = re.sub("%..", lambda match: match[0].lower(), url)

@@ -60,7 +60,7 @@ def judged(case: Case, findings: list[Finding]) -> Finding:
             refs = [one.change.ref, *first.evidence]
             text = f"{one.change.line}{one.text}"
             return _before(not_passed(CHECK, one.cause, text, why=why, ranks=one.ranks, evidence=refs), first)
-    # Causes tracker.* need no further explanation, so changes of the tracker are only mentioned.
+    # `tracker.*` causes need no further explanation, so changes to the tracker are only mentioned.
     elsewhere = [
         change
         for change in changed

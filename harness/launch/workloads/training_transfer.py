@@ -55,7 +55,7 @@ def source_of(secrets: Iterable[UserSecret]) -> UserSecret | None:
 def keys_of(
     secrets: Iterable[UserSecret], option: Option, environment: Mapping[str, str] = os.environ
 ) -> Keys:
-    """Return the S3 keys for a transfer, from a Secret of the user or the environment. Raises UsageError."""
+    """Return the S3 keys for a transfer, from the user's Secret or the environment. Raises UsageError."""
     secret = source_of(secrets)
     if secret is None:
         keys = {name: environment[name] for name in VARIABLES if environment.get(name)}

@@ -355,7 +355,7 @@ class Member:
     # -- other ranks
 
     def _send(self) -> None:
-        """Send this rank's report to rank 0 if rank 0 is reachable. Store the verdict if there is one."""
+        """Send this rank's report to rank 0 if it is reachable. Store the verdict if the response has it."""
         first = self._probes[0]
         own = [p for p in list(self._probes.values()) if p.cell.outcome == PENDING]
         if first.cell.outcome not in (OK, "mtu.black_hole") or (own and time.monotonic() - self._began < 0.5):
