@@ -286,7 +286,7 @@ class Bundle:
         return list(self._records("device-holders.jsonl", _DEVICE_HOLDER))
 
     def exits(self) -> list[tuple[int, ContainerExit]]:
-        """Return the recorded exits of commands in containers that are kept alive, each with its line number."""
+        """Return the exits of commands in containers that are kept alive, each with its line number."""
         return self._exits
 
     @cached_property
