@@ -84,7 +84,7 @@ workflows: $(MADE) ## actionlint and shellcheck on .github/workflows and .ci
 		go install github.com/rhysd/actionlint/cmd/actionlint@$(ACTIONLINT_VERSION)
 	@[ -x "$(ACTIONLINT)" ] || mv "$(ACTIONLINT).unfinished/actionlint" "$(ACTIONLINT)"
 	@rm -rf "$(ACTIONLINT).unfinished"
-	"$(ACTIONLINT)" -shellcheck $(SHELLCHECK) -pyflakes=
+	"$(ACTIONLINT)" -shellcheck $(SHELLCHECK) -pyflakes= .github/workflows/*.yml examples/*/.github/workflows/*.yml
 	$(SHELLCHECK) .ci/run .ci/plan .ci/summary .ci/release harness/provision/images/files/*.sh tests/k8s/*.sh
 
 format: $(MADE) ## rewrite the code as ruff wants it

@@ -81,6 +81,8 @@ ELSEWHERE = {
     "harness run jobs/multinode.yaml --replace pluto-ml=0.0.28": _REPLACED,
     "harness run jobs/multinode.yaml --replace pluto-ml=PATH/TO/checkout --keep-cluster": _REPLACED,
     "harness run jobs/multinode.yaml --replace konduktor=latest": _REPLACED,
+    "harness run PATH/TO/pluto-e2e-harness/jobs/multinode.yaml --replace pluto-ml=.": _REPLACED,
+    "harness run PATH/TO/pluto-e2e-harness/jobs/multinode.yaml --replace konduktor=.": _REPLACED,
     "harness up --logs": "tests/k8s/test_konduktor_logs.py starts the same",
     "harness konduktor logs JOB": "tests/k8s/test_known_commands.py types it",
     "harness torchrun submit --queue cpu --nodes 2 --name vit 'python train.py --epochs 10'": _TORCHRUN,
