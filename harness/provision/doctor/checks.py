@@ -200,7 +200,12 @@ def _disk(settings: Settings, info: dict[str, Any], source: bool) -> list[Check]
     for name, place in places.items():
         free = shutil.disk_usage(place).free
         text = f"{free / GIB:.1f} GiB free at {place}"
-        fix = f"free {(needed - free) / GIB:.1f} GiB there (`docker system df`), or set HARNESS_CACHE_DIR"
+        other = (
+            "`docker system prune`, or move Docker's `data-root`"
+            if place == root
+            else "or set HARNESS_CACHE_DIR to a folder on a larger disk"
+        )
+        fix = f"free {(needed - free) / GIB:.1f} GiB there: {other}"
         results.append(Check(name, free >= needed, text, f"≥ {needed // GIB} GiB free", fix))
     return results
 

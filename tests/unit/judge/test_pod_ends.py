@@ -383,6 +383,18 @@ def test_a_rank_that_waits_for_its_own_server_hangs():
     assert not stack.in_client
 
 
+def test_a_rank_that_hangs_in_an_import_is_quoted_by_its_own_line():
+    """Contract: Python's import machinery is a library, too. It has no file."""
+    frames = [
+        "Current thread 0x1 (most recent call first):",
+        '  File "<frozen importlib._bootstrap>", line 241 in _call_with_frames_removed',
+        '  File "/workspace/train.py", line 7 in main',
+    ]
+    stack, _ = stacks.last(list(enumerate(frames)))
+    assert stack is not None
+    assert stack.place.endswith("under main (train.py line 7)")
+
+
 @pytest.mark.parametrize(
     ("line", "cause"),
     [
