@@ -40,9 +40,7 @@ def matrix(
         int | None,
         typer.Option(min=1, help="maximum number of launches of a cell that is not as expected (default: 1)"),
     ] = None,
-    parallel: Annotated[
-        int | None, typer.Option(min=1, help="number of launches at the same time (default: 2)")
-    ] = None,
+    parallel: Annotated[int | None, typer.Option(min=1, help="number of launches at the same time")] = None,
     continued: Annotated[
         Path | None,
         typer.Option("--continue", metavar="FOLDER", help="continue the matrix with results in this folder"),

@@ -113,7 +113,7 @@ def read(
     `vary` are texts of the form NAME=SPEC,SPEC, and `lists` such lists by package name. They replace the
     versions of that package in the file.
     """
-    document = {} if file is None else yaml_document(file, "matrix file", hint=HINT)
+    document = {} if file is None else yaml_document(file, "matrix file", hint=HINT) or {}
     source = "matrix options" if file is None else f"matrix file {file}"
     if not isinstance(document, dict):
         raise UsageError(f"{source}: expected a mapping, found {shown(document)}", hint=HINT)
