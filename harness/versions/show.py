@@ -15,7 +15,7 @@ from harness.versions.results import CellResult, Document, Status
 MARKS: Final[dict[Status, str]] = {
     "passed": "✓",
     "failed": "✗",
-    "expected": "✓",
+    "expected failure": "✓",
     "unexpected pass": "!",
     "flaky": "~",
     "not run": "·",
@@ -23,7 +23,7 @@ MARKS: Final[dict[Status, str]] = {
 STYLES: Final[dict[Status, str]] = {
     "passed": "green",
     "failed": "bold red",
-    "expected": "green",
+    "expected failure": "green",
     "unexpected pass": "bold yellow",
     "flaky": "bold yellow",
     "not run": "dim",
@@ -67,7 +67,7 @@ def word(cell: CellResult) -> str:
     if cell.status == "flaky":
         fitting = sum(cell.is_expected(outcome) for outcome in cell.outcomes)
         return f"flaky: {len(cell.outcomes) - fitting} of {len(cell.outcomes)} {result}"
-    if cell.status == "expected":
+    if cell.status == "expected failure":
         return f"{result}, as expected"
     if cell.expected is not None:
         return f"{result} instead of {cell.expected.outcome}"
