@@ -108,7 +108,8 @@ def show(document: Document, console: Console) -> None:
         if cell.status not in ("passed", "not run") and (shown := cell.shown) is not None:
             console.print(Text(f"{MARKS[cell.status]} {cell.name}: {word(cell)}", style=STYLES[cell.status]))
             console.print(Text(f"  {shown.explanation}"), soft_wrap=True)
-            console.print(Text(f"  {shown.report or shown.bundle or shown.log}"), soft_wrap=True)
+            if path := shown.report or shown.bundle or shown.log:
+                console.print(Text(f"  {path}"), soft_wrap=True)
     for name, reason in document.excluded.items():
         console.print(Text(f"· {name}: {reason}", style="dim"))
     for note in document.notes:
