@@ -16,6 +16,7 @@ import typer
 from harness.cli import acceptance, bundles, cluster, experiments, konduktor, options, report
 from harness.cli.accept import accept
 from harness.cli.launch_options import NOTHING, Launch, launching
+from harness.cli.matrix import matrix
 from harness.cli.netcheck import netcheck
 from harness.cli.options import dump, progress
 from harness.cli.stdout import ignore_broken_pipes, in_utf8
@@ -142,6 +143,7 @@ COMMANDS = (
     accept,
     train,
     netcheck,
+    matrix,
     bundles.runs,
     bundles.diff,
     *cluster.COMMANDS,

@@ -37,6 +37,18 @@ _NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _PAIR: Final = re.compile(rf"(?P<name>{_NAME})\s*(?:=(?!=)|(?=[<>~!=]))(?P<spec>.*[^\s<>~!=,].*)")
 """NAME=SPEC. A requirement such as NAME==1.0 or NAME>=1.0 has the same meaning as NAME=>=1.0."""
 
+_DAY: Final = re.compile(r"(?P<base>.*\.dev)(?P<day>20\d{6})")
+_OF_DAY: Final = {
+    "==": ">={0}000000,<={0}235959",
+    ">=": ">={0}000000",
+    "<=": "<={0}235959",
+    "<": "<{0}000000",
+    ">": ">{0}235959",
+}
+"""A nightly's version ends with the time of its build, such as dev20261001031956. A day stands for all builds
+of that day. Otherwise, PEP 440 orders dev20261001 before every nightly, because it is the smaller number.
+"""
+
 Kind = Literal["versions", "wheel", "source", "git"]
 
 
@@ -57,16 +69,16 @@ class Replacement:
     """For `git`: the branch, tag or commit."""
 
 
-def pairs(texts: Iterable[str]) -> dict[str, str]:
-    """Return the specs by name, from texts of the form NAME=SPEC. Raises UsageError."""
+def pairs(texts: Iterable[str], option: str = "--replace") -> dict[str, str]:
+    """Return the specs by name, from texts NAME=SPEC of the option. Raises UsageError."""
     found: dict[str, str] = {}
     for text in texts:
         matched = _PAIR.fullmatch(text.strip())
         if matched is None:
-            raise UsageError(f"--replace: expected NAME=SPEC, found {shown(text)}", hint=f"SPEC is {FORMS}")
+            raise UsageError(f"{option}: expected NAME=SPEC, found {shown(text)}", hint=f"SPEC is {FORMS}")
         name, spec = matched["name"], matched["spec"].strip()
         if found.setdefault(name, spec) != spec:
-            raise UsageError(f"--replace: {name} is replaced twice, by {found[name]} and by {spec}")
+            raise UsageError(f"{option}: {name} is replaced twice, by {found[name]} and by {spec}")
     return found
 
 
@@ -86,6 +98,8 @@ def parse(name: str, spec: str) -> Replacement:
     if spec == "latest":
         return Replacement(package, spec, "versions")
     if (versions := _versions(spec)) is not None:
+        if package == KONDUKTOR:
+            versions = ",".join(map(_of_day, versions.split(",")))
         return Replacement(package, spec, "versions", versions=versions)
     if spec.startswith("git+"):
         return _git(package, spec)
@@ -113,6 +127,13 @@ def _versions(spec: str) -> str | None:
         return str(SpecifierSet(spec)) or None
     except InvalidSpecifier:
         return None
+
+
+def _of_day(specifier: str) -> str:
+    """Return version specifiers for the builds of a day, if the specifier ends with a day."""
+    operator = next(iter(re.findall(r"^(?:[=<>]=|[<>])", specifier)), "")
+    day = _DAY.fullmatch(specifier.removeprefix(operator))
+    return specifier if day is None or not operator else _OF_DAY[operator].format(day[0])
 
 
 def _git(package: str, spec: str) -> Replacement:

@@ -17,7 +17,7 @@ from harness.core.errors import HarnessError, UsageError, WaitError
 from harness.evidence.io.reader import Bundle
 from harness.evidence.schema.bundle import Verdict
 from harness.faults import fault_job, step_variables
-from harness.faults.command import Command
+from harness.faults.command import CPU_REQUEST, Command
 from harness.faults.fault import Fault, Step, When
 from harness.faults.random import oracle
 from harness.faults.results import Row, judge_row, visible_seconds
@@ -36,8 +36,6 @@ RUN_SECONDS = 600.0
 WAIT_SECONDS = "300"
 """The default of HARNESS_WAIT_SECONDS, long enough for a busy machine. A fault that makes its launch exceed
 this timeout sets a shorter one."""
-CPU_REQUEST = "150m"
-"""CPU request of each pod, so that several launches fit at the same time."""
 
 
 @dataclass

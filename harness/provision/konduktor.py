@@ -86,6 +86,11 @@ def konduktor_bin(context: RunContext) -> Path:
     return program
 
 
+def target_options() -> list[str]:
+    """Return uv's options for the Python version of konduktor's environment."""
+    return ["--python-version", f"{sys.version_info.major}.{sys.version_info.minor}"]
+
+
 def replaced_konduktor(context: RunContext) -> tuple[Path, tuple[Replaced, ...]]:
     """Return the `konduktor` program that the user chose (`--replace`), and what it replaces.
 
@@ -97,9 +102,7 @@ def replaced_konduktor(context: RunContext) -> tuple[Path, tuple[Replaced, ...]]
     from harness.provision.replaced import change, install
 
     one = parse(KONDUKTOR, context.settings.replace[KONDUKTOR])
-    found = change(
-        [one], LOCK, ["--python-version", f"{sys.version_info.major}.{sys.version_info.minor}"], context
-    )
+    found = change([one], LOCK, target_options(), context)
     locked_home = environment_dir(context.settings)
     home = locked_home.with_name(f"{locked_home.name}-{found.key}")
     program = home / "bin" / "konduktor"

@@ -30,6 +30,7 @@ WITH_PROGRESS = {
     "faults",
     "programs",
     "soak",
+    "matrix",
     "images build",
     "torchrun submit",
     "torchrun sync",
