@@ -27,11 +27,10 @@ _ELSEWHERE: Final = {
     "python": "Python is part of the base image: set python and torch_base in a copy of "
     "harness/versions.toml, and HARNESS_VERSIONS_FILE to that file",
     "kubernetes": "the version of Kubernetes is chosen with --kubernetes",
-    "jobset": "set jobset in [source] or [registry.jobset] of a copy of harness/versions.toml, and "
-    "HARNESS_VERSIONS_FILE to that file",
-    "kueue": "set kueue in [source] or [registry.kueue] of a copy of harness/versions.toml, and "
-    "HARNESS_VERSIONS_FILE to that file",
 }
+CONTROLLERS: Final = ("jobset", "kueue")
+"""Controllers that can be replaced by another version."""
+_RELEASE: Final = re.compile(r"(?:==)?\s*v?(?P<version>\d+\.\d+\.\d+(?:-[0-9A-Za-z.-]+)?)")
 _GIT: Final = re.compile(r"git\+file://(?P<path>/[^@]*)@(?P<ref>[^@]+)")
 _NAME: Final = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?"
 _PAIR: Final = re.compile(rf"(?P<name>{_NAME})\s*(?:=(?!=)|(?=[<>~!=]))(?P<spec>.*[^\s<>~!=,].*)")
@@ -54,7 +53,7 @@ Kind = Literal["versions", "wheel", "source", "git"]
 
 @dataclass(frozen=True)
 class Replacement:
-    """A Python package that replaces the one in a lock file."""
+    """A Python package that replaces the one in a lock file, or a version of JobSet or Kueue."""
 
     name: str
     """The normalized name of the package."""
@@ -62,7 +61,8 @@ class Replacement:
     """As the user wrote it, except that a path is absolute."""
     kind: Kind
     versions: str = ""
-    """For `versions`: the version specifiers, such as `==0.0.28`. Empty means the latest version."""
+    """For `versions`: the version specifiers, such as `==0.0.28`, or the tag of a controller's release. Empty
+    means the latest version."""
     path: Path = Path()
     """For the other kinds: the wheel, the sdist, the folder or the Git repository."""
     ref: str = ""
@@ -95,8 +95,9 @@ def parse(name: str, spec: str) -> Replacement:
     if package in _ELSEWHERE:
         raise UsageError(f"--replace cannot replace {package}", hint=_ELSEWHERE[package])
     package = _ALIASES.get(package, package)
-    if spec == "latest":
-        return Replacement(package, spec, "versions")
+    if package in CONTROLLERS or spec == "latest":
+        tag = _release(package, spec) if package in CONTROLLERS else ""
+        return Replacement(package, spec, "versions", tag)
     if (versions := _versions(spec)) is not None:
         if package == KONDUKTOR:
             versions = ",".join(map(_of_day, versions.split(",")))
@@ -116,6 +117,18 @@ def parse(name: str, spec: str) -> Replacement:
             hint="give the folder of the package itself",
         )
     raise UsageError(f"--replace {package}: expected {FORMS}; found {shown(spec)}, and no such file exists")
+
+
+def _release(name: str, spec: str) -> str:
+    """Return the tag of a release of JobSet or Kueue, such as `v0.11.1`. Raises UsageError."""
+    if (matched := _RELEASE.fullmatch(spec.strip())) is None:
+        raise UsageError(f"--replace {name}: expected a version such as v0.11.1, found {shown(spec)}")
+    return f"v{matched['version']}"
+
+
+def controller_version(name: str, specs: Mapping[str, str]) -> str | None:
+    """Return the tag of the release that replaces JobSet or Kueue, or None if it is not replaced."""
+    return parse(name, specs[name]).versions if name in specs else None
 
 
 def _versions(spec: str) -> str | None:

@@ -115,8 +115,8 @@ def install(change: Change, options: Sequence[str]) -> None:
 def version_texts(replaced: Sequence[Replaced]) -> dict[str, str]:
     """Return the replaced packages as entries for the versions in a manifest."""
     return {
-        f"replaced {each.name}": f"{each.version} instead of {each.locked or 'nothing'}, from {each.origin}, "
-        f"sha256 {each.digest[:12]}"
+        f"replaced {each.name}": f"{each.version} instead of {each.locked or 'nothing'}, from {each.origin}"
+        + (f", sha256 {each.digest[:12]}" if each.digest else "")
         for each in replaced
     }
 

@@ -176,7 +176,7 @@ class Replaced(Record):
     """The requested version, range or path."""
     version: str
     digest: str
-    """SHA-256 over the files of the wheel, or over the hashes that the package index lists."""
+    """SHA-256 of the wheel, of the hashes in the package index, or of the Go module. "" if it is unknown."""
     origin: str
     """The package index, or the path of the wheel, the sdist, the checkout or the repository with its ref."""
     locked: str | None = None
