@@ -81,7 +81,6 @@ _MATRIX = "tests/k8s/test_version_matrix.py launches a matrix of two launchers a
 ELSEWHERE = {
     "harness matrix --konduktor 'latest,>=0.1.0.dev20261025,<0.1.0.dev20261027' --pluto-ml locked,0.0.28 "
     "--newest 1": _MATRIX,
-    "harness matrix matrix.yaml --repeat 3": _MATRIX,
     "harness run jobs/multinode.yaml --replace pluto-ml=0.0.28": _REPLACED,
     "harness run jobs/multinode.yaml --replace pluto-ml=PATH/TO/checkout --keep-cluster": _REPLACED,
     "harness run jobs/multinode.yaml --replace konduktor=latest": _REPLACED,
