@@ -17,7 +17,8 @@ from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 from starlette.routing import Route
 
-from harness.tracker.api import body_limits, http, media_types
+from harness.tracker.api import http, media_types
+from harness.tracker.api import request_bodies as body_limits
 from harness.tracker.api.http import Json
 from harness.tracker.api.uploads import Uploads
 from harness.tracker.shared import run_fields, signed_links

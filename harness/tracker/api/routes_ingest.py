@@ -14,7 +14,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from harness.tracker.api import body_limits, http
+from harness.tracker.api import http
+from harness.tracker.api import request_bodies as body_limits
 from harness.tracker.shared.requests import Refused, Sender
 from harness.tracker.storage import ingest_lines
 from harness.tracker.storage.writer import Sent

@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from harness.tracker.api.body_limits import WHOLE
+from harness.tracker.api.request_bodies import WHOLE
 
 HEAD_SECONDS = 20.0
 """The maximum time in seconds from a new connection, or from a request's first byte, to the end of the

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from . import bandwidth, binding, interfaces
+from . import bandwidth, interfaces, socket_ifname
 from .conclude import Conclusion, conclude
 from .diagnosis import Diagnosis
 from .finding import OK, Finding, failed, unknown
@@ -77,7 +77,7 @@ class Member:
         rank = -1 if known.node_rank is None else known.node_rank
         instance = os.urandom(8).hex()
         self._hello = Hello(known.run_id, rank, nodes or 0, socket.gethostname(), instance)
-        self._own = [*known.findings, *binding.check_names(variables, alone=nodes == 1)]
+        self._own = [*known.findings, *socket_ifname.check_names(variables, alone=nodes == 1)]
         if nodes != 1 and len(self._own) == len(known.findings):
             self._bind(variables)
         self._facts = facts()
@@ -114,8 +114,8 @@ class Member:
 
     def _bind(self, variables: Mapping[str, str]) -> None:
         """Add the address on which the backend would listen to the greeting: NCCL with GPUs, else gloo."""
-        library, own = binding.nccl if gpus() else binding.gloo, interfaces.addresses()
-        found: list[binding.Binding | None] = []
+        library, own = socket_ifname.nccl if gpus() else socket_ifname.gloo, interfaces.addresses()
+        found: list[socket_ifname.Binding | None] = []
         thread = threading.Thread(target=lambda: found.append(library(variables, own)), daemon=True)
         thread.start()
         thread.join(OWN_NAME)
