@@ -107,7 +107,7 @@ def wrapped(command: list[str]) -> list[str] | None:
     return None
 
 
-# -- CEL -------------------------------------------------------------------------------------------------------
+# -- CEL -----------------------------------------------------------------------------------------------------
 def _policy() -> Object:
     conditions = {
         "no-recorder": f"!has(object.spec.volumes) || object.spec.volumes.all(v, v.name != {_text(NAME)})",
@@ -249,7 +249,7 @@ def _volume_value() -> str:
 _VOLUME = _volume_value()
 
 
-# -- status ----------------------------------------------------------------------------------------------------
+# -- status --------------------------------------------------------------------------------------------------
 def is_recorded(container: Object) -> bool:
     """Return whether the policy, or the user by the printed snippet, put the recorder into a container."""
     return any(each.get("name") == MODE for each in container.get("env") or [])

@@ -15,7 +15,8 @@ passed to the client ("handed", "logged", "left", "past", "unseen", "omitted"), 
 run {"run", "uploads", "merged": [[name in the run, names], ...], "uncounted", "metrics", "groups"}.
 A metric is [name, points, first step, last step, first time, last time, level, digest, nodes], see
 `nodes_text`. Metrics that do not fit into the summary are in groups by name, see `group_of`:
-[group, metrics, points, digest]. A digest is "" if it is not known. Standard library only, Python 3.9 and later.
+[group, metrics, points, digest]. A digest is "" if it is not known. Standard library only, Python 3.9 and
+later.
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ A record is one process of a rank: its lines of each minute and, if it came to i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 
@@ -179,7 +180,8 @@ class Record:
         if summary.unseen:
             return summary.unseen
         if summary.handed != summary.logged + summary.left:
-            return f"run.log got {summary.handed} values; {summary.logged} were logged and {summary.left} left out"
+            counts = f"{summary.logged} were logged and {summary.left} left out"
+            return f"run.log got {summary.handed} values; {counts}"
         return ""
 
 
@@ -222,3 +224,13 @@ def read(
     for record in found.values():
         record.close()
     return PodRecord(pod, nonce, list(found.values()), others, whole)
+
+
+def nonce_of(pod: Mapping[str, Any], container: str) -> str:
+    """Return the nonce of a container's recorder, or "" if no recorder was put into the container."""
+    containers = pod["spec"]["containers"]
+    env = next((each.get("env") or [] for each in containers if each["name"] == container), [])
+    if not any(each.get("name") == "HARNESS_RECORDER_MODE" for each in env):
+        return ""
+    nonce = next((each for each in env if each.get("name") == "HARNESS_NONCE"), {})
+    return str(nonce.get("value") or pod["metadata"].get("uid") or "")
