@@ -148,6 +148,19 @@ def _text(value: str) -> str:
     return json.dumps(value)
 
 
+def _value(value: object) -> str:
+    """Return a JSON value as a CEL literal.
+
+    The maps and lists are CEL's own. API servers of Kubernetes 1.36 panic if a list of a patch has an
+    initializer such as `Object.spec.volumes{…}` (kubernetes/kubernetes#142181), and would reject the pod.
+    """
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_text(key)}: dyn({_value(each)})" for key, each in value.items()) + "}"
+    if isinstance(value, list):
+        return "[" + ", ".join(map(_value, value)) + "]"
+    return json.dumps(value)
+
+
 _OWNERS = "object.metadata.ownerReferences"
 _NONCE = (
     f"has(object.metadata.labels) && {_text(JOBSET_UID)} in object.metadata.labels"
@@ -186,7 +199,8 @@ def _patch() -> str:
     """Return the expression of the JSON patch."""
     any_way = " || ".join(f'variables.way{at} != ""' for at in range(MAX_CONTAINERS))
     volumes = "/spec/volumes"
-    pod = f"({any_way} ? {_list('object.spec.volumes', volumes)} + [{_add(f'{volumes}/-', _VOLUME)}] : [])"
+    added = _add(f"{volumes}/-", _value(volume()))
+    pod = f"({any_way} ? {_list('object.spec.volumes', volumes)} + [{added}] : [])"
     return " +\n".join([pod, *(part for at in range(MAX_CONTAINERS) for part in _container(at))])
 
 
@@ -194,13 +208,11 @@ def _container(at: int) -> Iterator[str]:
     c, path, way = f"object.spec.containers[{at}]", f"/spec/containers/{at}", f"variables.way{at}"
     own = f"{c}.command"
     empty = 'variables.nonce == ""'
-    by_field = _env(NONCE, f'valueFrom: {_FIELD}{{fieldRef: {_FIELD}.fieldRef{{fieldPath: "metadata.uid"}}}}')
-    nonce = f"({empty} ? {by_field} : {_env(NONCE, 'value: variables.nonce')})"
-    mode = _env(MODE, f"value: {_text(ADMITTED)}")
-    mount = (
-        f"Object.spec.containers.volumeMounts{{name: {_text(NAME)}, "
-        f"mountPath: {_text(recorder.FOLDER)}, readOnly: true}}"
-    )
+    field = {"name": NONCE, "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+    owner = f'{{"name": dyn({_text(NONCE)}), "value": dyn(variables.nonce)}}'
+    nonce = f"({empty} ? {_value(field)} : {owner})"
+    mode = _value({"name": MODE, "value": ADMITTED})
+    mount = _value(MOUNTED.mount())
     yield (
         f'({way} == "" ? [] : {_list(f"{c}.volumeMounts", f"{path}/volumeMounts")} + '
         f"[{_add(f'{path}/volumeMounts/-', mount)}] + {_list(f'{c}.env', f'{path}/env')} + "
@@ -216,15 +228,8 @@ def _container(at: int) -> Iterator[str]:
     place = f'"{path}/env/" + string({names}.indexOf("PYTHONPATH")) + "/value"'
     value = f'"{recorder.FOLDER}:" + {c}.env.filter(e, e.name == "PYTHONPATH")[0].value'
     yield f'({way} == "value" ? [JSONPatch{{op: "replace", path: {place}, value: {value}}}] : [])'
-    added = _env("PYTHONPATH", f"value: {_text(recorder.FOLDER)}")
+    added = _value({"name": "PYTHONPATH", "value": recorder.FOLDER})
     yield f'({way} == "env" ? [{_add(f"{path}/env/-", added)}] : [])'
-
-
-_FIELD = "Object.spec.containers.env.valueFrom"
-
-
-def _env(name: str, value: str) -> str:
-    return f"Object.spec.containers.env{{name: {_text(name)}, {value}}}"
 
 
 def _add(path: str, value: str, op: str = "add") -> str:
@@ -234,19 +239,6 @@ def _add(path: str, value: str, op: str = "add") -> str:
 def _list(field: str, path: str) -> str:
     """Return the patch that creates an empty list, if the pod has none."""
     return f"(has({field}) ? [] : [{_add(path, '[]')}])"
-
-
-def _volume_value() -> str:
-    source = volume()["configMap"]
-    item = "Object.spec.volumes.configMap.items"
-    items = ", ".join(
-        f"{item}{{key: {_text(each['key'])}, path: {_text(each['path'])}}}" for each in source["items"]
-    )
-    config = f"Object.spec.volumes.configMap{{name: {_text(NAME)}, optional: true, items: [{items}]}}"
-    return f"Object.spec.volumes{{name: {_text(NAME)}, configMap: {config}}}"
-
-
-_VOLUME = _volume_value()
 
 
 # -- status --------------------------------------------------------------------------------------------------
