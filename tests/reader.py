@@ -77,6 +77,7 @@ _TORCHRUN = "tests/k8s/test_torchrun_cli.py types it with its own names"
 _PROGRAMS = "tests/k8s/test_programs.py runs the same function"
 _STORED = "tests/k8s/test_training_transfer.py launches with the same options"
 _REPLACED = "tests/k8s/test_versions.py launches with the same replacements"
+_RECORDED = "tests/k8s/test_recorder.py types it"
 ELSEWHERE = {
     "harness run jobs/multinode.yaml --replace pluto-ml=0.0.28": _REPLACED,
     "harness run jobs/multinode.yaml --replace pluto-ml=PATH/TO/checkout --keep-cluster": _REPLACED,
@@ -96,6 +97,9 @@ ELSEWHERE = {
     "harness programs --seconds 600 --seed 1 --ledger docs/programs.json": _PROGRAMS,
     "harness programs --seed 1 --only 21": _PROGRAMS,
     "harness programs --ledger docs/programs.json --again": _PROGRAMS,
+    "harness recorder install --namespace research": _RECORDED,
+    "harness recorder status": _RECORDED,
+    "harness recorder uninstall": _RECORDED,
     "harness tracker open": "tests/k8s/test_tracker_open.py opens it in a browser",
     "harness tracker key my-project": "tests/k8s/test_tracker_open.py types it with its own project",
     "harness tracker serve --key-file tracker.key": "tests/integration/tracker_server.py serves the same way",

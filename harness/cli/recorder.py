@@ -95,11 +95,12 @@ def print_(
         bool, typer.Option("--pod", help="print what a pod template needs on a cluster without the policy")
     ] = False,
 ) -> int:
-    """Print the manifests that `install` applies."""
+    """Print the manifests that `install` applies, with the files for each --namespace."""
     import yaml
 
     from harness.launch import recorder_policy as policy
 
-    documents = [*map(policy.config_map, namespace or ()), *policy.documents()]
-    print(yaml.safe_dump_all([policy.snippet()] if pod else documents, sort_keys=False), end="")
+    files = [policy.config_map(name) for name in namespace or ()]
+    rest = [policy.snippet()] if pod else policy.documents()
+    print(yaml.safe_dump_all([*files, *rest], sort_keys=False), end="")
     return 0

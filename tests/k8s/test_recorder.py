@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import secrets
+import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
+from harness.cli.main import main
 from harness.core.kubernetes import Kube, Object
 from harness.evidence.schema.columns import Columns, Part
 from harness.judge.points import admitted, admitted_records
@@ -41,7 +43,7 @@ run.finish()
 
 
 class Team:
-    """Two namespaces of a team that uses its own launcher: one with the label, one without."""
+    """Two namespaces of a team with a launcher of its own: one has the label, the other has not."""
 
     def __init__(self, cluster: Ready) -> None:
         self.kube: Kube = cluster.kube
@@ -121,70 +123,40 @@ def rows_of(team: Team, run_id: str) -> tuple[str, list[Part]]:
         return str(run.run_id), parts
 
 
-def test_pods_of_every_shape_run_and_are_recorded_where_that_is_safe(team: Team) -> None:
-    """All of them end with 0, whether they are recorded, cannot be, or have lost the files."""
-    before = traces(team.kube)
-    assert admission.install(team.kube, []) == [team.name]
-    assert admission.install(team.kube, [team.name, team.other]) == [team.name, team.other]
-    embedded = tracker.find(team.kube)
-    pluto = {f"PLUTO_URL_{part}": embedded.url for part in ("APP", "API", "INGEST", "PY")}
-    pluto |= {"PLUTO_API_KEY": embedded.key, "PLUTO_PROJECT": "recorded", "PLUTO_RUN_ID": team.name}
-    env = [{"name": name, "value": value} for name, value in pluto.items()]
-    # The policy takes effect within about a second.
-    team.kube.wait("the policy", policy.API, policy.POLICY, lambda found: None, seconds=5)
-    _until_active(team)
-    train = team.pod("train", ["python3", "-c", TRAIN], env=env)
-    team.pod("shell", ["/bin/sh", "-c", SHOW, "zero", "a b", "$(NOT_A_VARIABLE)"], args=["last"])
-    team.pod("bash", ["bash", "-c", SHOW], env=[{"name": "BASH_ENV", "value": "/nowhere"}])
-    team.pod("python", ["python3", "-c", PYTHON, "a b"], args=["last"])
-    own = [{"name": "PYTHONPATH", "value": "/own"}]
-    team.pod("own-path", ["env"], env=own)
-    team.pod("declared", ["env"], labels={policy.RECORD: "env"})
-    team.pod("unknown", ["env"])
-    # The image has no shell, and is on every node.
-    pause = team.kube.objects("v1", "Pod", "kube-system", "component=kube-apiserver")[0]["spec"][
-        "containers"
-    ][0]
-    team.pod("shell-free", ["kube-apiserver", "--version"], image=pause["image"])
-    team.pod("opted-out", ["sh", "-c", SHOW], labels={policy.RECORD: "false"})
-    sidecar = {
-        "name": "sidecar",
-        "image": team.image,
-        "command": ["sh", "-c", "sleep 600"],
-        "restartPolicy": "Always",
-    }
-    first = {"name": "first", "image": team.image, "command": ["sh", "-c", SHOW]}
-    beside = {"name": "beside", "image": team.image, "command": ["sh", "-c", SHOW]}
-    many = team.pod("many", ["sh", "-c", SHOW], spec={"initContainers": [sidecar, first], "beside": [beside]})
-    team.pod(
-        "restricted",
-        ["sh", "-c", SHOW],
-        team.other,
-        labels={policy.RECORD: "true"},
-        securityContext=RESTRICTED,
-    )
-    team.pod("not-asked", ["sh", "-c", SHOW], team.other, securityContext=RESTRICTED)
-    phases = team.wait()
-    assert phases == dict.fromkeys(phases, "Succeeded")
+Typed = Callable[..., tuple[int, str]]
 
-    assert f"zero a b $(NOT_A_VARIABLE) last path={FOLDER} nonce=" in team.log("shell")
-    assert f"bash  path={FOLDER} nonce=" in team.log("bash")
-    assert f"['a b', 'last'] path={FOLDER}" in team.log("python")
-    assert f"PYTHONPATH={FOLDER}:/own\n" in team.log("own-path")
-    assert f"PYTHONPATH={FOLDER}\n" in team.log("declared")
-    for name in ("unknown", "shell-free", "opted-out"):
-        assert FOLDER not in team.log(name), name
-    assert [each["command"] for each in many["spec"]["initContainers"]] == [
-        sidecar["command"],
-        first["command"],
-    ]
-    assert f"path={FOLDER}" not in team.log("many", container="first")
-    assert f"path={FOLDER} nonce={many['metadata']['uid']}" in team.log("many", container="beside")
-    assert f"path={FOLDER}" in team.log("restricted", team.other)
-    assert FOLDER not in team.log("not-asked", team.other)
-    assert {
-        each["name"]: each.get("value") for each in train["spec"]["containers"][0]["env"]
-    }.items() >= pluto.items()
+
+@pytest.fixture
+def harness(cluster: Ready, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Typed:
+    """Return harness(*words): type `harness recorder …`. It returns the exit code and what was printed."""
+    monkeypatch.setenv("KUBECONFIG", str(cluster.kind.kubeconfig))
+
+    def typed(*words: str) -> tuple[int, str]:
+        with pytest.raises(SystemExit) as ended:
+            main(["recorder", *words])
+        return int(ended.value.code or 0), capsys.readouterr().out
+
+    return typed
+
+
+def test_a_training_of_another_launcher_is_recorded_and_judged(team: Team, harness: Typed) -> None:
+    """Nothing of the recorder is left in the cluster afterwards."""
+    before = traces(team.kube)
+    code, output = harness("install", "--namespace", team.name)
+    assert (code, f"Namespaces with the recorder's files: {team.name}" in output) == (0, True)
+    _until_active(team)
+    pluto = _pluto(team)
+    env = [{"name": name, "value": value} for name, value in pluto.items()]
+    train = team.pod("train", ["python3", "-c", TRAIN], env=env)
+    unknown = team.pod("unknown", ["env"])
+    code, output = harness("status")
+    assert code == 1
+    assert f"not recorded: {team.name}/unknown container main: its command begins with env" in output
+    assert policy.why_not(unknown, unknown["spec"]["containers"][0])
+    assert team.wait(team.name) == {"train": "Succeeded", "unknown": "Succeeded"}
+    assert FOLDER not in team.log("unknown")
+    container = train["spec"]["containers"][0]
+    assert {each["name"]: each.get("value") for each in container["env"]}.items() >= pluto.items()
 
     run, rows = rows_of(team, team.name)
     nonce = admitted_records.nonce_of(train, "main")
@@ -198,16 +170,63 @@ def test_pods_of_every_shape_run_and_are_recorded_where_that_is_safe(team: Team)
     team.kube.delete("v1", "ConfigMap", policy.NAME, team.name)
     team.pod("no-files", ["python3", "-c", PYTHON])
     assert team.wait(team.name)["no-files"] == "Succeeded"
-    assert team.name in admission.status(team.kube).without_files
-    assert admission.uninstall(team.kube)
+    assert f"no files in {team.name}" in harness("status")[1]
+    assert harness("uninstall")[0] == 0
     assert traces(team.kube) == before
-    assert admission.uninstall(team.kube) == []
+    assert harness("uninstall") == (0, "The recorder was not installed.\n")
+
+
+def _pluto(team: Team) -> dict[str, str]:
+    embedded = tracker.find(team.kube)
+    urls = {f"PLUTO_URL_{part}": embedded.url for part in ("APP", "API", "INGEST", "PY")}
+    return {**urls, "PLUTO_API_KEY": embedded.key, "PLUTO_PROJECT": "recorded", "PLUTO_RUN_ID": team.name}
+
+
+@pytest.mark.nightly
+def test_pods_of_every_shape_run_and_are_recorded_where_that_is_safe(team: Team) -> None:
+    """All of them end with 0, whether they are recorded or cannot be."""
+    assert admission.install(team.kube, []) == [team.name]
+    assert admission.install(team.kube, [team.name, team.other]) == [team.name, team.other]
+    _until_active(team)
+    team.pod("shell", ["/bin/sh", "-c", SHOW, "zero", "a b", "$(NOT_A_VARIABLE)"], args=["last"])
+    team.pod("bash", ["bash", "-c", SHOW], env=[{"name": "BASH_ENV", "value": "/nowhere"}])
+    team.pod("python", ["python3", "-c", PYTHON, "a b"], args=["last"])
+    own = [{"name": "PYTHONPATH", "value": "/own"}]
+    team.pod("own-path", ["env"], env=own)
+    team.pod("declared", ["env"], labels={policy.RECORD: "env"})
+    # The image has no shell, and is on every node.
+    servers = team.kube.objects("v1", "Pod", "kube-system", "component=kube-apiserver")
+    without_shell = servers[0]["spec"]["containers"][0]["image"]
+    team.pod("shell-free", ["kube-apiserver", "--version"], image=without_shell)
+    team.pod("opted-out", ["sh", "-c", SHOW], labels={policy.RECORD: "false"})
+    waits = ["sh", "-c", "sleep 600"]
+    sidecar = {"name": "sidecar", "image": team.image, "command": waits, "restartPolicy": "Always"}
+    first = {"name": "first", "image": team.image, "command": ["sh", "-c", SHOW]}
+    beside = {"name": "beside", "image": team.image, "command": ["sh", "-c", SHOW]}
+    containers = {"initContainers": [sidecar, first], "beside": [beside]}
+    many = team.pod("many", ["sh", "-c", SHOW], spec=containers)
+    asked = {policy.RECORD: "true"}
+    team.pod("restricted", ["sh", "-c", SHOW], team.other, labels=asked, securityContext=RESTRICTED)
+    team.pod("not-asked", ["sh", "-c", SHOW], team.other, securityContext=RESTRICTED)
+    phases = team.wait()
+    assert phases == dict.fromkeys(phases, "Succeeded")
+
+    assert f"zero a b $(NOT_A_VARIABLE) last path={FOLDER} nonce=" in team.log("shell")
+    assert f"bash  path={FOLDER} nonce=" in team.log("bash")
+    assert f"['a b', 'last'] path={FOLDER}" in team.log("python")
+    assert f"PYTHONPATH={FOLDER}:/own\n" in team.log("own-path")
+    assert f"PYTHONPATH={FOLDER}\n" in team.log("declared")
+    for name in ("shell-free", "opted-out"):
+        assert FOLDER not in team.log(name), name
+    assert [each["command"] for each in many["spec"]["initContainers"]] == [waits, first["command"]]
+    assert f"path={FOLDER}" not in team.log("many", container="first")
+    assert f"path={FOLDER} nonce={many['metadata']['uid']}" in team.log("many", container="beside")
+    assert f"path={FOLDER}" in team.log("restricted", team.other)
+    assert FOLDER not in team.log("not-asked", team.other)
 
 
 def _until_active(team: Team) -> None:
     """Wait until the API server applies the policy, which it reads by a watch."""
-    import time
-
     body = {"restartPolicy": "Never", "containers": [{"name": "main", "image": "none", "command": ["sh"]}]}
     pod = {
         "apiVersion": "v1",
