@@ -56,7 +56,7 @@ def require(kube: Kube) -> None:
         raise UsageError(
             f"expected a cluster with {policy.POLICY} in {policy.API}, which Kubernetes {policy.SINCE} has; "
             "this cluster does not serve it",
-            hint="`harness recorder print --pod --namespace NAME` prints the files and what a pod needs instead",
+            hint="`harness recorder print --pod --namespace NAME` prints what pods there need instead",
         ) from None
 
 

@@ -150,16 +150,16 @@ def decode(nonce: str, lines: Iterable[str]) -> Iterator[Line | Part | None]:
                 if not hmac.compare_digest(mac, _mac(nonce, fields)):
                     yield None
                     continue
-                numbers = [int(match[at], 36) for at in (3, 4, 5)]
-                yield Line(_rank(match[1]), match[2], *numbers, match[6], match[7])
+                number, points, time_ms = (int(match[at], 36) for at in (3, 4, 5))
+                yield Line(_rank(match[1]), match[2], number, points, time_ms, match[6], match[7])
         if SUMMARY_MARK in text:
             for match in _PART.finditer(text):
                 fields, _, mac = match[0][len(SUMMARY_MARK) :].rpartition(" ")
                 if not hmac.compare_digest(mac, _mac(nonce, fields)):
                     yield None
                     continue
-                counts = [int(match[at]) for at in (3, 4, 5)]
-                yield Part(_rank(match[1]), match[2], *counts, match[6])
+                number, part, parts = (int(match[at]) for at in (3, 4, 5))
+                yield Part(_rank(match[1]), match[2], number, part, parts, match[6])
 
 
 def _rank(text: str) -> int | None:

@@ -143,7 +143,7 @@ def _wrap(module: ModuleType) -> None:
             say(f"does not know this {module.__name__}: {error!r}")
 
 
-_WRAPPED = {
+_WRAPPED: dict[str, tuple[tuple[str, str], ...]] = {
     CLIENT: (("outside_client", "wrap"), ("outside_process", "wrap_run")),
     "pluto.iface": (("outside_process", "wrap_interface"),),
     "pluto.sys": (("outside_client", "wrap_system"),),
@@ -152,7 +152,7 @@ _WRAPPED = {
     "torch.distributed.elastic.agent.server.local_elastic_agent": (("outside_process", "wrap_agent"),),
 }
 """Module → its wrappers, as (module of this package, function). They are imported only when needed."""
-_WRAPPED_ADMITTED = {CLIENT: (("outside_client", "wrap"),)}
+_WRAPPED_ADMITTED: dict[str, tuple[tuple[str, str], ...]] = {CLIENT: (("outside_client", "wrap"),)}
 
 
 def admitted() -> bool:

@@ -66,8 +66,8 @@ class Queue:
                 if kind == METRIC:
                     past(payload, step, time_ms)
             done = batch(records, *rest, **named)
-            for _, kind, payload, time_ms, step in records if queued is not None else ():
-                if kind == METRIC:
+            for _, kind, payload, time_ms, step in records:
+                if queued is not None and kind == METRIC:
                     queued(payload, step, time_ms)
             return done
 

@@ -55,7 +55,8 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        return sum(each.count for each in (*self.metrics, *self.groups)) + self.uncounted
+        grouped = sum(group.count for group in self.groups)
+        return sum(claim.count for claim in self.metrics) + grouped + self.uncounted
 
 
 class Summary(msgspec.Struct, frozen=True):
@@ -232,5 +233,5 @@ def nonce_of(pod: Mapping[str, Any], container: str) -> str:
     env = next((each.get("env") or [] for each in containers if each["name"] == container), [])
     if not any(each.get("name") == "HARNESS_RECORDER_MODE" for each in env):
         return ""
-    nonce = next((each for each in env if each.get("name") == "HARNESS_NONCE"), {})
+    nonce: Mapping[str, Any] = next((each for each in env if each.get("name") == "HARNESS_NONCE"), {})
     return str(nonce.get("value") or pod["metadata"].get("uid") or "")
