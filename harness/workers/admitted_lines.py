@@ -30,7 +30,8 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-LINE_MARK, SUMMARY_MARK = "@rec1 ", "@sum1 "
+LINE_MARK = "@rec1 "
+SUMMARY_MARK = "@sum1 "
 MAX_LINE = 100
 """Maximum number of bytes of a line with @rec1, with its newline."""
 MAX_SUMMARY = 100_000
