@@ -16,12 +16,12 @@ from harness.evidence.schema.columns import Part
 from harness.judge.case import names
 from harness.judge.finding import Finding, counted, not_passed, passed, unknown
 from harness.judge.points.admitted_compare import Differences, Owned, Rows, compare, stored
-from harness.judge.points.admitted_records import PodRecord, Record
+from harness.judge.points.admitted_records import PodRecord, Record, Summary
+from harness.judge.points.keys import NONE, NOOP
 from harness.workers import admitted_lines, point_digests
 from harness.workers.point_digests import MASK
 
 EVIDENCE = ["tracker/points.jsonl"]
-NONE = "NoneType"
 _POINTS: tuple[CheckId, ...] = ("no-lost-points", "values", "collisions", "no-unexpected-points")
 
 
@@ -146,7 +146,7 @@ def _client_kept(usable: list[Record], run: str) -> Finding:
         texts = [
             f"rank {record.rank}: {why}: {key!r} ({kind}) at step {first} ({counted(count, 'value')})"
             for key, kind, why, count, first, _ in summary.omitted
-            if kind != NONE
+            if not _intended(summary, key, kind, why)
         ]
         unlisted = summary.left - sum(entry[3] for entry in summary.omitted)
         if unlisted > 0:
@@ -164,6 +164,15 @@ def _client_kept(usable: list[Record], run: str) -> Finding:
         return passed("client-kept", "Pluto's client changed no name, value or step")
     text = "Pluto's client did not queue exactly what the ranks logged"
     return not_passed("client-kept", "unification.client_rewrote", text, details=details, ranks=ranks)
+
+
+def _intended(summary: Summary, key: str, kind: str, why: str) -> bool:
+    """Return whether an omission is intended: the key's only value was None, or the rank sends nothing."""
+    if why.startswith(NOOP):
+        return not summary.logged
+    logged = {claim.metric for section in summary.runs for claim in section.metrics}
+    others = any(entry[0] == key and entry[1] != NONE for entry in summary.omitted)
+    return kind == NONE and not others and key not in logged
 
 
 def _points(found: Differences, problems: dict[int, str], label: str) -> Iterable[Finding]:

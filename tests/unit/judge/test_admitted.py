@@ -266,6 +266,22 @@ def test_dropped_and_merged_values_are_reported() -> None:
     assert told(found).count("(1 value)") == 1
 
 
+def test_a_rank_whose_client_sends_nothing_on_purpose_is_not_accused() -> None:
+    one, silent = of_steps(0, range(5)).end(), Process(1)
+    omitted = [["loss", "float", "the mode of the run is noop, so the client sends nothing", 5, "0", "4"]]
+    silent.end(handed=5, logged=0, left=5, omitted=omitted)
+    assert results(judged([one.written, silent.written], parts(one), 2)) == {"PASS"}
+    also = of_steps(0, range(5))
+    also.end(handed=10, logged=5, left=5, omitted=omitted)
+    assert judged([also.written], parts(also))["client-kept"].result == "FAIL"
+
+
+def test_a_key_that_is_none_only_sometimes_is_reported() -> None:
+    process = of_steps(0, range(5))
+    process.end(handed=6, logged=5, left=1, omitted=[["loss", "NoneType", "no int or float", 1, "7", "7"]])
+    assert judged([process.written], parts(process))["client-kept"].result == "FAIL"
+
+
 def test_metrics_in_groups_are_compared() -> None:
     process = Process()
     for number in range(2000):
