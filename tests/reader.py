@@ -78,6 +78,7 @@ _PROGRAMS = "tests/k8s/test_programs.py runs the same function"
 _STORED = "tests/k8s/test_training_transfer.py launches with the same options"
 _REPLACED = "tests/k8s/test_versions.py launches with the same replacements"
 _MATRIX = "tests/k8s/test_version_matrix.py launches a matrix of two launchers and two clients"
+_RECORDED = "tests/k8s/test_recorder.py types it"
 ELSEWHERE = {
     "harness matrix --konduktor 'latest,>=0.1.0.dev20261025,<0.1.0.dev20261027' --pluto-ml locked,0.0.28 "
     "--newest 1": _MATRIX,
@@ -101,6 +102,9 @@ ELSEWHERE = {
     "harness programs --seconds 600 --seed 1 --ledger docs/programs.json": _PROGRAMS,
     "harness programs --seed 1 --only 21": _PROGRAMS,
     "harness programs --ledger docs/programs.json --again": _PROGRAMS,
+    "harness recorder install --namespace research": _RECORDED,
+    "harness recorder status": _RECORDED,
+    "harness recorder uninstall": _RECORDED,
     "harness tracker open": "tests/k8s/test_tracker_open.py opens it in a browser",
     "harness tracker key my-project": "tests/k8s/test_tracker_open.py types it with its own project",
     "harness tracker serve --key-file tracker.key": "tests/integration/tracker_server.py serves the same way",

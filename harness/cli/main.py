@@ -19,6 +19,7 @@ from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.cli.matrix import matrix
 from harness.cli.netcheck import netcheck
 from harness.cli.options import dump, progress
+from harness.cli.recorder import recorder_app
 from harness.cli.stdout import ignore_broken_pipes, in_utf8
 from harness.cli.torchrun.commands import torchrun_app
 from harness.cli.tracker import tracker_app
@@ -40,6 +41,7 @@ app = typer.Typer(
 )
 images_app = typer.Typer(help="The images of the stack.", no_args_is_help=True)
 app.add_typer(images_app, name="images")
+app.add_typer(recorder_app, name="recorder")
 app.add_typer(torchrun_app, name="torchrun")
 app.add_typer(tracker_app, name="tracker")
 

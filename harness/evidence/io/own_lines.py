@@ -5,13 +5,17 @@ from __future__ import annotations
 import re
 
 from harness.core.secret_rules import PREFIX
+from harness.workers import admitted_lines
 from harness.workers.acceptance import emit
 from harness.workers.netcheck import frames
 from harness.workers.truth_frames import EXIT_MARK, MARK, PROCESS_MARK
 
-MARKS = (MARK, PROCESS_MARK, EXIT_MARK, frames.MARK, emit.MARK)
-"""The marks of lines with logged points, processes, a command's exit code, netcheck's diagnoses, and results
-of acceptance tests."""
+MARKS = (
+    *(MARK, PROCESS_MARK, EXIT_MARK, frames.MARK, emit.MARK),
+    *(admitted_lines.LINE_MARK, admitted_lines.SUMMARY_MARK),
+)
+"""The marks of lines with logged points, processes, a command's exit code, netcheck's diagnoses, results of
+acceptance tests, and the digests of an admitted recorder."""
 _PREFIX = re.compile(rf"{PREFIX}\s*")
 
 
