@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli import acceptance, bundles, cluster, experiments, konduktor, options, report
+from harness.cli import acceptance, attach, bundles, cluster, experiments, konduktor, options, report
 from harness.cli.accept import accept
 from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.cli.netcheck import netcheck
@@ -142,6 +142,7 @@ COMMANDS = (
     accept,
     train,
     netcheck,
+    *attach.COMMANDS,
     bundles.runs,
     bundles.diff,
     *cluster.COMMANDS,

@@ -10,12 +10,14 @@ from harness.judge.catalogue import END, RUNNING
 from harness.judge.cluster import admission, controllers, deletion
 from harness.judge.end import End
 from harness.judge.finding import Finding, not_passed, passed, unknown
-from harness.judge.ranks import pods
+from harness.judge.ranks import attached_ends, pods
 
 
 def completed(case: Case, ends: dict[int, End]) -> Finding:
     """Check `completed`: the launched object completed. Otherwise, report why it failed or did not end."""
     jobset = case.jobset
+    if case.launch.kind == "Pod":
+        return attached_ends.of_bare_pods(case, ends)
     if jobset is None:
         text = f"no state of {case.launch.kind} {case.launch.object_name} was recorded"
         return not_passed("completed", "run.evidence_missing", text)
@@ -75,6 +77,8 @@ def _unended(case: Case, jobset: ObjectState, ends: dict[int, End]) -> Finding:
     if mapping(jobset.object, "spec").get("suspend") is True and admission.evicted(case):
         text = f"Kueue suspended {_what(case, jobset)}, so it did not end: see eviction"
         return unknown("completed", text, evidence=refs)
+    if case.launch.attached:
+        return attached_ends.not_ended(case, jobset, ends)
     if controllers.waited(case) and _pods_have_ended(case, ends):
         text = f"every rank's pod has ended, but {_what(case, jobset)} has not"
         return controllers.not_followed(case, "completed", "jobset", text, refs, END)

@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from harness.core.clock import seconds
-from harness.evidence.kubernetes.objects import ObjectState, Pod, mapping, termination
+from harness.evidence.kubernetes.objects import ObjectState, Pod, items, mapping, termination
 from harness.evidence.schema.columns import Columns
 from harness.evidence.schema.ground_truth import TruthRow
 from harness.judge.case import Case, names
@@ -34,6 +34,9 @@ _SERVICE_LINK_ADVICE = (
     "Kubernetes sets such a variable for each Service (MASTER_PORT for a Service `master`): rename the "
     "Service, or set enableServiceLinks: false in the pod template"
 )
+LOST_CONTAINER = 255
+"""Exit code that containerd reports for a container that ended while containerd was not running."""
+_LOST_ADVICE = "see whether the node was rebooted: `kubectl get events -n default` lists it for an hour"
 _FINALIZATION_ADVICE = (
     "end the script with torch.distributed.barrier() and destroy_process_group(): otherwise a gloo thread "
     "that still holds a tensor can abort the process while Python exits (pytorch#179291)"
@@ -65,13 +68,20 @@ def end_of(case: Case, index: int) -> End:
     if pod is None:
         return End(index, "unknown", ranks)
     ended = pod.container(case.launch.container, "terminated")
-    if ended is not None:
+    if ended is not None and not (case.launch.attached and _runs_again(case, pod)):
         return _terminated(case, pod, *ended)
     if deletion.removed(pod) is not None or mapping(pod.last.object, "status").get("reason") == "Evicted":
         return _deleted(case, pod)
     if pod.container(case.launch.container, "running") is not None:
         return End(index, "running", ranks, evidence=(pod.last.ref,))
     return End(index, "waiting", ranks, evidence=(pod.last.ref,))
+
+
+def _runs_again(case: Case, pod: Pod) -> bool:
+    """Return whether the container runs in the last state, so that an earlier end is that of a restart."""
+    statuses = items(pod.last.object, "status", "containerStatuses")
+    own = next((status for status in statuses if status.get("name") == case.launch.container), {})
+    return isinstance(mapping(own, "state").get("running"), dict)
 
 
 def _deleted(case: Case, pod: Pod) -> End:
@@ -178,6 +188,9 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
         return evicted
     if (ended := _from_outside(case, pod, end, code)) is not None:
         return ended
+    if case.launch.attached and code == LOST_CONTAINER and not clues.cause:
+        text = f"{place} exited with code {code}, which containerd also reports for a container that it has lost"
+        return replace(end, cause="rank.killed", text=text, follows=True, advice=_LOST_ADVICE)
     if clues.stack is not None and clues.stack.after:
         return _without_progress(case, end, clues.stack, clues.log)
     return _exited(case, end, clues, terminated)
@@ -319,7 +332,7 @@ def absent(case: Case, cause: End, all_: Collection[End]) -> End | None:
     waited = any(end.in_vain for end in all_)
     for end in all_:
         place = case.place(end.index)
-        exited_early = end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
+        exited_early = case.recorded and end.state == "succeeded" and end.at <= cause.at + SAME_MOMENT
         if exited_early and not all(case.record_ended(rank) for rank in end.ranks):
             text = f"{place} left with exit code 0 before its work was done: its ground truth has no end"
             return replace(end, cause="rank.exited_early", text=text, log_quote="")

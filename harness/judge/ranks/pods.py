@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 from harness.core.causes import CauseId
@@ -69,6 +70,8 @@ def rank_pods(case: Case) -> Finding:
         cause = "controllers.webhook_not_serving"
     why = f": {refusal.message}" if refusal else ""
     waits = None if refusal or rejected else _unready_before(case, missing[0])
+    if case.launch.attached and not (refusal or rejected or waits):
+        return _gone(case, ranks)
     return not_passed(
         "rank-pods",
         cause,
@@ -78,6 +81,17 @@ def rank_pods(case: Case) -> Finding:
         evidence=[rejected.ref] if rejected else [waits.last.ref] if waits else refs or ["objects/pod.jsonl"],
         advice=_PARALLEL if waits else "",
     )
+
+
+def _gone(case: Case, ranks: list[int]) -> Finding:
+    """Return the finding for ranks of an attached job that have no pod now."""
+    if case.pods or case.terminal:
+        text = f"the pod of {names(ranks)} does not exist now"
+        why = ["a controller deletes pods with their job, or the pods that still run when another one has failed"]
+    else:
+        text, why = f"{names(ranks)} have no pod", ["whether they had one before is not known"]
+    cause: CauseId = "run.evidence_missing"
+    return not_passed("rank-pods", cause, text, why=why, ranks=ranks, evidence=["objects/pod.jsonl"])
 
 
 _IN_ORDER = (
@@ -166,6 +180,9 @@ def rank_ends(case: Case, ends: dict[int, End]) -> list[Finding]:
         at=cause.at,
         advice=cause.advice,
     )
+    if case.launch.attached and cause.follows:
+        why = [*result.why, "it is a consequence, and what it follows from is not recorded"]
+        result = replace(result, result="UNKNOWN", why=why)
     return [unknown("rendezvous", "see rank-exit"), result]
 
 

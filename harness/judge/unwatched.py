@@ -1,0 +1,52 @@
+"""Findings about an attached job that would blame the wrong cause, because their reason came before the watch.
+
+A picture of a job shows how a rank ended. It often does not show what ended it: a queue that was stopped, a
+node that was drained, or a person. Such a finding keeps its cause and is UNKNOWN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.core.clock import seconds
+from harness.judge.case import Case
+from harness.judge.catalogue import CAUSES
+from harness.judge.disturbance.rules import UNEXPLAINED
+from harness.judge.finding import LATE, Finding
+
+STARTED_SECONDS = 5.0
+"""A job that was attached to this soon after its creation was watched from its start."""
+_BY_OTHERS = {*UNEXPLAINED, "rank.killed", "rank.pod_deleted", "rank.restarted", "rank.hung"}
+"""Causes whose own reason is often a change in the cluster."""
+_WAITING = ("queue", "admission")
+"""Families of causes that can pass while a job waits. Those of scheduling are in _CAN_PASS."""
+_CAN_PASS = ("scheduling.unschedulable", "scheduling.devices_held", "scheduling.not_started")
+
+
+def softened(case: Case, finding: Finding) -> Finding:
+    """Return the finding. It becomes UNKNOWN if its reason may lie before the harness attached."""
+    cause = finding.cause
+    if not case.launch.attached or finding.result != "FAIL" or cause not in CAUSES or case.by_signal:
+        return finding
+    entry = CAUSES[cause]
+    if case.terminal is None and (
+        entry.absence or cause in _CAN_PASS or (entry.family in _WAITING and finding.name != "eviction")
+    ):
+        return replace(finding, result="UNKNOWN", head=f"so far, {finding.head}")
+    if cause == "admission.max_execution_time" and not case.recorded:
+        why = "whether a rank hung or only needed more time was not recorded"
+        return replace(finding, result="UNKNOWN", why=[*finding.why, why])
+    if cause in _BY_OTHERS and not _watched(case, finding):
+        why = "what led to it before the harness attached is not known"
+        return replace(finding, result="UNKNOWN", why=[*finding.why, why])
+    return finding
+
+
+def _watched(case: Case, finding: Finding) -> bool:
+    """Return whether the harness was attached when this happened, or from the start of the job."""
+    since, created = case.since, seconds(case.manifest.launched_at)
+    if since is None:
+        return False
+    if created is not None and since - created <= STARTED_SECONDS:
+        return True
+    return finding.at != LATE and finding.at >= since
