@@ -55,7 +55,9 @@ def check(target: Target) -> None:
         raise UsageError(f"{kind} is no kind of job that can be attached to", hint=f"kinds: {KINDS}")
 
 
-def find(target: Target, reader: Reader, wait: float = 0.0, progress: Callable[[str], None] | None = None) -> AttachedJob:
+def find(
+    target: Target, reader: Reader, wait: float = 0.0, progress: Callable[[str], None] | None = None
+) -> AttachedJob:
     """Return the job. If it does not exist, look for it again for `wait` seconds.
 
     Raises UsageError if it does not exist or if the target names several jobs, and HarnessError if it cannot
@@ -82,7 +84,9 @@ class _Absent(UsageError):
 def _by_selector(target: Target, reader: Reader) -> AttachedJob:
     pods = reader.all(POD, target.selector, needed=True)
     if not pods:
-        raise _Absent(f"no pod in namespace {reader.namespace} has the labels {target.selector}", hint=_LABELS)
+        raise _Absent(
+            f"no pod in namespace {reader.namespace} has the labels {target.selector}", hint=_LABELS
+        )
     jobs = {_controller(pod) for pod in pods}
     if len(jobs) > 1:
         raise UsageError(
@@ -118,11 +122,16 @@ def _by_name(target: Target, reader: Reader) -> AttachedJob:
         found.remove(JOBSET)  # It belongs to the TorchrunJob.
     if len(found) > 1:
         kinds = ", ".join(f"{each.kind.kind.lower()}/{target.word}" for each in found)
-        raise UsageError(f"{len(found)} jobs in namespace {reader.namespace} are named {target.word}: {kinds}", hint="name the kind too")
+        raise UsageError(
+            f"{len(found)} jobs in namespace {reader.namespace} are named {target.word}: {kinds}",
+            hint="name the kind too",
+        )
     if not found:
         if forbidden is not None:
             raise forbidden
-        raise _Absent(f"there is no job {target.word} in namespace {reader.namespace}", hint=f"kinds: {KINDS}")
+        raise _Absent(
+            f"there is no job {target.word} in namespace {reader.namespace}", hint=f"kinds: {KINDS}"
+        )
     return _named(found[0], target.word, target, reader)
 
 
@@ -168,7 +177,4 @@ def _of_kubeflow(resource: Resource, name: str, target: Target, reader: Reader) 
     pods = reader.all(POD, f"training.kubeflow.org/job-name={name}", needed=True)
     if item is None and not pods:
         raise _missing(resource, name, reader)
-    try:
-        return describe(resource, reader.namespace, name, item, pods, container=target.container)
-    except UsageError:
-        raise _Absent(f"{resource.kind.kind} {name} has no pods", hint="attach again, or with --wait") from None
+    return describe(resource, reader.namespace, name, item, pods, container=target.container)

@@ -30,7 +30,7 @@ REPLICA_INDEX = "training.kubeflow.org/replica-index"
 JOB_ROLE = "training.kubeflow.org/job-role"
 """Labels that Kubeflow's training operator and MPI operator document for their pods."""
 DEFAULT_CONTAINER = "kubectl.kubernetes.io/default-container"
-_KNOWN_CONTAINERS = ("konduktor-container", "pytorch", "trainer", "node", "mpi")
+_KNOWN_CONTAINERS = ("konduktor-container", "pytorch", "trainer", "node")
 _RUNS_RANKS = re.compile(r"torchrun|torch\.distributed|accelerate|python|deepspeed|mpirun")
 
 
@@ -111,7 +111,9 @@ def describe(
     """
     groups = _groups(resource.kind.kind, name, item, pods, jobset)
     if not groups:
-        raise UsageError(f"{resource.kind.kind} {name} requests no pods", hint="scale it up, or attach to another job")
+        raise UsageError(
+            f"{resource.kind.kind} {name} requests no pods", hint="scale it up, or attach to another job"
+        )
     templates = [group.template for group in groups]
     ranks_in = container or _container(templates, [*pods, *([item] if item else [])])
     groups = tuple(g for g in groups if _has(g.template, ranks_in)) or groups
@@ -134,6 +136,9 @@ def describe(
         container=ranks_in,
     )
     counts = [rank_count.of_pod(group.template, ranks_in, nodes) for group in placed]
+    if resource.kind.kind == "MPIJob" and item is not None:
+        slots = _count(mapping(item, "spec").get("slotsPerWorker"), 1)
+        counts = [rank_count.RankCount(slots or None, f"slotsPerWorker ({slots}) of the MPIJob")]
     return AttachedJob(
         resource, name, item, tuple(placed), launch, expected(nodes, counts, item, placed, ranks_in)
     )
@@ -169,7 +174,11 @@ def _environment(groups: Sequence[ReplicaGroup], container: str) -> dict[str, st
     for group in groups:
         for each in items(group.template, "containers"):
             if each.get("name") == container:
-                found |= {str(e["name"]): str(e["value"]) for e in items(each, "env") if "value" in e and "name" in e}
+                found |= {
+                    str(e["name"]): str(e["value"])
+                    for e in items(each, "env")
+                    if "value" in e and "name" in e
+                }
     return found
 
 
@@ -202,11 +211,15 @@ def _groups(
     if kind == "JobSet":
         return _of_jobset(item or {}, name)
     if kind == "TorchrunJob":
-        return _of_jobset(jobset, name) if jobset else _of_labels({JOBSET_NAME: name}, {COMPLETION_INDEX: 1}, pods)
+        return (
+            _of_jobset(jobset, name)
+            if jobset
+            else _of_labels({JOBSET_NAME: name}, {COMPLETION_INDEX: 1}, pods)
+        )
     if kind == "Job":
         return _of_job(item or {}, name)
     if kind in ("PyTorchJob", "MPIJob"):
-        return _of_kubeflow(kind, name, pods)
+        return _of_kubeflow(kind, name, item, pods)
     if kind == "Pod":
         return _of_pods(pods)
     spec = mapping(item, "spec")
@@ -271,20 +284,30 @@ def _of_labels(
     return (ReplicaGroup(PodGroup(labels=labels, strides=strides), max(indexes) + 1, template),)
 
 
-def _of_kubeflow(kind: str, name: str, pods: Sequence[Object]) -> tuple[ReplicaGroup, ...]:
-    """Return the groups of a PyTorchJob (master, then workers) or an MPIJob, from the labels of its pods.
+def _of_kubeflow(
+    kind: str, name: str, item: Object | None, pods: Sequence[Object]
+) -> tuple[ReplicaGroup, ...]:
+    """Return the groups of a PyTorchJob (master, then workers) or an MPIJob (workers).
 
-    The ranks of an MPIJob are started by its launcher, whose pod ends with their exit code.
+    The launcher of an MPIJob has no rank. Its pods are those with the labels that the operators document.
     """
-    base = {KUBEFLOW_JOB: name}
-    if kind == "MPIJob":
-        return _of_labels({**base, JOB_ROLE: "launcher"}, {}, pods)
-    types = ("master", "Master", "worker", "Worker")
-    return tuple(
-        group
-        for each in types
-        for group in _of_labels({**base, REPLICA_TYPE: each}, {REPLICA_INDEX: 1}, pods)
-    )
+    label = JOB_ROLE if kind == "MPIJob" else REPLICA_TYPE
+    specs = mapping(item, "spec", "mpiReplicaSpecs" if kind == "MPIJob" else "pytorchReplicaSpecs")
+    groups = list[ReplicaGroup]()
+    for part in ("Worker",) if kind == "MPIJob" else ("Master", "Worker"):
+        found = tuple(
+            group
+            for value in (part.lower(), part)
+            for group in _of_labels({KUBEFLOW_JOB: name, label: value}, {REPLICA_INDEX: 1}, pods)
+        )
+        spec = mapping(specs, part)
+        if spec:
+            wanted = PodGroup(labels={KUBEFLOW_JOB: name, label: part.lower()}, strides={REPLICA_INDEX: 1})
+            own = found[0].pods if found else wanted
+            count = _count(spec.get("replicas"), 1)
+            found = (ReplicaGroup(own, count, mapping(spec, "template", "spec")),) if count else ()
+        groups += found
+    return tuple(groups)
 
 
 def _of_pods(pods: Sequence[Object]) -> tuple[ReplicaGroup, ...]:

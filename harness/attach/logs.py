@@ -88,7 +88,9 @@ def _read(reader: Reader, log: _Log, previous_alone: bool) -> tuple[str, list[st
     for previous in [*([True] * log.previous), *([False] * (not previous_alone))]:
         where = f"{log.pod}-{log.container}" + (" (previous)" if previous else "")
         try:
-            text = reader.log(log.pod, log.container, previous=previous, tail=log.tail).decode(errors="replace")
+            text = reader.log(log.pod, log.container, previous=previous, tail=log.tail).decode(
+                errors="replace"
+            )
         except ApiException as error:
             gaps.append(f"{where}: {reason_of(error)}")
             continue

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from harness.core.kubernetes import Object
 from harness.core.limits import MAX_PROCESSES
@@ -56,7 +57,9 @@ def of_pod(spec: Object, container: str, nodes: int) -> RankCount:
     if other := _OTHER.search(text):
         return RankCount(None, f"{other[1]} decides it")
     if "WORLD_SIZE" in env:
-        return _divided(_number(env["WORLD_SIZE"], env), nodes, f"WORLD_SIZE={env['WORLD_SIZE']} in its environment")
+        return _divided(
+            _number(env["WORLD_SIZE"], env), nodes, f"WORLD_SIZE={env['WORLD_SIZE']} in its environment"
+        )
     return RankCount(None, "neither its command nor its environment has it")
 
 
@@ -97,10 +100,16 @@ def _gpus(container: Object) -> int:
     return sum(int(count) for count in counts if count.isdecimal())
 
 
-def logged(lines: Iterable[str]) -> LoggedRanks | None:
+def logged(log: Path) -> LoggedRanks | None:
     """Return the ranks in the last rendezvous that torchrun logged, or None if it logged none."""
+    try:
+        content = log.read_bytes()
+    except OSError:
+        return None
+    if b"global_world_sizes=[" not in content:
+        return None
     group, ranks, world = None, None, None
-    for line in lines:
+    for line in content.decode(errors="replace").splitlines():
         if found := _GROUP.search(line):
             group = int(found[1])
         if found := _GLOBAL.search(line):

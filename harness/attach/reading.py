@@ -101,7 +101,9 @@ class Reader:
                 cause="cluster.unreachable",
             ) from error
         except ValueError as error:
-            raise HarnessError(f"expected JSON from the API server at {path}", cause="cluster.unreachable") from error
+            raise HarnessError(
+                f"expected JSON from the API server at {path}", cause="cluster.unreachable"
+            ) from error
         return found
 
     def _problem(self, error: ApiException, what: str) -> HarnessError:

@@ -64,7 +64,9 @@ class Recording:
         """Record an Event of the job, or keep it in case its object turns out to belong to the job."""
         about = mapping(observation.object, "involvedObject")
         with self._lock:
-            own = about.get("uid") in self._uids or (not about.get("uid") and about.get("name") in self._names)
+            own = about.get("uid") in self._uids or (
+                not about.get("uid") and about.get("name") in self._names
+            )
             own = own or self._named_like_a_pod(about)
             if not own:
                 self._events.append(observation)

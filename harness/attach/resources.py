@@ -81,7 +81,12 @@ def roles(namespace: str, probe: bool = False) -> str:
     name = "harness-attach"
     api = "rbac.authorization.k8s.io/v1"
     documents = [
-        {"apiVersion": api, "kind": "Role", "metadata": {"name": name, "namespace": namespace}, "rules": rules},
+        {
+            "apiVersion": api,
+            "kind": "Role",
+            "metadata": {"name": name, "namespace": namespace},
+            "rules": rules,
+        },
         {"apiVersion": api, "kind": "ClusterRole", "metadata": {"name": name}, "rules": outside},
     ]
     return yaml.safe_dump_all(documents, sort_keys=False)

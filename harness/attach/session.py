@@ -14,6 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
+from threading import Thread
 
 from harness.attach import follow, logs, rank_count
 from harness.attach.find import Target, check, find
@@ -36,7 +37,7 @@ from harness.evidence.kubernetes.members import group_index
 from harness.evidence.kubernetes.objects import JOBSET_NAME, mapping
 from harness.judge.case import OBSERVE_STAGE
 from harness.observe import container_inspection
-from harness.report.finalize import Outcome, finish
+from harness.report.finalize import Outcome, finish, prepare_to_finish
 from harness.settings import Settings, home
 
 
@@ -80,6 +81,7 @@ def attach(
     namespace = options.namespace or namespace_of(kube.kubeconfig, kube.context)
     reader = Reader(kube, namespace)
     with processes.signals_as_interrupt():
+        Thread(target=prepare_to_finish, daemon=True).start()
         job = find(target, reader, options.wait, context.progress)
         context.progress(f"attaching to {job.resource.kind.kind} {job.name} in namespace {namespace}")
         recorded = _new_bundle(kube, job, context)
@@ -172,12 +174,14 @@ def _count_ranks(job: AttachedJob, recording: Recording, writer: BundleWriter) -
     nodes, container = job.expected.num_nodes, job.launch.container
     specs = [mapping(pod, "spec") for pod in recording.pods.values() if _has_rank(job, pod)]
     groups = [replace(group, template=spec) for group in job.groups[:1] for spec in specs] or list(job.groups)
+    if job.resource.kind.kind == "MPIJob":  # Its workers only run sshd.
+        return
     counts = [rank_count.of_pod(group.template, container, nodes) for group in groups]
     bundle = Bundle.open(writer.path)
     logged: dict[str, rank_count.LoggedRanks] = {}
     for index, pod in bundle.pods().items():
         path = bundle.log(pod.name, container)
-        found = rank_count.logged(line.decode(errors="replace") for _, line in bundle.lines(path))
+        found = rank_count.logged(bundle.path / path)
         if found is not None:
             logged[str(index)] = found
     from_logs = rank_count.agreed(logged, nodes)

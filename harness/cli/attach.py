@@ -12,14 +12,18 @@ from harness.cli.view import lazy
 if TYPE_CHECKING:
     from harness.report.finalize import Outcome
 
-Job = Annotated[str, typer.Argument(metavar="[KIND/NAME]", help="the job, as in jobset/train; or its name alone")]
+Job = Annotated[
+    str, typer.Argument(metavar="[KIND/NAME]", help="the job, as in jobset/train; or its name alone")
+]
 Selector = Annotated[str, typer.Option("--selector", "-l", help="labels of bare pods, instead of KIND/NAME")]
 Namespace = Annotated[
     str | None, typer.Option("--namespace", "-n", help="namespace of the job (default: the context's)")
 ]
 Container = Annotated[
     str | None,
-    typer.Option("--container", "-c", help="the container with the ranks (default: the one that runs torchrun)"),
+    typer.Option(
+        "--container", "-c", help="the container with the ranks (default: the one that runs torchrun)"
+    ),
 ]
 Probe = Annotated[
     bool, typer.Option("--probe", help="also look into running containers, by exec; needs more permissions")
@@ -130,4 +134,3 @@ def _default(context: str | None) -> Path | None:
 
 
 COMMANDS = (attach, why)
-

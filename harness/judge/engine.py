@@ -199,7 +199,9 @@ def _finding(facts: Facts, entry: Entry) -> Finding | None:
 def _unread(facts: Facts, entry: Entry) -> str:
     """Return why objects that a check needs could not be read, or ""."""
     unread = facts.bundle.manifest.unread if facts.bundle.manifest else {}
-    return "; ".join(f"{kind} objects could not be read ({unread[kind]})" for kind in entry.objects if kind in unread)
+    return "; ".join(
+        f"{kind} objects could not be read ({unread[kind]})" for kind in entry.objects if kind in unread
+    )
 
 
 def _run_check(facts: Facts, id_: CheckId) -> Finding:

@@ -118,7 +118,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _log(self, path: str, query: dict[str, str]) -> None:
         if "log" in self.server.forbidden:
-            self._answer(403, _status(403, "Forbidden", 'pods/log is forbidden: User "u" cannot get resource'))
+            self._answer(
+                403, _status(403, "Forbidden", 'pods/log is forbidden: User "u" cannot get resource')
+            )
             return
         logs = self.server.previous if query.get("previous") else self.server.logs
         text = logs.get((path.split("/")[-2], query["container"]))

@@ -39,7 +39,11 @@ def api() -> BundleApi:
 
 @pytest.fixture
 def settings(api: BundleApi, tmp_path: Path) -> Settings:
-    folders = {"runs_dir": tmp_path / "runs", "state_dir": tmp_path / "state", "cache_dir": tmp_path / "cache"}
+    folders = {
+        "runs_dir": tmp_path / "runs",
+        "state_dir": tmp_path / "state",
+        "cache_dir": tmp_path / "cache",
+    }
     return Settings(kubeconfig=api.kubeconfig(tmp_path), **folders)
 
 
@@ -74,16 +78,37 @@ def test_a_completed_job_passes_all_but_the_points(api, attached):
     verdict = attached().verdict
     assert short(verdict) == ("UNKNOWN", "unification.not_recorded", [])
     passed = {name for name, result in results(verdict).items() if result == "PASS"}
-    assert {"expected", "scheduling", "image", "rank-pods", "rank-exit", "completed", "restarts", "logs"} <= passed
+    assert {
+        "expected",
+        "scheduling",
+        "image",
+        "rank-pods",
+        "rank-exit",
+        "completed",
+        "restarts",
+        "logs",
+    } <= passed
     assert results(verdict)["rendezvous"] == "UNKNOWN"
-    assert "--nproc-per-node of its command (1)" in next(c for c in verdict.checks if c.name == "expected").explanation
+    assert (
+        "--nproc-per-node of its command (1)"
+        in next(c for c in verdict.checks if c.name == "expected").explanation
+    )
 
 
 def test_the_rank_that_failed_first_is_named_with_its_error(api, attached):
     """Contract: the crash is the cause, and not the peer that lost its connection a second before."""
-    failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "Job has reached the limit"))
+    failed = jobs.job(
+        "train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "Job has reached the limit")
+    )
     error = jobs.stamped("step 7", "Traceback (most recent call last):", "ValueError: bad batch")
-    serve(api, failed, jobs.pod(0, 1, when=49), jobs.pod(1, 1, when=50), r0=jobs.stamped("step 7", PEER), r1=error)
+    serve(
+        api,
+        failed,
+        jobs.pod(0, 1, when=49),
+        jobs.pod(1, 1, when=50),
+        r0=jobs.stamped("step 7", PEER),
+        r1=error,
+    )
     verdict = attached().verdict
     assert short(verdict) == ("FAIL", "rank.crashed", [1])
     assert "ValueError: bad batch" in verdict.explanation
@@ -91,7 +116,9 @@ def test_the_rank_that_failed_first_is_named_with_its_error(api, attached):
 
 def test_a_peer_that_lost_its_connection_is_not_accused(api, attached):
     """Contract: where only the consequence is left, because the other pod is gone, the verdict is UNKNOWN."""
-    failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "Job has reached the limit"))
+    failed = jobs.job(
+        "train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "Job has reached the limit")
+    )
     serve(api, failed, jobs.pod(0, 1), r0=jobs.stamped("step 7", PEER))
     verdict = attached().verdict
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "rank.crashed")
@@ -103,7 +130,10 @@ def test_a_job_whose_pods_are_gone_is_unknown(terminal, api, attached):
     """Contract: nobody is accused of a pod that a controller or a TTL has removed."""
     serve(api, jobs.job("train", 2, jobs.condition(terminal, "BackoffLimitExceeded", "limit")))
     verdict = attached().verdict
-    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "run.evidence_missing" if terminal == "Complete" else verdict.cause)
+    assert (verdict.verdict, verdict.cause) == (
+        "UNKNOWN",
+        "run.evidence_missing" if terminal == "Complete" else verdict.cause,
+    )
     assert verdict.verdict != "PASS"
 
 
@@ -139,10 +169,14 @@ def test_a_restarted_container_is_judged_by_its_previous_log(api, attached):
 def test_events_and_workloads_of_other_jobs_are_not_evidence(api, attached):
     """Contract: a refusal of another job's pods in the same namespace accuses nobody here."""
     serve(api, jobs.job("train", 2, active=1), jobs.pod(0, None))
-    message = 'pods "other-1" is forbidden: exceeded quota: small, requested: cpu=9, used: cpu=1, limited: cpu=4'
+    message = (
+        'pods "other-1" is forbidden: exceeded quota: small, requested: cpu=9, used: cpu=1, limited: cpu=4'
+    )
     api.objects["event"] = [jobs.event("e1", "Job", "other", "FailedCreate", message)]
     assert attached().verdict.cause != "launch.pods_refused"
-    api.objects["event"] = [jobs.event("e1", "Job", "train", "FailedCreate", message.replace("other", "train"))]
+    api.objects["event"] = [
+        jobs.event("e1", "Job", "train", "FailedCreate", message.replace("other", "train"))
+    ]
     assert short(attached().verdict) == ("FAIL", "launch.pods_refused", [1])
 
 
@@ -199,7 +233,10 @@ def test_a_selector_takes_bare_pods_by_their_ranks(api, attached):
 def test_a_jobset_with_several_replicated_jobs_has_one_rank_for_each_pod(api, attached):
     """Contract: pods with the same completion index in different Jobs are different ranks, not attempts."""
     spec = {"parallelism": 1, "completions": 1, "template": {"spec": jobs.template()}}
-    replicated = [{"name": name, "replicas": count, "template": {"spec": spec}} for name, count in (("lead", 1), ("work", 2))]
+    replicated = [
+        {"name": name, "replicas": count, "template": {"spec": spec}}
+        for name, count in (("lead", 1), ("work", 2))
+    ]
     api.objects["jobset"] = [
         {
             "metadata": jobs.meta("train"),
@@ -222,17 +259,26 @@ def test_a_jobset_with_several_replicated_jobs_has_one_rank_for_each_pod(api, at
 
 def test_a_statefulset_that_crashes_in_a_loop_names_the_crash(api, attached):
     """Contract: a container that waits to be started again has an exit code and a log."""
-    waiting = {"waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}}
+    waiting = {
+        "waiting": {"reason": "CrashLoopBackOff", "message": "back-off 5m0s restarting failed container"}
+    }
     crashed = {"restartCount": 4, "lastState": jobs.state(1, 30)}
     api.objects["statefulset"] = [
-        {"metadata": jobs.meta("train"), "spec": {"replicas": 2, "template": {"spec": jobs.template()}}, "status": {}}
+        {
+            "metadata": jobs.meta("train"),
+            "spec": {"replicas": 2, "template": {"spec": jobs.template()}},
+            "status": {},
+        }
     ]
     owners = jobs.owned("StatefulSet", "train")
     api.objects["pod"] = [
         jobs.pod(0, None, name="train-0", owners=owners),
         jobs.pod(1, None, name="train-1", owners=owners, state=waiting, container=crashed),
     ]
-    api.logs = {("train-0", "main"): jobs.stamped("waits"), ("train-1", "main"): jobs.stamped("KeyError: 'lr'")}
+    api.logs = {
+        ("train-0", "main"): jobs.stamped("waits"),
+        ("train-1", "main"): jobs.stamped("KeyError: 'lr'"),
+    }
     verdict = attached("sts/train").verdict
     assert (verdict.verdict, verdict.cause, verdict.ranks) == ("FAIL", "rank.crashed", [1])
     assert "KeyError: 'lr'" in verdict.explanation
@@ -305,7 +351,9 @@ def test_a_job_that_is_deleted_while_it_is_read_keeps_the_evidence(api, attached
 
 def test_a_recorded_failure_is_read_in_time(api, attached, tmp_path):
     """Contract: a real failed launch, served by an API server, gets its cause."""
-    whole = Bundle.open(extract(Path("tests/recorded/rank-exception-while-logging.tar.xz"), tmp_path / "whole"))
+    whole = Bundle.open(
+        extract(Path("tests/recorded/rank-exception-while-logging.tar.xz"), tmp_path / "whole")
+    )
     manifest = whole.manifest
     wait = next(stage for stage in manifest.stages if stage.name == "observe")
     api.load(whole, (seconds(wait.started_at) or 0.0) + wait.seconds)
@@ -316,7 +364,14 @@ def test_a_recorded_failure_is_read_in_time(api, attached, tmp_path):
 def test_the_commands_print_a_verdict(api, settings, capsys, monkeypatch):
     """Contract: --json prints one document; `why` fits on a screen; both exit as `harness run` does."""
     failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
-    serve(api, failed, jobs.pod(0, 1, when=55), jobs.pod(1, 1), r0=jobs.stamped(PEER), r1=jobs.stamped("ValueError: x"))
+    serve(
+        api,
+        failed,
+        jobs.pod(0, 1, when=55),
+        jobs.pod(1, 1),
+        r0=jobs.stamped(PEER),
+        r1=jobs.stamped("ValueError: x"),
+    )
     given = ["--kubeconfig", str(settings.kubeconfig), "-n", "team", "--runs-dir", str(settings.runs_dir)]
     monkeypatch.setenv("HARNESS_STATE_DIR", str(settings.state_dir))
     with pytest.raises(SystemExit) as end:
@@ -342,3 +397,144 @@ def test_512_pods_are_read_in_pages(api, attached):
     assert len(Bundle.open(outcome.bundle).pods()) == 512
     assert (outcome.verdict.verdict, outcome.verdict.cause) == ("UNKNOWN", "run.not_ended")
     print(f"512 pods in {time.monotonic() - begun:.1f} s")
+
+
+# -- situations of public bug reports -------------------------------------------------------------------------
+
+
+def kubeflow(kind: str, part: str, index: int, code: int | None, role: str = "worker", **more) -> dict:
+    name = f"train-{part}-{index}"
+    prefix = "training.kubeflow.org"
+    labels = {f"{prefix}/job-name": "train", f"{prefix}/replica-type": part, f"{prefix}/replica-index": str(index)}
+    labels |= {f"{prefix}/job-role": role} if kind == "MPIJob" else {}
+    return jobs.pod(index, code, name=name, owners=jobs.owned(kind, "train"), labels=labels, **more)
+
+
+def pytorch_job(*conditions: dict) -> dict:
+    replicas = {"replicas": 1, "template": {"spec": jobs.template("python train.py")}}
+    spec = {"pytorchReplicaSpecs": {"Master": replicas, "Worker": replicas}}
+    return {"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": list(conditions)}}
+
+
+def test_a_failed_pytorchjob_whose_master_still_runs(api, attached):
+    """kubeflow/trainer#1579: the worker is the cause, also while the master never ends."""
+    api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Failed", "PyTorchJobFailed", "1 Worker failed"))]
+    api.objects["pod"] = [kubeflow("PyTorchJob", "master", 0, None), kubeflow("PyTorchJob", "worker", 0, 1)]
+    api.logs["train-worker-0", "main"] = jobs.stamped("ValueError: shard")
+    verdict = attached("pytorchjob/train").verdict
+    assert short(verdict) == ("FAIL", "rank.crashed", [1])
+
+
+def test_a_pytorchjob_whose_pods_the_backoff_limit_deleted(api, attached):
+    """kubeflow/trainer#3419: without pods, nobody is accused, and the condition is quoted."""
+    api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Failed", "PyTorchJobFailed", "reached the limit"))]
+    verdict = attached("pytorchjob/train").verdict
+    assert verdict.verdict == "UNKNOWN"
+    assert any("reached the limit" in check.explanation for check in verdict.checks)
+
+
+def test_an_evicted_worker_of_an_mpijob(api, attached):
+    """kubeflow/mpi-operator#647: the evicted worker is the cause, not the launcher that lost it."""
+    spec = {"slotsPerWorker": 1, "mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": jobs.template("sshd")}}}}
+    failed = jobs.condition("Failed", "MPIJobEvicted", "1/2 workers are evicted")
+    api.objects["mpijob"] = [{"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": [failed]}}]
+    evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
+    api.objects["pod"] = [
+        kubeflow("MPIJob", "launcher", 0, 1, role="launcher"),
+        kubeflow("MPIJob", "worker", 0, None),
+        kubeflow("MPIJob", "worker", 1, 137, **evicted),
+    ]
+    verdict = attached("mpijob/train").verdict
+    assert short(verdict) == ("FAIL", "rank.evicted", [1])
+
+
+def test_an_mpijob_whose_launcher_failed_quotes_it(api, attached):
+    """kubeflow/mpi-operator#90: mpirun names the rank, and no worker is accused by us."""
+    spec = {"mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": jobs.template("sshd")}}}}
+    failed = jobs.condition("Failed", "MPIJobFailed", "launcher failed")
+    api.objects["mpijob"] = [{"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": [failed]}}]
+    api.objects["pod"] = [kubeflow("MPIJob", "launcher", 0, 137, role="launcher")]
+    api.objects["pod"] += [kubeflow("MPIJob", "worker", n, None) for n in (0, 1)]
+    said = "mpirun noticed that process rank 1 on node train-worker-1 exited on signal 9 (Killed)."
+    api.logs["train-launcher-0", "main"] = jobs.stamped(said)
+    verdict = attached("mpijob/train").verdict
+    assert verdict.verdict == "UNKNOWN"
+    assert said.rstrip(".") in " ".join(check.explanation for check in verdict.checks)
+
+
+def test_a_failed_job_with_on_failure_says_where_its_pod_went(api, attached):
+    """kubernetes/kubernetes#74848, #78644: the Job controller deleted the pod with its log."""
+    failed = jobs.job("train", 1, jobs.condition("Failed", "BackoffLimitExceeded", "reached the limit"))
+    failed["spec"]["template"]["spec"]["restartPolicy"] = "OnFailure"
+    api.objects["job"] = [failed]
+    verdict = attached().verdict
+    assert verdict.verdict == "UNKNOWN"
+    assert "restartPolicy Never" in next(c for c in verdict.checks if c.name == "completed").explanation
+
+
+def test_a_backoff_limit_larger_than_0(api, attached):
+    """kubernetes-sigs/jobset#825: pod 0 failed, was replaced and failed again; these are attempts of rank 0."""
+    failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"), failed=3)
+    failed["spec"]["backoffLimit"] = 1
+    first = jobs.pod(0, 1, name="train-0-first", when=20)
+    second = jobs.pod(0, 1, name="train-0-second", when=40, metadata={"creationTimestamp": jobs.at(21)})
+    serve(api, failed, first, second, r0=jobs.stamped("KeyError: 'lr'"))
+    verdict = attached().verdict
+    assert short(verdict) == ("FAIL", "rank.crashed", [0])
+    assert results(verdict)["restarts"] == "PASS"
+
+
+def test_a_pod_that_somebody_deleted_is_being_replaced(api, attached):
+    """kubernetes-sigs/jobset#574: a Terminating pod beside its replacement accuses no rank of a crash."""
+    leaving = {"deletionTimestamp": jobs.at(70), "deletionGracePeriodSeconds": 30}
+    serve(
+        api,
+        jobs.job("train", 2, active=2),
+        jobs.pod(0, None),
+        jobs.pod(1, None, name="train-1-old", metadata=leaving),
+        jobs.pod(1, None, name="train-1-new", metadata={"creationTimestamp": jobs.at(41)}),
+    )
+    verdict = attached().verdict
+    assert verdict.verdict == "UNKNOWN"
+    restarts = next(c for c in verdict.checks if c.name == "restarts")
+    assert "train-1-old was deleted while it ran" in restarts.explanation
+
+
+def test_a_graceful_node_shutdown_is_an_eviction(api, attached):
+    """kubeflow/trainer#1570: the kubelet ended the pod because its node shut down."""
+    message = "Pod was terminated in response to imminent node shutdown."
+    shutdown = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": message}
+    failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
+    ended = jobs.pod(1, 143, conditions=[shutdown], reason="Terminated", message=message)
+    serve(api, failed, ended, r1=jobs.stamped("step 5"))
+    verdict = attached().verdict
+    assert short(verdict) == ("FAIL", "rank.evicted", [1])
+    assert "node shutdown" in verdict.explanation
+
+
+def test_a_jobset_that_restarted_counts_its_restarts(api, attached):
+    """kubernetes-sigs/jobset#1129 and others: the pods of earlier attempts are gone, their number is known."""
+    spec = {"parallelism": 1, "completions": 1, "template": {"spec": jobs.template("torchrun train.py")}}
+    replicated = [{"name": "w", "replicas": 1, "template": {"spec": spec}}]
+    status = {"terminalState": "Completed", "restarts": 2, "conditions": [jobs.condition("Completed")]}
+    policy = {"maxRestarts": 3}
+    api.objects["jobset"] = [
+        {"metadata": jobs.meta("train"), "spec": {"replicatedJobs": replicated, "failurePolicy": policy}, "status": status}
+    ]
+    labels = {"jobset.sigs.k8s.io/jobset-name": "train", "jobset.sigs.k8s.io/replicatedjob-name": "w"}
+    labels |= {"jobset.sigs.k8s.io/job-index": "0", "jobset.sigs.k8s.io/restart-attempt": "2"}
+    api.objects["pod"] = [jobs.pod(0, 0, name="p", labels=labels)]
+    api.logs["p", "main"] = jobs.stamped("done")
+    verdict = attached("jobset/train").verdict
+    assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.not_recorded")
+    assert "restarted 2 of at most 3 times" in next(c for c in verdict.checks if c.name == "restarts").explanation
+
+
+def test_a_node_that_removed_the_log_of_an_ended_container(api, attached):
+    """tektoncd/pipeline#2887: the kubelet cleaned up; the exit code is known, what the rank printed is not."""
+    failed = jobs.job("train", 1, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
+    serve(api, failed, jobs.pod(0, 3), r0="unable to retrieve container logs for containerd://ab12")
+    outcome = attached()
+    assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "rank.crashed")
+    assert results(outcome.verdict)["logs"] == "UNKNOWN"
+    assert "its log is empty" not in outcome.verdict.explanation

@@ -42,12 +42,16 @@ def attached(source: Path, folder: Path, *, picture: bool) -> Bundle | None:
     last_pods = list({s.object["metadata"]["uid"]: s for s in states["pod"]}.values())
     pods = [_with_kind(s.object, "Pod") for s in last_pods if s.type != "DELETED"]
     try:
-        job = describe(resource, launch.namespace, str(launch.object_name), item, pods, container=launch.container)
+        job = describe(
+            resource, launch.namespace, str(launch.object_name), item, pods, container=launch.container
+        )
     except UsageError:
         return None
     writer = BundleWriter(folder, manifest.nonce, Redactor())
     folder.mkdir(parents=True)
-    writer.update(launch=job.launch, expected=job.expected, launched_at=item["metadata"].get("creationTimestamp"))
+    writer.update(
+        launch=job.launch, expected=job.expected, launched_at=item["metadata"].get("creationTimestamp")
+    )
     recording = Recording(job, writer)
     with writer.stage("observe"):
         if picture:
@@ -61,7 +65,10 @@ def attached(source: Path, folder: Path, *, picture: bool) -> Bundle | None:
     writer.update(ended_at=recording_time(writer))
     if not picture and manifest.launched_at:
         start = seconds(own[0].received_at)
-        stages = [s.model_copy(update={"started_at": own[0].received_at, "seconds": end - start}) for s in writer.current.stages]
+        stages = [
+            s.model_copy(update={"started_at": own[0].received_at, "seconds": end - start})
+            for s in writer.current.stages
+        ]
         writer._stages = stages
         writer.update(stages=stages, ended_at=manifest.ended_at)
     writer.close()

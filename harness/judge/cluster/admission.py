@@ -44,7 +44,10 @@ def queue_and_admission(case: Case) -> list[Finding]:
     """Check `queue` and `admission`: the queue exists and is active, and Kueue admitted the job."""
     if not case.queue:
         if case.jobset is None and case.launch.kind == "Pod":
-            return [passed("queue", "the pods name no queue"), passed("admission", "the pods need no admission")]
+            return [
+                passed("queue", "the pods name no queue"),
+                passed("admission", "the pods need no admission"),
+            ]
         if case.jobset is None:
             missing = not_passed("admission", "run.evidence_missing", "no state of the job was recorded")
             return [unknown("queue", "the job's queue is not known"), missing]

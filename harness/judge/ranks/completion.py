@@ -31,6 +31,8 @@ def completed(case: Case, ends: dict[int, End]) -> Finding:
             failed = {"reason": "RankFailed", "message": "a rank's command did not end with exit code 0"}
         why = f"{failed.get('reason', 'no reason')}: {failed.get('message', 'no message')}"
         text = f"{_what(case, jobset)} failed: {why}"
+        if case.launch.attached:
+            return attached_ends.failed(case, jobset, text)
         return not_passed("completed", "run.not_completed", text, evidence=[jobset.ref])
     return _unended(case, jobset, ends)
 

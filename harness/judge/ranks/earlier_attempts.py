@@ -50,12 +50,16 @@ def _replaced(case: Case, job: ObjectState) -> Iterator[Restart]:
     recorded = [
         states[-1]
         for states in case.bundle.objects("pod").values()
-        if any(owner.get("uid") == job.uid for owner in items(states[-1].object, "metadata", "ownerReferences"))
+        if any(
+            owner.get("uid") == job.uid for owner in items(states[-1].object, "metadata", "ownerReferences")
+        )
         and mapping(states[-1].object, "status").get("phase") == "Failed"
     ]
     if failed > len(recorded):
         limit = mapping(job.object, "spec").get("backoffLimit", 6)
-        text = f"Job {job.name} replaced {failed} failed pods (backoffLimit {limit}), of which {len(recorded)} "
+        text = (
+            f"Job {job.name} replaced {failed} failed pods (backoffLimit {limit}), of which {len(recorded)} "
+        )
         text += "still exist: why the others failed is not known"
         at = seconds(job.received_at) or 0.0
         yield Restart(at, list(case.ranks), text, isinstance(limit, int) and failed <= limit, [job.ref])

@@ -189,7 +189,9 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     if (ended := _from_outside(case, pod, end, code)) is not None:
         return ended
     if case.launch.attached and code == LOST_CONTAINER and not clues.cause:
-        text = f"{place} exited with code {code}, which containerd also reports for a container that it has lost"
+        text = (
+            f"{place} exited with code {code}, which containerd also reports for a container that it has lost"
+        )
         return replace(end, cause="rank.killed", text=text, follows=True, advice=_LOST_ADVICE)
     if clues.stack is not None and clues.stack.after:
         return _without_progress(case, end, clues.stack, clues.log)

@@ -87,7 +87,9 @@ def _gone(case: Case, ranks: list[int]) -> Finding:
     """Return the finding for ranks of an attached job that have no pod now."""
     if case.pods or case.terminal:
         text = f"the pod of {names(ranks)} does not exist now"
-        why = ["a controller deletes pods with their job, or the pods that still run when another one has failed"]
+        why = [
+            "a controller deletes pods with their job, or the pods that still run when another one has failed"
+        ]
     else:
         text, why = f"{names(ranks)} have no pod", ["whether they had one before is not known"]
     cause: CauseId = "run.evidence_missing"

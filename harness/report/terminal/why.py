@@ -24,7 +24,9 @@ def render(verdict: Verdict, bundle: Path, console: Console) -> None:
     """Print the verdict, its cause, the evidence with the quoted log lines, and what to do next."""
     head = Text(f"{MARK[verdict.verdict]} {verdict.verdict}", style=STYLE[verdict.verdict])
     if verdict.cause:
-        ranks = f"  rank{'s' if len(verdict.ranks) > 1 else ''} {ranges(verdict.ranks)}" if verdict.ranks else ""
+        ranks = (
+            f"  rank{'s' if len(verdict.ranks) > 1 else ''} {ranges(verdict.ranks)}" if verdict.ranks else ""
+        )
         head.append(f"  {verdict.cause}{ranks}", style="bold")
     console.print(head)
     console.print(Text(verdict.explanation))
@@ -33,7 +35,9 @@ def render(verdict: Verdict, bundle: Path, console: Console) -> None:
     for line in verdict.consequences[:MAX_OTHERS]:
         console.print(Text(f"then  {line}"))
     passed = [check.name for check in verdict.checks if check.result == "PASS"]
-    open_ = [check.name for check in verdict.checks if check.result == "UNKNOWN" and check.cause != verdict.cause]
+    open_ = [
+        check.name for check in verdict.checks if check.result == "UNKNOWN" and check.cause != verdict.cause
+    ]
     console.print(Text(f"passed: {', '.join(passed) or 'none'}", style="dim"))
     if open_:
         console.print(Text(f"not known: {', '.join(open_)}", style="dim"))

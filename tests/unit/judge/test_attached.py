@@ -14,7 +14,9 @@ from harness.evidence.schema.bundle import Verdict
 from harness.faults.recorded_bundles import extract
 from harness.judge import judge
 
-RECORDED = {path.name.removesuffix(".tar.xz"): path for path in sorted(Path("tests/recorded").glob("*.tar.xz"))}
+RECORDED = {
+    path.name.removesuffix(".tar.xz"): path for path in sorted(Path("tests/recorded").glob("*.tar.xz"))
+}
 SAMPLE = [name for name in RECORDED if name.startswith(("rank-", "controllers-"))][:: 1 if NIGHTLY else 12]
 NAMES = list(RECORDED) if NIGHTLY else SAMPLE
 KUBELET_SEES = {("launch.config_deleted", "image.config")}
@@ -60,5 +62,7 @@ def test_a_completed_launch_is_unknown_for_want_of_a_recorder(folder, tmp_path):
     verdict = judge(bundle)
     results = {check.name: check.result for check in verdict.checks}
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.not_recorded")
-    assert {results[name] for name in ("admission", "scheduling", "image", "rank-exit", "completed")} == {"PASS"}
+    assert {results[name] for name in ("admission", "scheduling", "image", "rank-exit", "completed")} == {
+        "PASS"
+    }
     assert any("harness recorder install --namespace" in line for line in verdict.next)
