@@ -29,7 +29,7 @@ PODS_SECONDS = 45.0
 SHOWN_BYTES = 64 * 1024
 """Maximum number of bytes of a log that a live view gets at once."""
 ASK_SECONDS, GONE_SECONDS = 10.0, 60.0
-"""Seconds between two reads of the job's object, and without a response until the API server counts as lost."""
+"""Seconds between two reads of the job's object, and without a response until the API server is lost."""
 ENDS = ("Complete", "Completed", "Failed", "Succeeded")
 
 
@@ -99,6 +99,8 @@ class _Follower:
         state = mapping(item, "status").get("terminalState") or next(
             (word for word in ENDS if condition(item, word).get("status") == "True"), None
         )
+        if kind == "TorchrunJob" and mapping(item, "status").get("completionTime"):
+            state = mapping(item, "status").get("phase")
         return f"{kind} {self.job.name} is {state}" if state else None
 
     def running(self) -> bool:

@@ -207,29 +207,28 @@ def _container(templates: Sequence[Object], annotated: Iterable[Object]) -> str:
 def _groups(
     kind: str, name: str, item: Object | None, pods: Sequence[Object], jobset: Object | None
 ) -> tuple[ReplicaGroup, ...]:
-    uid = str(mapping(item, "metadata").get("uid") or "")
-    if kind == "JobSet":
-        return _of_jobset(item or {}, name)
-    if kind == "TorchrunJob":
-        return (
-            _of_jobset(jobset, name)
-            if jobset
-            else _of_labels({JOBSET_NAME: name}, {COMPLETION_INDEX: 1}, pods)
-        )
-    if kind == "Job":
-        return _of_job(item or {}, name)
+    if kind == "TorchrunJob" and jobset is None:
+        return _of_labels({JOBSET_NAME: name}, {COMPLETION_INDEX: 1}, pods)
+    if kind in ("JobSet", "TorchrunJob"):
+        return _of_jobset((jobset if kind == "TorchrunJob" else item) or {}, name)
     if kind in ("PyTorchJob", "MPIJob"):
         return _of_kubeflow(kind, name, item, pods)
     if kind == "Pod":
         return _of_pods(pods)
+    return _of_job(item or {}, name) if kind == "Job" else _of_set(kind, name, item or {}, pods)
+
+
+def _of_set(kind: str, name: str, item: Object, pods: Sequence[Object]) -> tuple[ReplicaGroup, ...]:
+    """Return the group of a StatefulSet or a DaemonSet."""
+    uid = str(mapping(item, "metadata").get("uid") or "")
     spec = mapping(item, "spec")
     template = mapping(spec, "template", "spec")
-    if kind == "StatefulSet":
-        count, start = _count(spec.get("replicas"), 1), _count(mapping(spec, "ordinals").get("start"), 0)
-        names = {f"{name}-{start + index}": index for index in range(count)}
-        return (ReplicaGroup(PodGroup(owner=uid, names=names), count, template),) if count else ()
-    count = _count(mapping(item, "status").get("desiredNumberScheduled"), len(pods))
-    return (ReplicaGroup(PodGroup(owner=uid), count, template),) if count else ()
+    if kind == "DaemonSet":
+        count = _count(mapping(item, "status").get("desiredNumberScheduled"), len(pods))
+        return (ReplicaGroup(PodGroup(owner=uid), count, template),) if count else ()
+    count, start = _count(spec.get("replicas"), 1), _count(mapping(spec, "ordinals").get("start"), 0)
+    names = {f"{name}-{start + index}": index for index in range(count)}
+    return (ReplicaGroup(PodGroup(owner=uid, names=names), count, template),) if count else ()
 
 
 def _count(value: Any, otherwise: int) -> int:
@@ -257,8 +256,8 @@ def _of_job(item: Object, name: str) -> tuple[ReplicaGroup, ...]:
     indexed = spec.get("completionMode") == "Indexed"
     if not indexed and count > 1:
         raise UsageError(
-            f"Job {name} has {count} pods without an index (completionMode NonIndexed), so that a rank's pod cannot "
-            "be told from its replacement",
+            f"Job {name} has {count} pods without an index (completionMode NonIndexed), so that a rank's pod "
+            "cannot be told from its replacement",
             hint="set completionMode: Indexed, or attach to the pods with -l job-name=…",
         )
     group = PodGroup(

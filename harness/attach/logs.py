@@ -18,9 +18,9 @@ from harness.evidence.kubernetes.objects import items, mapping
 AT_ONCE = 16
 """Maximum number of logs that are read at the same time."""
 WHOLE_LOGS = 64
-"""Up to this number of pods, the logs are read from their first line. Of more pods, only the ends are read."""
+"""Up to this number of pods, logs are read from their first line. Of more pods, only the ends are read."""
 TAIL_LINES = 2000
-"""Number of last lines that are read of a job with more pods, and of containers other than the rank's."""
+"""Number of last lines that are read of a job with more pods, and of other containers."""
 _UNAVAILABLE = "unable to retrieve container logs"
 """Beginning of the kubelet's message, with status 200, for a log that it no longer has."""
 

@@ -52,14 +52,18 @@ def of_pod(spec: Object, container: str, nodes: int) -> RankCount:
         return _of_option(value, env, gpus, "PET_NPROC_PER_NODE in its environment")
     if _TORCHRUN.search(text):
         return RankCount(1, "torchrun without --nproc-per-node, which starts one rank in each pod")
+    return _without_torchrun(text, env, nodes)
+
+
+def _without_torchrun(text: str, env: Mapping[str, str], nodes: int) -> RankCount:
+    """Return the number of ranks of another launcher, or of processes that read WORLD_SIZE."""
     if _ACCELERATE.search(text) and (found := _PROCESSES.search(text)):
         return _divided(_number(found[1], env), nodes, "--num_processes of accelerate launch")
     if other := _OTHER.search(text):
         return RankCount(None, f"{other[1]} decides it")
     if "WORLD_SIZE" in env:
-        return _divided(
-            _number(env["WORLD_SIZE"], env), nodes, f"WORLD_SIZE={env['WORLD_SIZE']} in its environment"
-        )
+        where = f"WORLD_SIZE={env['WORLD_SIZE']} in its environment"
+        return _divided(_number(env["WORLD_SIZE"], env), nodes, where)
     return RankCount(None, "neither its command nor its environment has it")
 
 

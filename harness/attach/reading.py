@@ -25,7 +25,7 @@ class Forbidden(HarnessError):
 
     def __init__(self, what: str, namespace: str) -> None:
         super().__init__(
-            f"reading {what} in namespace {namespace} is expected to be permitted, but the API server forbids it",
+            f"the right to read {what} in namespace {namespace} is expected, but the API server forbids it",
             hint=f"`harness attach --print-rbac -n {namespace}` prints the Role that is needed",
             cause="cluster.forbidden",
         )

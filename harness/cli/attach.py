@@ -125,7 +125,7 @@ def _attached(
 
 
 def _default(context: str | None) -> Path | None:
-    """Return the kubeconfig that kubectl uses if only its context is named, because a context needs a file."""
+    """Return the kubeconfig that kubectl uses if only its context is named."""
     if context is None:
         return None
     from harness.attach.session import default_kubeconfig

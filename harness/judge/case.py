@@ -106,6 +106,8 @@ _ENDS = (
     ("Failed", "Failed"),
 )
 """Condition of a launched object that has ended → the word for its end."""
+_PHASES = {"Succeeded": "Completed", **dict.fromkeys(("Failed", "TimedOut", "Cancelled"), "Failed")}
+"""Phase of a TorchrunJob that has ended → the word for its end."""
 
 
 def _of_phases(pods: Iterable[ObjectState]) -> Literal["Completed", "Failed"] | None:
@@ -326,6 +328,9 @@ class Case:
         if self.launch.kind == "Pod":
             return _of_phases(pod.last for pod in self._not_scaled_away.values())
         for state in reversed(self.jobsets):
+            phase = str(mapping(state.object, "status").get("phase"))
+            if self.launch.kind == "TorchrunJob" and phase in _PHASES:
+                return _PHASES[phase]
             for kind, word in _ENDS:
                 if mapping(state.object, "status").get("terminalState") == kind:
                     return word

@@ -1,4 +1,4 @@
-"""Findings about an attached job that would blame the wrong cause, because their reason came before the watch.
+"""Soften findings about an attached job whose own reason may lie before the harness attached.
 
 A picture of a job shows how a rank ended. It often does not show what ended it: a queue that was stopped, a
 node that was drained, or a person. Such a finding keeps its cause and is UNKNOWN.
@@ -44,6 +44,8 @@ def softened(case: Case, finding: Finding) -> Finding:
 
 def _watched(case: Case, finding: Finding) -> bool:
     """Return whether the harness was attached when this happened, or from the start of the job."""
+    if any(ref.startswith("inspections.jsonl") for ref in finding.evidence):
+        return True  # The container was inspected while it was so.
     since, created = case.since, seconds(case.manifest.launched_at)
     if since is None:
         return False

@@ -73,7 +73,7 @@ def results(verdict: Verdict) -> dict[str, str]:
 
 
 def test_a_completed_job_passes_all_but_the_points(api, attached):
-    """Contract: each check that needs no recorder is PASS. The points were not recorded, so there is no PASS."""
+    """Contract: each check that needs no recorder is PASS, and the verdict is UNKNOWN."""
     serve(api, jobs.job("train", 2, jobs.condition("Complete")), jobs.pod(0), jobs.pod(1))
     verdict = attached().verdict
     assert short(verdict) == ("UNKNOWN", "unification.not_recorded", [])
@@ -153,7 +153,7 @@ def test_a_running_job_shows_who_is_silent_for_the_longest_time(api, attached):
 
 
 def test_a_restarted_container_is_judged_by_its_previous_log(api, attached):
-    """Contract: what happened before is rebuilt from the status, and the log of the previous execution is read."""
+    """Contract: what happened before is rebuilt from the status and the log of the previous execution."""
     before = {"restartCount": 2, "lastState": jobs.state(1, 30)}
     pods = [jobs.pod(0, None), jobs.pod(1, None, container=before)]
     serve(api, jobs.job("train", 2, active=2), *pods, r1=jobs.stamped("step 0", start=40))
@@ -399,13 +399,17 @@ def test_512_pods_are_read_in_pages(api, attached):
     print(f"512 pods in {time.monotonic() - begun:.1f} s")
 
 
-# -- situations of public bug reports -------------------------------------------------------------------------
+# -- situations of public bug reports ------------------------------------------------------------------
 
 
 def kubeflow(kind: str, part: str, index: int, code: int | None, role: str = "worker", **more) -> dict:
     name = f"train-{part}-{index}"
     prefix = "training.kubeflow.org"
-    labels = {f"{prefix}/job-name": "train", f"{prefix}/replica-type": part, f"{prefix}/replica-index": str(index)}
+    labels = {
+        f"{prefix}/job-name": "train",
+        f"{prefix}/replica-type": part,
+        f"{prefix}/replica-index": str(index),
+    }
     labels |= {f"{prefix}/job-role": role} if kind == "MPIJob" else {}
     return jobs.pod(index, code, name=name, owners=jobs.owned(kind, "train"), labels=labels, **more)
 
@@ -427,7 +431,9 @@ def test_a_failed_pytorchjob_whose_master_still_runs(api, attached):
 
 def test_a_pytorchjob_whose_pods_the_backoff_limit_deleted(api, attached):
     """kubeflow/trainer#3419: without pods, nobody is accused, and the condition is quoted."""
-    api.objects["pytorchjob"] = [pytorch_job(jobs.condition("Failed", "PyTorchJobFailed", "reached the limit"))]
+    api.objects["pytorchjob"] = [
+        pytorch_job(jobs.condition("Failed", "PyTorchJobFailed", "reached the limit"))
+    ]
     verdict = attached("pytorchjob/train").verdict
     assert verdict.verdict == "UNKNOWN"
     assert any("reached the limit" in check.explanation for check in verdict.checks)
@@ -435,9 +441,14 @@ def test_a_pytorchjob_whose_pods_the_backoff_limit_deleted(api, attached):
 
 def test_an_evicted_worker_of_an_mpijob(api, attached):
     """kubeflow/mpi-operator#647: the evicted worker is the cause, not the launcher that lost it."""
-    spec = {"slotsPerWorker": 1, "mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": jobs.template("sshd")}}}}
+    spec = {
+        "slotsPerWorker": 1,
+        "mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": jobs.template("sshd")}}},
+    }
     failed = jobs.condition("Failed", "MPIJobEvicted", "1/2 workers are evicted")
-    api.objects["mpijob"] = [{"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": [failed]}}]
+    api.objects["mpijob"] = [
+        {"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": [failed]}}
+    ]
     evicted = {"phase": "Failed", "reason": "Evicted", "message": "The node was low on resource: memory."}
     api.objects["pod"] = [
         kubeflow("MPIJob", "launcher", 0, 1, role="launcher"),
@@ -452,7 +463,9 @@ def test_an_mpijob_whose_launcher_failed_quotes_it(api, attached):
     """kubeflow/mpi-operator#90: mpirun names the rank, and no worker is accused by us."""
     spec = {"mpiReplicaSpecs": {"Worker": {"replicas": 2, "template": {"spec": jobs.template("sshd")}}}}
     failed = jobs.condition("Failed", "MPIJobFailed", "launcher failed")
-    api.objects["mpijob"] = [{"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": [failed]}}]
+    api.objects["mpijob"] = [
+        {"metadata": jobs.meta("train"), "spec": spec, "status": {"conditions": [failed]}}
+    ]
     api.objects["pod"] = [kubeflow("MPIJob", "launcher", 0, 137, role="launcher")]
     api.objects["pod"] += [kubeflow("MPIJob", "worker", n, None) for n in (0, 1)]
     said = "mpirun noticed that process rank 1 on node train-worker-1 exited on signal 9 (Killed)."
@@ -473,7 +486,7 @@ def test_a_failed_job_with_on_failure_says_where_its_pod_went(api, attached):
 
 
 def test_a_backoff_limit_larger_than_0(api, attached):
-    """kubernetes-sigs/jobset#825: pod 0 failed, was replaced and failed again; these are attempts of rank 0."""
+    """kubernetes-sigs/jobset#825: pod 0 failed, was replaced and failed again: attempts of rank 0."""
     failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"), failed=3)
     failed["spec"]["backoffLimit"] = 1
     first = jobs.pod(0, 1, name="train-0-first", when=20)
@@ -503,7 +516,12 @@ def test_a_pod_that_somebody_deleted_is_being_replaced(api, attached):
 def test_a_graceful_node_shutdown_is_an_eviction(api, attached):
     """kubeflow/trainer#1570: the kubelet ended the pod because its node shut down."""
     message = "Pod was terminated in response to imminent node shutdown."
-    shutdown = {"type": "DisruptionTarget", "status": "True", "reason": "TerminationByKubelet", "message": message}
+    shutdown = {
+        "type": "DisruptionTarget",
+        "status": "True",
+        "reason": "TerminationByKubelet",
+        "message": message,
+    }
     failed = jobs.job("train", 2, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
     ended = jobs.pod(1, 143, conditions=[shutdown], reason="Terminated", message=message)
     serve(api, failed, ended, r1=jobs.stamped("step 5"))
@@ -513,13 +531,17 @@ def test_a_graceful_node_shutdown_is_an_eviction(api, attached):
 
 
 def test_a_jobset_that_restarted_counts_its_restarts(api, attached):
-    """kubernetes-sigs/jobset#1129 and others: the pods of earlier attempts are gone, their number is known."""
+    """kubernetes-sigs/jobset#1129 and others: earlier pods are gone, their number is known."""
     spec = {"parallelism": 1, "completions": 1, "template": {"spec": jobs.template("torchrun train.py")}}
     replicated = [{"name": "w", "replicas": 1, "template": {"spec": spec}}]
     status = {"terminalState": "Completed", "restarts": 2, "conditions": [jobs.condition("Completed")]}
     policy = {"maxRestarts": 3}
     api.objects["jobset"] = [
-        {"metadata": jobs.meta("train"), "spec": {"replicatedJobs": replicated, "failurePolicy": policy}, "status": status}
+        {
+            "metadata": jobs.meta("train"),
+            "spec": {"replicatedJobs": replicated, "failurePolicy": policy},
+            "status": status,
+        }
     ]
     labels = {"jobset.sigs.k8s.io/jobset-name": "train", "jobset.sigs.k8s.io/replicatedjob-name": "w"}
     labels |= {"jobset.sigs.k8s.io/job-index": "0", "jobset.sigs.k8s.io/restart-attempt": "2"}
@@ -527,14 +549,26 @@ def test_a_jobset_that_restarted_counts_its_restarts(api, attached):
     api.logs["p", "main"] = jobs.stamped("done")
     verdict = attached("jobset/train").verdict
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "unification.not_recorded")
-    assert "restarted 2 of at most 3 times" in next(c for c in verdict.checks if c.name == "restarts").explanation
+    assert (
+        "restarted 2 of at most 3 times"
+        in next(c for c in verdict.checks if c.name == "restarts").explanation
+    )
 
 
 def test_a_node_that_removed_the_log_of_an_ended_container(api, attached):
-    """tektoncd/pipeline#2887: the kubelet cleaned up; the exit code is known, what the rank printed is not."""
+    """tektoncd/pipeline#2887: the kubelet cleaned up: the exit code is known, the log is not."""
     failed = jobs.job("train", 1, jobs.condition("Failed", "BackoffLimitExceeded", "limit"))
     serve(api, failed, jobs.pod(0, 3), r0="unable to retrieve container logs for containerd://ab12")
     outcome = attached()
     assert (outcome.verdict.verdict, outcome.verdict.cause) == ("FAIL", "rank.crashed")
     assert results(outcome.verdict)["logs"] == "UNKNOWN"
-    assert "its log is empty" not in outcome.verdict.explanation
+    assert "Its log could not be read" in outcome.verdict.explanation
+
+
+def test_a_log_that_was_rotated_is_not_complete(api, attached):
+    """Contract: a log that begins long after its container started is UNKNOWN, not PASS."""
+    late = jobs.stamped("step 900", start=200)
+    serve(api, jobs.job("train", 1, jobs.condition("Complete")), jobs.pod(0, 0, when=300), r0=late)
+    check = next(c for c in attached().verdict.checks if c.name == "logs")
+    assert check.result == "UNKNOWN"
+    assert "rotated" in check.explanation

@@ -1,4 +1,4 @@
-"""`harness attach` to jobs that other tools launched, with an account that has the printed Role and no more."""
+"""`harness attach` to jobs that other tools launched, with an account that has only the printed Role."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def _restarts(pod: dict) -> int:
 
 @pytest.mark.nightly
 def test_a_jobset_that_hangs_and_ends(foreign: ForeignJobs) -> None:
-    """Contract: before its end it is UNKNOWN with its last lines, and once it is deleted that is the cause."""
+    """Contract: a JobSet that hangs is UNKNOWN, and one that is followed passes all but the points."""
     foreign.jobset("hanging", HANGING_RANK="1")
     foreign.kube.wait(
         "running pods",

@@ -1,4 +1,4 @@
-"""Recorded bundles of launches as `harness attach` would have recorded them: without what only a launcher knows."""
+"""Recorded launches as `harness attach` would have recorded them: without what only a launcher knows."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from harness.attach import session
 from harness.attach.job import AttachedJob, describe
 from harness.attach.recording import Recording
-from harness.attach.resources import AROUND, DAEMONSET, JOB, JOBSET, POD, STATEFULSET
+from harness.attach.resources import AROUND, DAEMONSET, JOB, JOBSET, STATEFULSET
 from harness.core.clock import seconds
 from harness.core.errors import UsageError
 from harness.evidence import Bundle, BundleWriter, Redactor

@@ -43,15 +43,7 @@ def refused(case: Case) -> bool:
 def queue_and_admission(case: Case) -> list[Finding]:
     """Check `queue` and `admission`: the queue exists and is active, and Kueue admitted the job."""
     if not case.queue:
-        if case.jobset is None and case.launch.kind == "Pod":
-            return [
-                passed("queue", "the pods name no queue"),
-                passed("admission", "the pods need no admission"),
-            ]
-        if case.jobset is None:
-            missing = not_passed("admission", "run.evidence_missing", "no state of the job was recorded")
-            return [unknown("queue", "the job's queue is not known"), missing]
-        return [passed("queue", "the job names no queue"), passed("admission", "the job needs no admission")]
+        return _without_queue(case)
     if not case.workload:
         return [unknown("queue", "no Workload of the job was recorded"), _no_workload(case)]
     last = case.workload[-1]
@@ -65,6 +57,14 @@ def queue_and_admission(case: Case) -> list[Finding]:
         missing = not_passed("admission", "run.evidence_missing", text, evidence=[last.ref])
         return [unknown("queue", "the last states of the Workload are missing"), missing]
     return _refused(case, last)
+
+
+def _without_queue(case: Case) -> list[Finding]:
+    """Return both findings for a job that names no queue. Bare pods have no object that could name one."""
+    if case.jobset is None and case.launch.kind != "Pod":
+        missing = not_passed("admission", "run.evidence_missing", "no state of the job was recorded")
+        return [unknown("queue", "the job's queue is not known"), missing]
+    return [passed("queue", "the job names no queue"), passed("admission", "the job needs no admission")]
 
 
 _TOLERATE = (
@@ -123,7 +123,7 @@ def _no_workload(case: Case) -> Finding:
             )
             return controllers.not_followed(case, "admission", "kueue", text, [launched.ref])
     if case.launch.attached:
-        text = f"no Workload of the job exists now, so it is not known whether Kueue admitted it (queue {case.queue})"
+        text = f"no Workload of the job exists now (queue {case.queue}), so its admission is not known"
         return unknown("admission", text)
     if launched is not None and case.pods and not _suspended_by_kueue(case):
         what = f"{case.launch.kind} {launched.name} names queue {case.queue}, but Kueue does not manage it"

@@ -15,14 +15,11 @@ def recorded(case: Case) -> Finding:
         return not_passed("recorded", "unification.not_recorded", text, advice=advice(case.launch.namespace))
     if case.bundle.summary is None:
         text = "the ranks recorded what they logged, but the points in the tracker were not read"
-        return not_passed("recorded", "unification.not_recorded", text, advice=_READ)
+        return not_passed("recorded", "unification.not_recorded", text)
     return passed("recorded", f"{names(case.ranks)} recorded what they logged")
 
 
 def advice(namespace: str) -> str:
     """Return the two commands that have the next run in a namespace recorded."""
     label = f"kubectl label namespace {namespace} pluto-e2e-harness/record=true"
-    return f"`harness recorder install --namespace {namespace}` and `{label}` have the next run recorded"
-
-
-_READ = "name the tracker and the run with --tracker-url, --project and --run"
+    return f"to have the next run recorded: harness recorder install --namespace {namespace}; {label}"

@@ -1,4 +1,4 @@
-"""Judge the end of an attached job whose object reports none: it still runs, or its pods have no controller."""
+"""Judge the end of an attached job: it still runs, it failed, or its pods have no controller."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def not_ended(case: Case, launched: ObjectState, ends: dict[int, End]) -> Findin
 
 
 def failed(case: Case, launched: ObjectState, text: str) -> Finding:
-    """Return the finding `completed` for an object that reports a failure, with what is left of its reason."""
+    """Return the finding `completed` for an object that reports a failure."""
     why = [*_launcher(case), *_deleted_by_its_controller(case, launched)]
     return not_passed("completed", "run.not_completed", text, why=why, evidence=[launched.ref])
 
@@ -38,7 +38,9 @@ def _launcher(case: Case) -> list[str]:
         if mapping(state.object, "metadata", "labels").get(_ROLE) != "launcher":
             continue
         for container in items(state.object, "spec", "containers"):
-            text = clues.last_line(case.bundle.tail(case.bundle.log(state.name, str(container.get("name")))))[0]
+            text = clues.last_line(case.bundle.tail(case.bundle.log(state.name, str(container.get("name")))))[
+                0
+            ]
             found += [f"the last log line of its launcher {state.name}: {text}"] if text else []
     return found
 

@@ -133,7 +133,9 @@ def _terminated(case: Case, pod: Pod, state: ObjectState, terminated: dict[str, 
     clues = log_clues.read(case.bundle.tail(log), log)
     ranks = [clues.rank] if clues.rank in end.ranks else end.ranks
     end = replace(end, stack=clues.stack, in_vain=clues.in_vain, follows=clues.of_a_peer, clue=clues.cause)
-    end = replace(end, log_quote=clues.log_quote, retried=clues.retried)
+    unread = case.launch.attached and not case.bundle.has(log)
+    quote = "its log could not be read" if unread else clues.log_quote
+    end = replace(end, log_quote=quote, retried=clues.retried)
     if code or own:
         end = replace(end, state="failed", ranks=ranks, exit_code=clues.exit_code or code or own)
         return _failed(case, pod, end, clues, terminated)
@@ -186,16 +188,21 @@ def _failed(case: Case, pod: Pod, end: End, clues: Clues, terminated: dict[str, 
     # When a kubelet evicts a pod, it stops the containers but does not delete the pod.
     if by_signal and (evicted := _evicted(case, pod, end)):
         return evicted
-    if (ended := _from_outside(case, pod, end, code)) is not None:
+    ended = _from_outside(case, pod, end, code) or _lost(case, end, clues, code)
+    if ended is not None:
         return ended
-    if case.launch.attached and code == LOST_CONTAINER and not clues.cause:
-        text = (
-            f"{place} exited with code {code}, which containerd also reports for a container that it has lost"
-        )
-        return replace(end, cause="rank.killed", text=text, follows=True, advice=_LOST_ADVICE)
     if clues.stack is not None and clues.stack.after:
         return _without_progress(case, end, clues.stack, clues.log)
     return _exited(case, end, clues, terminated)
+
+
+def _lost(case: Case, end: End, clues: Clues, code: object) -> End | None:
+    """Return the end of a container that its node may have lost, as in a reboot, or None."""
+    if not case.launch.attached or code != LOST_CONTAINER or clues.cause:
+        return None
+    text = f"{case.place(end.index)} exited with code {code}, which containerd also reports for a container "
+    text += "that it has lost"
+    return replace(end, cause="rank.killed", text=text, follows=True, advice=_LOST_ADVICE)
 
 
 def _from_outside(case: Case, pod: Pod, end: End, code: object) -> End | None:

@@ -1,4 +1,4 @@
-"""Recorded launches, judged as somebody who attached to them: the same cause or UNKNOWN, and never another one."""
+"""Recorded launches, judged as somebody who attached to them: the same cause, or UNKNOWN."""
 
 from __future__ import annotations
 
