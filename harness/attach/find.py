@@ -136,23 +136,24 @@ def _by_name(target: Target, reader: Reader) -> AttachedJob:
 
 
 def _named(resource: Resource, name: str, target: Target, reader: Reader) -> AttachedJob:
-    item, pods, jobset = None, list[Object](), None
+    pods = list[Object]()
     if resource in (PYTORCH_JOB, MPI_JOB):
         return _of_kubeflow(resource, name, target, reader)
     item = reader.get(resource, name)
-    if resource is TRAIN_JOB:
-        resource, item = JOBSET, reader.get(JOBSET, name)  # Kubeflow Trainer names it after its TrainJob.
+    if resource in (TRAIN_JOB, TORCHRUN_JOB):  # The controllers of both name the JobSet after the job.
+        jobset = reader.get(JOBSET, name)
+        if jobset is not None or resource is TRAIN_JOB:
+            resource, item = JOBSET, jobset
     if item is None:
         raise _missing(resource, name, reader)
     if resource is POD:
         return describe(POD, reader.namespace, name, None, [item], container=target.container)
     if resource is TORCHRUN_JOB:
-        jobset = reader.get(JOBSET, name)
         pods = reader.all(POD, f"jobset.sigs.k8s.io/jobset-name={name}", needed=True)
     elif resource.kind.kind == "DaemonSet":
         uid = str(mapping(item, "metadata").get("uid"))
         pods = [pod for pod in reader.all(POD, needed=True) if uid in owners(pod)]
-    return describe(resource, reader.namespace, name, item, pods, jobset=jobset, container=target.container)
+    return describe(resource, reader.namespace, name, item, pods, container=target.container)
 
 
 def _missing(resource: Resource, name: str, reader: Reader) -> UsageError:

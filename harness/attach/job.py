@@ -101,15 +101,14 @@ def describe(
     item: Object | None,
     pods: Sequence[Object],
     *,
-    jobset: Object | None = None,
     container: str | None = None,
 ) -> AttachedJob:
     """Return the job with this object. `pods` are the pods of the namespace that can belong to it.
 
-    `jobset` is the JobSet of a TorchrunJob, if it exists. `container` is the container in which the ranks
-    run, if the user named it. Raises UsageError if the pods have no order, or if the job is too large.
+    `container` is the container in which the ranks run, if the user named it. Raises UsageError if the pods
+    have no order, or if the job is too large.
     """
-    groups = _groups(resource.kind.kind, name, item, pods, jobset)
+    groups = _groups(resource.kind.kind, name, item, pods)
     if not groups:
         raise UsageError(
             f"{resource.kind.kind} {name} requests no pods", hint="scale it up, or attach to another job"
@@ -204,13 +203,11 @@ def _container(templates: Sequence[Object], annotated: Iterable[Object]) -> str:
     return names[0] if names else ""
 
 
-def _groups(
-    kind: str, name: str, item: Object | None, pods: Sequence[Object], jobset: Object | None
-) -> tuple[ReplicaGroup, ...]:
-    if kind == "TorchrunJob" and jobset is None:
+def _groups(kind: str, name: str, item: Object | None, pods: Sequence[Object]) -> tuple[ReplicaGroup, ...]:
+    if kind == "JobSet":
+        return _of_jobset(item or {}, name)
+    if kind == "TorchrunJob":  # Its JobSet is gone.
         return _of_labels({JOBSET_NAME: name}, {COMPLETION_INDEX: 1}, pods)
-    if kind in ("JobSet", "TorchrunJob"):
-        return _of_jobset((jobset if kind == "TorchrunJob" else item) or {}, name)
     if kind in ("PyTorchJob", "MPIJob"):
         return _of_kubeflow(kind, name, item, pods)
     if kind == "Pod":
