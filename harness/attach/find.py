@@ -26,6 +26,8 @@ from harness.evidence.kubernetes.objects import items, mapping
 
 AGAIN_SECONDS = 1.0
 """Seconds between two looks for a job that does not exist yet."""
+SETTLE_SECONDS = 3.0
+"""Seconds that pods without a controller have to be created, from the first one to the last."""
 KINDS = ", ".join(each.kind.kind for each in TARGETS)
 
 
@@ -67,7 +69,13 @@ def find(
     deadline, told = Deadline.after(wait), False
     while True:
         try:
-            return _by_selector(target, reader) if target.selector else _by_name(target, reader)
+            if not target.selector:
+                return _by_name(target, reader)
+            found = _by_selector(target, reader)
+            if told:  # The other pods are being created too.
+                time.sleep(SETTLE_SECONDS)
+                found = _by_selector(target, reader)
+            return found
         except _Absent as error:
             if deadline.passed:
                 raise UsageError(error.message, hint=error.hint) from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import threading
+import time
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +19,9 @@ from harness.core.kubernetes import Object
 from harness.evidence.io.writer import BundleWriter
 from harness.evidence.kubernetes.objects import mapping
 from harness.evidence.schema.bundle import Observation
+
+KEPT_SECONDS = 60.0
+"""How long an Event is kept that may be about an object of the job that was not read yet."""
 
 
 class Recording:
@@ -31,8 +35,10 @@ class Recording:
         self._lock = threading.Lock()
         self._uids = {job.uid}
         self._names = {job.name}
-        self._events: list[Observation] = []
-        """Events of objects that are not known to belong to the job, and might turn out to."""
+        self._jobs = {job.name}
+        """Names of the objects that create the pods of the job."""
+        self._events: list[tuple[float, Observation]] = []
+        """Events of objects that are not known to belong to the job, and might turn out to, with the time."""
 
     def add(self, kind: str, item: Object) -> None:
         """Record the current state of an object, if it belongs to the job or its surroundings."""
@@ -47,6 +53,8 @@ class Recording:
             with self._lock:
                 self._uids.add(str(mapping(item, "metadata").get("uid")))
                 self._names.add(str(mapping(item, "metadata").get("name")))
+                if kind == "job":
+                    self._jobs.add(str(mapping(item, "metadata").get("name")))
                 if kind == "pod":
                     self.pods[str(mapping(item, "metadata").get("name"))] = item
             self._write(kind, observation)
@@ -60,16 +68,20 @@ class Recording:
             return self.job.owns_job(item)
         return self.job.owns_workload(item) if kind == "workload" else True
 
-    def _event(self, observation: Observation) -> None:
-        """Record an Event of the job, or keep it in case its object turns out to belong to the job."""
+    def _event(self, observation: Observation, since: float | None = None) -> None:
+        """Record an Event of the job, or keep it in case its object turns out to belong to the job.
+
+        `since` is when the Event was received, on the monotonic clock. None means now.
+        """
+        since = time.monotonic() if since is None else since
         about = mapping(observation.object, "involvedObject")
         with self._lock:
             own = about.get("uid") in self._uids or (
                 not about.get("uid") and about.get("name") in self._names
             )
             own = own or self._named_like_a_pod(about)
-            if not own:
-                self._events.append(observation)
+            if not own and time.monotonic() - since < KEPT_SECONDS:
+                self._events.append((since, observation))
         if own:
             self._write("event", observation)
 
@@ -77,15 +89,15 @@ class Recording:
         """Return whether an Event is about a pod that one of the job's Jobs has created and that is gone."""
         if about.get("kind") != "Pod":
             return False
-        jobs = "|".join(re.escape(name) for name in sorted(self._names))
+        jobs = "|".join(re.escape(name) for name in sorted(self._jobs))
         return re.fullmatch(rf"({jobs})-(\d+-)?[a-z0-9]{{5}}", str(about.get("name"))) is not None
 
     def flush(self) -> None:
         """Record the kept Events whose objects are known by now to belong to the job."""
         with self._lock:
             kept, self._events = self._events, []
-        for each in kept:
-            self._event(each)
+        for since, each in kept:
+            self._event(each, since)
 
     def _write(self, kind: str, observation: Observation) -> None:
         with suppress(HarnessError):  # The writer keeps its first error, and the caller checks it.
