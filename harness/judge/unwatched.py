@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from harness.core.clock import seconds
-from harness.judge.case import Case
+from harness.judge.case import Case, names
 from harness.judge.catalogue import CAUSES
 from harness.judge.disturbance.rules import UNEXPLAINED
 from harness.judge.finding import LATE, Finding
@@ -20,12 +20,17 @@ _BY_OTHERS = {*UNEXPLAINED, "rank.killed", "rank.pod_deleted", "rank.restarted",
 """Causes whose own reason is often a change in the cluster."""
 _WAITING = ("queue", "admission")
 """Families of causes that can pass while a job waits. Those of scheduling are in _CAN_PASS."""
+_OF_EVERY_POD = ("containers", "nodes", "node-spread")
+"""Checks that prove something only if every pod is known."""
 _CAN_PASS = ("scheduling.unschedulable", "scheduling.devices_held", "scheduling.not_started")
 
 
 def softened(case: Case, finding: Finding) -> Finding:
     """Return the finding. It becomes UNKNOWN if its reason may lie before the harness attached."""
     cause = finding.cause
+    if finding.result == "PASS" and finding.name in _OF_EVERY_POD and (gone := _gone(case)):
+        head = f"{finding.head}, as far as pods exist: that of {names(gone)} does not"
+        return replace(finding, result="UNKNOWN", head=head)
     if not case.launch.attached or finding.result != "FAIL" or cause not in CAUSES or case.by_signal:
         return finding
     entry = CAUSES[cause]
@@ -40,6 +45,11 @@ def softened(case: Case, finding: Finding) -> Finding:
         why = "what led to it before the harness attached is not known"
         return replace(finding, result="UNKNOWN", why=[*finding.why, why])
     return finding
+
+
+def _gone(case: Case) -> list[int]:
+    """Return the ranks without a pod in the bundle."""
+    return case.ranks_of(*(index for index in range(case.expected.num_nodes) if index not in case.pods))
 
 
 def _watched(case: Case, finding: Finding) -> bool:

@@ -123,6 +123,9 @@ def test_a_peer_that_lost_its_connection_is_not_accused(api, attached):
     verdict = attached().verdict
     assert (verdict.verdict, verdict.cause) == ("UNKNOWN", "rank.crashed")
     assert "what it follows from is not recorded" in verdict.explanation
+    assert {results(verdict)[name] for name in ("containers", "node-spread", "scheduling", "image")} == {
+        "UNKNOWN"
+    }
 
 
 @pytest.mark.parametrize("terminal", ["Complete", "Failed"])
