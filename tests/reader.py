@@ -77,10 +77,14 @@ _TORCHRUN = "tests/k8s/test_torchrun_cli.py types it with its own names"
 _PROGRAMS = "tests/k8s/test_programs.py runs the same function"
 _STORED = "tests/k8s/test_training_transfer.py launches with the same options"
 _REPLACED = "tests/k8s/test_versions.py launches with the same replacements"
+_ATTACH = "tests/integration/test_attach.py and tests/k8s/test_attach.py attach to such jobs"
 ELSEWHERE = {
     "harness run jobs/multinode.yaml --replace pluto-ml=0.0.28": _REPLACED,
     "harness run jobs/multinode.yaml --replace pluto-ml=PATH/TO/checkout --keep-cluster": _REPLACED,
     "harness run jobs/multinode.yaml --replace konduktor=latest": _REPLACED,
+    "harness attach --print-rbac -n team-a": _ATTACH,
+    "harness why job/train -n team-a": _ATTACH,
+    "harness why jobset/slow -n team-a": _ATTACH,
     "harness up --logs": "tests/k8s/test_konduktor_logs.py starts the same",
     "harness konduktor logs JOB": "tests/k8s/test_known_commands.py types it",
     "harness torchrun submit --queue cpu --nodes 2 --name vit 'python train.py --epochs 10'": _TORCHRUN,
