@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from harness.cli import acceptance, bundles, cluster, experiments, konduktor, options, report
+from harness.cli import acceptance, attach, bundles, cluster, experiments, konduktor, options, report
 from harness.cli.accept import accept
 from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.cli.matrix import matrix
@@ -146,6 +146,7 @@ COMMANDS = (
     train,
     netcheck,
     matrix,
+    *attach.COMMANDS,
     bundles.runs,
     bundles.diff,
     *cluster.COMMANDS,

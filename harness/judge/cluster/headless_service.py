@@ -66,6 +66,8 @@ def _watched(case: Case, kind: str) -> bool:
     Objects can be missing if the harness is not allowed to list the kind, or if it was killed before it had
     recorded all of them.
     """
+    if kind in case.manifest.unread or (case.launch.attached and kind not in case.manifest.watched):
+        return False
     unread = any(retry.reason.startswith(f"objects/{kind}: ") for retry in case.manifest.retries)
     return (case.manifest.ended_at is not None or case.running) and not unread
 

@@ -57,7 +57,7 @@ def changes(case: Case) -> list[Change]:
 def _window(case: Case) -> tuple[float, float]:
     """Return when the launch began and when the wait ended. Afterwards, the harness deletes its objects."""
     end = case.waited_until
-    return seconds(case.manifest.launched_at) or LATE, LATE if end is None else end
+    return case.since or LATE, LATE if end is None else end
 
 
 def _others(managers: list[str]) -> list[str]:
@@ -135,7 +135,7 @@ def _removed(before: dict[str, Any], after: dict[str, Any]) -> tuple[str, ...]:
 def _created(case: Case, kind: str, first: ObjectState) -> Iterator[Change]:
     created_at = seconds(mapping(first.object, "metadata").get("creationTimestamp")) or 0.0
     who = [name for name in _others(_managers(first)) if name not in _MAKERS]
-    if first.type == "ADDED" and who and created_at >= (seconds(case.manifest.launched_at) or LATE) - 1:
+    if first.type == "ADDED" and who and created_at >= (case.since or LATE) - 1:
         text = f"{title(first)} was created by {', '.join(dict.fromkeys(who))}"
         yield Change(when(first), "created", kind, first.name, text, first.ref)
 

@@ -161,6 +161,8 @@ def _places(case: Case, indexes: list[int]) -> str:
 
 def rendezvous(case: Case) -> Finding:
     """Return the finding `rendezvous` if all pods succeeded. Recorded processes must prove one world."""
+    if not case.launch.processes and case.launch.attached:
+        return unknown("rendezvous", "nothing recorded whether the ranks met in one world")
     if not case.launch.processes:
         return passed("rendezvous", "all ranks met")
     if case.met:
