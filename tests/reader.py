@@ -77,26 +77,20 @@ _TORCHRUN = "tests/k8s/test_torchrun_cli.py types it with its own names"
 _PROGRAMS = "tests/k8s/test_programs.py runs the same function"
 _STORED = "tests/k8s/test_training_transfer.py launches with the same options"
 _REPLACED = "tests/k8s/test_versions.py launches with the same replacements"
-<<<<<<< HEAD
 _MATRIX = "tests/k8s/test_version_matrix.py launches a matrix of two launchers and two clients"
 _RECORDED = "tests/k8s/test_recorder.py types it"
-=======
 _ATTACH = "tests/integration/test_attach.py and tests/k8s/test_attach.py attach to such jobs"
->>>>>>> bd0d7028b2b1c54d5fddccf45d2652267360229d
 ELSEWHERE = {
     "harness matrix --konduktor 'latest,>=0.1.0.dev20261025,<0.1.0.dev20261027' --pluto-ml locked,0.0.28 "
     "--newest 1": _MATRIX,
     "harness run jobs/multinode.yaml --replace pluto-ml=0.0.28": _REPLACED,
     "harness run jobs/multinode.yaml --replace pluto-ml=PATH/TO/checkout --keep-cluster": _REPLACED,
     "harness run jobs/multinode.yaml --replace konduktor=latest": _REPLACED,
-<<<<<<< HEAD
     "harness run PATH/TO/pluto-e2e-harness/jobs/multinode.yaml --replace pluto-ml=.": _REPLACED,
     "harness run PATH/TO/pluto-e2e-harness/jobs/multinode.yaml --replace konduktor=.": _REPLACED,
-=======
     "harness attach --print-rbac -n team-a": _ATTACH,
     "harness why job/train -n team-a": _ATTACH,
     "harness why jobset/slow -n team-a": _ATTACH,
->>>>>>> bd0d7028b2b1c54d5fddccf45d2652267360229d
     "harness up --logs": "tests/k8s/test_konduktor_logs.py starts the same",
     "harness konduktor logs JOB": "tests/k8s/test_known_commands.py types it",
     "harness torchrun submit --queue cpu --nodes 2 --name vit 'python train.py --epochs 10'": _TORCHRUN,
