@@ -15,6 +15,7 @@ import typer
 
 from harness.cli import acceptance, bundles, cluster, experiments, konduktor, options, report
 from harness.cli.accept import accept
+from harness.cli.bisect import bisect
 from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.cli.netcheck import netcheck
 from harness.cli.options import dump, progress
@@ -142,6 +143,7 @@ COMMANDS = (
     accept,
     train,
     netcheck,
+    bisect,
     bundles.runs,
     bundles.diff,
     *cluster.COMMANDS,

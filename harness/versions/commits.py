@@ -1,4 +1,4 @@
-"""List the commits of a local Git repository between two refs, oldest first.
+"""List the commits of a local Git repository between two refs, in order.
 
 The list follows first parents, so it contains the commits and merges of the branch itself, in the order in
 which they were added to it. A commit of a merged branch may lack changes that older commits of the branch
@@ -7,7 +7,6 @@ have, so its results could not be ordered. To search within a merge, search its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -41,29 +40,33 @@ class Commit:
 
 
 def commits(repository: Path, good: str | None, bad: str) -> tuple[Path, list[Commit]]:
-    """Return the root of the repository and its commits from `good` to `bad`, both included, oldest first.
+    """Return the root of the repository, and its commits from `good` to `bad`, both included.
 
-    None for `good` means all commits. Raises UsageError if a ref does not exist, or if `good` is not among
-    the commits of the branch before `bad`.
+    None for `good` means all commits up to `bad`. Otherwise, `good` comes first, even if it is newer. Raises
+    UsageError if a ref does not exist, or if neither is among the first parents of the other.
     """
     path = repository.expanduser().absolute()
     if not path.is_dir():
         raise UsageError(f"--repo: expected the folder of a Git repository, found nothing at {repository}")
     root = Path(_git(path, "rev-parse", "--path-format=absolute", "--show-toplevel") or path)
     last = _commit(root, bad, "--bad")
-    listed = _listed(root, last)
     if good is None:
-        return root, listed
+        return root, _listed(root, last)
     first = _commit(root, good, "--good")
-    places = [place for place, each in enumerate(listed) if each.sha == first]
-    if not places:
-        raise UsageError(*_unrelated(root, good, bad, first, last))
     if first == last:
-        raise UsageError(
-            f"--good {good} and --bad {bad} are the same commit, {first[:12]}",
-            hint="the good commit must be older than the bad one",
-        )
-    return root, listed[places[0] :]
+        raise UsageError(f"--good {good} and --bad {bad} are the same commit, {first[:12]}")
+    if listed := _from(first, _listed(root, last)):
+        return root, listed
+    if listed := _from(last, _listed(root, first)):
+        return root, listed[::-1]
+    message, hint = _unrelated(root, good, bad, first, last)
+    raise UsageError(message, hint=hint)
+
+
+def _from(sha: str, listed: list[Commit]) -> list[Commit]:
+    """Return the commits from one on, or [] if it is not among them."""
+    places = [place for place, each in enumerate(listed) if each.sha == sha]
+    return listed[places[0] :] if places else []
 
 
 def changed_files(repository: Path, before: str, after: str) -> list[tuple[str, int, int]]:
@@ -104,20 +107,15 @@ def _commit(root: Path, ref: str, option: str) -> str:
         ) from None
 
 
-def _unrelated(root: Path, good: str, bad: str, first: str, last: str) -> Sequence[str]:
-    """Return the message for a good commit that is not among the first parents of the bad one."""
-    if last in {each.sha for each in _listed(root, first)}:
-        return (
-            f"--good {good} is newer than --bad {bad}. The search finds the commit that broke something, so the "
-            "good commit must be older (to find a fix, give the fixed one as --bad with --cause)",
-        )
+def _unrelated(root: Path, good: str, bad: str, first: str, last: str) -> tuple[str, str]:
+    """Return the message and the hint for two commits that are not on one branch."""
     try:
         base = _git(root, "merge-base", first, last)
     except HarnessError:
-        return (f"--good {good} and --bad {bad} have no common commit",)
+        return f"--good {good} and --bad {bad} have no common commit", "choose two commits of one branch"
     return (
-        f"--good {good} is not among the first parents of --bad {bad}. Use a commit of the same branch, such as "
-        f"their merge base: --good {base[:12]}",
+        f"--good {good} is not among the first parents of --bad {bad}, nor the other way round",
+        f"choose two commits of one branch, for example their merge base: --good {base[:12]}",
     )
 
 

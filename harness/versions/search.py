@@ -1,6 +1,7 @@
 """Find the first bad version in an ordered list, from launches whose results may be wrong.
 
-All functions are pure. The search is a function of the launches so far, so an interrupted search continues from its ledger.
+All functions are pure. The next step depends only on the launches so far, so an interrupted search continues
+from its ledger.
 
 1. The newest and the oldest version are verified. Without a version that is known to be good, the distance
    from the newest version is doubled until one is good.
@@ -21,6 +22,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final, Literal
 
 Result = Literal["good", "bad", "skip", "other"]
@@ -29,7 +31,7 @@ Ending = Literal["found", "unsure", "newest_good", "oldest_bad", "not_judged"]
 
 BAD_RATES: Final[Mapping[float, float]] = {
     0.995: 0.76,
-    **{rate: 0.03 for rate in (0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95)},
+    **dict.fromkeys((0.25, 0.35, 0.45, 0.55, 0.65, 0.75, 0.85, 0.95), 0.03),
 }
 """Maps the probability that a launch of a bad version shows the failure to its weight: three of four
 failures show in every launch, and the others in 25 to 95 % of the launches."""
@@ -47,8 +49,8 @@ class Launch:
 
     position: int
     result: Result
-    """"skip" means that the version cannot be launched. "other" means that the launch failed in another way, so
-    it shows neither that the version is good nor that it is bad."""
+    """"skip" means that the version cannot be launched. "other" means that the launch failed in another way,
+    so it shows neither that the version is good nor that it is bad."""
 
 
 @dataclass(frozen=True)
@@ -186,7 +188,7 @@ def _narrowed(seen: _Seen, max_error: float) -> Next | End:
     posterior = _posterior(seen)
     best = posterior.interval(good, bad) if consistent else posterior.best
     between = seen.untested(best.low, best.high)
-    if between and (consistent or best.mass >= 0.5) and 0 <= best.low and best.high < seen.count:
+    if between and (consistent or best.mass >= 0.5) and best.low >= 0 and best.high < seen.count:
         return Next(_middle(seen, between), "search", best.high - best.low)
     error = 1 - best.mass
     if error <= max_error:
@@ -200,8 +202,8 @@ def _narrowed(seen: _Seen, max_error: float) -> Next | End:
 def _doubtful(seen: _Seen, posterior: _Posterior, best: _Interval) -> int:
     """Return the version whose next launch has the lowest expected entropy of the answer.
 
-    It is one of the two at the answer. If results contradict each other, it can also be the one of which it is
-    least known whether it is bad.
+    It is one of the two at the answer. If results contradict each other, it can also be the one whose state
+    is least certain.
     """
     options = [each for each in (best.low, best.high) if each in seen.launchable]
     if not options or seen.judged_good[-1] > seen.judged_bad[0]:
@@ -300,7 +302,7 @@ def _posterior(seen: _Seen) -> _Posterior:
     logs, edges = [], [-1, *seen.judged, seen.count]
     good_below = bad_below = 0
     good_above, bad_above = seen.goods.total(), seen.bads.total()
-    for low, high in zip(edges, edges[1:], strict=False):
+    for low, high in pairwise(edges):
         if low >= 0:
             good_below, bad_below = good_below + seen.goods[low], bad_below + seen.bads[low]
             good_above, bad_above = good_above - seen.goods[low], bad_above - seen.bads[low]
@@ -312,7 +314,7 @@ def _posterior(seen: _Seen) -> _Posterior:
     return _Posterior(
         [
             _Interval(low, high, weight / total)
-            for low, high, weight in zip(edges, edges[1:], weights, strict=False)
+            for low, high, weight in zip(edges[:-1], edges[1:], weights, strict=True)
         ],
         top + math.log(total),
     )

@@ -40,7 +40,7 @@ def exact(first_bad: int, skipped: Collection[int] = (), result: Result = "skip"
 
 @given(st.data())
 def test_every_position_is_found_in_the_launches_of_a_binary_search(data: st.DataObject) -> None:
-    """Contract: the ends take one launch each, n versions between them ⌊log₂ n⌋ + 1, and the rest confirms."""
+    """Contract: each end takes one launch, n versions between them ⌊log₂ n⌋ + 1, and the rest confirms."""
     count = data.draw(st.integers(2, 300))
     first_bad = data.draw(st.integers(1, count - 1))
     end, _, steps = searched(count, exact(first_bad))
