@@ -10,11 +10,11 @@ The same command continues an interrupted search, because the folder's name depe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from pydantic import BaseModel, ValidationError
 
@@ -24,13 +24,25 @@ from harness.core import processes
 from harness.core.errors import HarnessError, UsageError
 from harness.versions import search
 from harness.versions.candidates import Candidate
-from harness.versions.cell import Cell, Launcher, Outcome
+from harness.versions.cell import Cell, Outcome
 from harness.versions.ordered import Version, Versions, check_index, prepared
 from harness.versions.search import End, Launch, Next
 
 ANY: Final = "any"
 """The value of --cause with which every verdict other than PASS is bad."""
 _MAX_WITHOUT_VERDICT: Final = 2
+
+
+class CellLauncher(Protocol):
+    """Launches versions (harness/versions/cell.py)."""
+
+    def launch(self, cell: Cell, attempt: int = 1) -> Outcome:
+        """Launch a cell, and wait for its outcome."""
+        ...
+
+    def stop(self) -> None:
+        """End the running launch."""
+        ...
 
 
 class Record(BaseModel):
@@ -53,7 +65,10 @@ class Ledger:
     """The records of a search, also those of earlier processes. Not thread-safe."""
 
     def __init__(self, path: Path) -> None:
-        """Read the ledger, if it exists. A truncated last line is removed. Raises UsageError for other lines."""
+        """Read the ledger, if it exists. A truncated last line is removed.
+
+        Raises UsageError if another line cannot be parsed.
+        """
         self.path = path
         self.records: list[Record] = []
         lines = path.read_bytes().splitlines(keepends=True) if path.is_file() else []
@@ -80,9 +95,18 @@ class Bisection:
     """A search among versions. `run` launches them until it ends."""
 
     def __init__(
-        self, versions: Versions, launcher: Launcher, folder: Path, cause: str | None, context: RunContext
+        self,
+        versions: Versions,
+        launcher: CellLauncher,
+        folder: Path,
+        cause: str | None,
+        context: RunContext,
+        cluster: Callable[[RunContext], AbstractContextManager[object]] = run.cluster,
     ) -> None:
-        """`cause` is the cause of the failure to search for, ANY, or None for that of the last version."""
+        """`cause` is the cause of the failure to search for, ANY, or None for that of the last version.
+
+        `cluster` provides the cluster for all launches.
+        """
         self.versions = versions
         self.ledger = Ledger(folder / "bisect.jsonl")
         self._launcher = launcher
@@ -90,6 +114,7 @@ class Bisection:
         self._context = context
         self._places = {each.id: place for place, each in enumerate(versions.versions)}
         self._prepared: dict[str, Future[Candidate]] = {}
+        self._cluster = cluster
         self._has_cluster = False
 
     @property
@@ -153,7 +178,7 @@ class Bisection:
             self._note(Record(version=version.id, result="skip", reason=error.message))
             return
         if not self._has_cluster:
-            cluster.enter_context(run.cluster(self._context))
+            cluster.enter_context(self._cluster(self._context))
             self._has_cluster = True
         self._prepare_following(found, pool)
         attempt = 1 + sum(each.version == version.id for each in self.ledger.records)

@@ -78,8 +78,8 @@ def changed_files(repository: Path, before: str, after: str) -> list[tuple[str, 
     for line in _git(repository, "diff", "--numstat", "--no-renames", "-z", before, after).split("\0"):
         if line:
             added, deleted, name = line.split("\t", 2)
-            rows.append((name, *(-1 if each == "-" else int(each) for each in (added, deleted))))
-    return [(str(name), int(added), int(deleted)) for name, added, deleted in rows]
+            rows.append((name, -1 if added == "-" else int(added), -1 if deleted == "-" else int(deleted)))
+    return rows
 
 
 def _listed(root: Path, last: str) -> list[Commit]:

@@ -1,7 +1,7 @@
 """List the versions among which `harness bisect` searches, from the one that should be good to the bad one.
 
-The order of releases is that of PEP 440, in which 1.0.dev1 < 1.0a1 < 1.0. The order of commits is that of first
-parents (harness/versions/commits.py).
+The order of releases is that of PEP 440, in which 1.0.dev1 < 1.0a1 < 1.0. The order of commits is that of
+first parents (harness/versions/commits.py).
 """
 
 from __future__ import annotations
@@ -135,8 +135,8 @@ def check_index(versions: Versions, version: Version, context: RunContext) -> No
             processes.run([*command, *target_options(versions.package, context)], timeout=SECONDS)
         except ToolError as error:
             raise UsageError(
-                f"{versions.package} {version.id} is not in the package index any more, or the index cannot be "
-                f"read: {reason(error.output)}",
+                f"{versions.package} {version.id} is not in the package index any more, or the index cannot "
+                f"be read: {reason(error.output)}",
                 hint="run the same command again when the index can be read: the search continues",
             ) from None
 
