@@ -17,6 +17,7 @@ from harness.cli import acceptance, bundles, cluster, experiments, konduktor, op
 from harness.cli.accept import accept
 from harness.cli.bisect import bisect
 from harness.cli.launch_options import NOTHING, Launch, launching
+from harness.cli.matrix import matrix
 from harness.cli.netcheck import netcheck
 from harness.cli.options import dump, progress
 from harness.cli.stdout import ignore_broken_pipes, in_utf8
@@ -144,6 +145,7 @@ COMMANDS = (
     train,
     netcheck,
     bisect,
+    matrix,
     bundles.runs,
     bundles.diff,
     *cluster.COMMANDS,

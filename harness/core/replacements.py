@@ -69,16 +69,16 @@ class Replacement:
     """For `git`: the branch, tag or commit."""
 
 
-def pairs(texts: Iterable[str]) -> dict[str, str]:
-    """Return the specs by name, from texts of the form NAME=SPEC. Raises UsageError."""
+def pairs(texts: Iterable[str], option: str = "--replace") -> dict[str, str]:
+    """Return the specs by name, from texts NAME=SPEC of the option. Raises UsageError."""
     found: dict[str, str] = {}
     for text in texts:
         matched = _PAIR.fullmatch(text.strip())
         if matched is None:
-            raise UsageError(f"--replace: expected NAME=SPEC, found {shown(text)}", hint=f"SPEC is {FORMS}")
+            raise UsageError(f"{option}: expected NAME=SPEC, found {shown(text)}", hint=f"SPEC is {FORMS}")
         name, spec = matched["name"], matched["spec"].strip()
         if found.setdefault(name, spec) != spec:
-            raise UsageError(f"--replace: {name} is replaced twice, by {found[name]} and by {spec}")
+            raise UsageError(f"{option}: {name} is replaced twice, by {found[name]} and by {spec}")
     return found
 
 

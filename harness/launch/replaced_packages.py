@@ -39,15 +39,24 @@ class Packages:
 
 def check(workload: Workload, settings: Settings) -> None:
     """Raise UsageError if a package is to be replaced in an image that the harness does not build."""
+    if problems := unusable(workload, settings):
+        raise next(iter(problems.values()))
+
+
+def unusable(workload: Workload, settings: Settings) -> dict[str, UsageError]:
+    """Return the packages in settings.replace that a launch of this workload cannot use, with the reason."""
+    problems = {}
     packages = [name for name in settings.replace if name != KONDUKTOR]
     if KONDUKTOR in settings.replace and workload.launcher != "konduktor":
-        raise UsageError(f"--replace konduktor: {workload.name} is not a konduktor job")
+        problems[KONDUKTOR] = UsageError(f"--replace konduktor: {workload.name} is not a konduktor job")
     if packages and (settings.kubeconfig is not None or not workload.uses_worker_image):
         image = settings.worker_image if settings.kubeconfig is not None else None
-        raise UsageError(
+        error = UsageError(
             f"--replace cannot change {', '.join(packages)} in {image or 'an image of your own'}",
             hint="it applies to the worker image on a kind cluster; install the package in your image",
         )
+        problems |= dict.fromkeys(packages, error)
+    return problems
 
 
 def resolved(context: RunContext) -> Packages:

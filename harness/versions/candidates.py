@@ -1,8 +1,8 @@
 """List the versions of a package with which a launch is possible, oldest first, each with its date.
 
 uv reads the package index, so its settings, credentials and proxies apply. uv has no command that lists
-versions, so each call resolves the newest version below the previous one. The first call reads the index, and
-the others its copy in uv's cache, which takes 10 ms.
+versions, so each call resolves the newest version below the previous one. The first call reads the index,
+even if uv's copy of it is only a few minutes old. The others read this copy, which takes 10 ms.
 
 As for `--replace`: yanked versions are left out unless one is requested as an exact version. Versions for
 another Python or platform, and those without a wheel, are left out. Pre-releases are included only if the
@@ -11,6 +11,7 @@ range names one, or contains nothing else.
 
 from __future__ import annotations
 
+import os
 import re
 import tempfile
 import tomllib
@@ -37,6 +38,7 @@ from harness.provision.replaced import PYTHON, SECONDS, digest_of, reason, uv_pr
 
 LOCKED: Final = "locked"
 """The SPEC that stands for the version in the lock."""
+_CACHE: Final = ["--offline"]
 _NO_SOLUTION: Final = 1
 """uv's exit code if no version fits. For an index that cannot be reached, it is 2."""
 
@@ -120,13 +122,11 @@ def target_options(package: str, context: RunContext) -> list[str]:
 def _newest_first(package: str, versions: str, strategy: str, context: RunContext) -> Iterator[Candidate]:
     options = [*target_options(package, context), "--prerelease", strategy]
     below: list[str] = []
-    offline = False
+    source = [] if os.environ.get("UV_OFFLINE") else ["--refresh-package", package]
     while True:
-        found = _resolved(package, [versions, *below], options, offline)
-        if found is None and offline:
-            offline = (
-                False  # The cache can lack the index: only the index itself proves that there is no more.
-            )
+        found = _resolved(package, [versions, *below], [*options, *source])
+        if found is None and source == _CACHE:
+            source = []  # Only the index proves that there is no older version: the cache can lack it.
             continue
         if found is None:
             return
@@ -137,23 +137,20 @@ def _newest_first(package: str, versions: str, strategy: str, context: RunContex
         public = Version(found.version).public
         same = [each for each in below if each.startswith(f"!={public}+")]
         below = [f"<={public}", *same, f"!={found.version}"]
-        offline = True
+        source = _CACHE
 
 
-def _resolved(
-    package: str, specifiers: Sequence[str], options: Sequence[str], offline: bool
-) -> Candidate | None:
+def _resolved(package: str, specifiers: Sequence[str], options: Sequence[str]) -> Candidate | None:
     """Return the newest version that fits, or None if none does, or if the cache lacks the index."""
     with tempfile.TemporaryDirectory(prefix="versions-") as folder:
         wanted = Path(folder, "wanted.in")
         wanted.write_text(f"{package}{','.join(filter(None, specifiers))}\n")
         command = [uv_program(), "pip", "compile", str(wanted), "--format", "pylock.toml", *PYTHON, *options]
         command += ["--no-deps", "--no-build", "--no-header", "--no-annotate", "--quiet"]
-        command += ["--offline"] if offline else []
         try:
             lock = processes.run(command, timeout=SECONDS).stdout
         except ToolError as error:
-            if offline or error.returncode == _NO_SOLUTION:
+            if error.returncode == _NO_SOLUTION or options[-1:] == _CACHE:
                 return None
             raise UsageError(
                 f"--replace {package}: the package index cannot be read: {reason(error.output)}",

@@ -54,6 +54,7 @@ def serving(root: Path, about: Mapping[str, Mapping[str, Any]]) -> Iterator[str]
             self.send_response(status)
             self.send_header("Content-Type", kind)
             self.send_header("Content-Length", str(len(body)))
+            self.send_header("Cache-Control", "max-age=600, public")
             self.end_headers()
             self.wfile.write(body)
 

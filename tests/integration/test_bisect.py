@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Iterator
 from contextlib import nullcontext
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
-from test_replaced import wheel
+from package_index import serving, wheel
 
 from harness.context import RunContext
 from harness.core.errors import UsageError
@@ -67,11 +64,8 @@ def index(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         wheel(root / "client", "client", version, "library>=2" if version == CONFLICTING else "library>=1")
     for version in ("1.0", "2.0"):
         wheel(root / "library", "library", version)
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(SimpleHTTPRequestHandler, directory=str(root)))
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    with serving(root, {}) as url:
+        yield url
 
 
 @pytest.fixture(scope="module")

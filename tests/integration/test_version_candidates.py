@@ -112,6 +112,21 @@ def test_an_index_that_is_not_reached_is_not_an_empty_range(
         candidates("client", "latest", context)
 
 
+def test_a_version_that_was_published_a_moment_ago_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Contract: a copy of the index that uv may still use does not hide tonight's version."""
+    wheel(tmp_path / "index" / "client", "client", "1.0")
+    with serving(tmp_path / "index", {}) as url:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", url)
+        monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+        context = RunContext(settings=load(cache_dir=tmp_path / "cache"), progress=print)
+        assert versions(candidates("client", ">=0", context)) == ["1.0"]
+        wheel(tmp_path / "index" / "client", "client", "1.1")
+        assert versions(candidates("client", "latest", context)) == ["1.1"]
+        assert versions(candidates("client", ">=0", context)) == ["1.0", "1.1"]
+
+
 def test_all_versions_are_found_without_a_cache(context: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
     """Contract: an index that uv does not cache does not shorten the list."""
     monkeypatch.setenv("UV_NO_CACHE", "1")
