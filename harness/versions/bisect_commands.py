@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from harness.context import RunContext
-from harness.core.errors import UsageError
+from harness.core.errors import HarnessError, UsageError
 from harness.core.limits import shown
 from harness.core.locks import locked
 from harness.judge.catalogue import CAUSES
@@ -31,7 +31,7 @@ def bisect(
 ) -> Result:
     """Search for the first bad version, and write result.json and report.md into the folder of the search.
 
-    Raises UsageError for bad input, before anything is created.
+    Raises UsageError for bad input, before anything is created, and HarnessError if the search is interrupted.
     """
     if cause not in (None, ANY) and cause not in CAUSES and not str(cause).startswith("user."):
         raise UsageError(
@@ -53,7 +53,15 @@ def bisect(
 
     with locked(folder / "lock", refuse):
         bisection = Bisection(versions, launcher, folder, cause, context)
-        result = result_of(bisection, bisection.run(max_error), job, folder, context)
+        try:
+            end = bisection.run(max_error)
+        except KeyboardInterrupt:
+            count = len(bisection.ledger.records)
+            raise HarnessError(
+                f"interrupted after {count} results, which are in {folder}",
+                hint="the same command continues the search",
+            ) from None
+        result = result_of(bisection, end, job, folder, context)
         (folder / "result.json").write_text(result.model_dump_json(indent=2))
         (folder / "report.md").write_text(markdown(result, context.settings))
     return result

@@ -35,7 +35,7 @@ BAD_RATES: Final[Mapping[float, float]] = {
 }
 """Maps the probability that a launch of a bad version shows the failure to its weight: three of four
 failures show in every launch, and the others in 25 to 95 % of the launches."""
-GOOD_RATES: Final[Mapping[float, float]] = {0.001: 0.9, 0.02: 0.08, 0.1: 0.02}
+GOOD_RATES: Final[Mapping[float, float]] = {0.001: 0.9, 0.02: 0.06, 0.1: 0.02, 0.3: 0.02}
 """Maps the probability that a launch of a good version shows the same failure to its weight."""
 END_LAUNCHES: Final = 3
 """How often an end is launched that does not have the expected result."""
