@@ -22,14 +22,14 @@ from harness.report.ci import ctrf, github
 from harness.report.ci.facts import launched
 from harness.report.ci.summary import text
 from harness.versions.cell import Outcome
-from harness.versions.results import CellResult, Document, Status
+from harness.versions.results import STATUSES, CellResult, Document, Status
 from harness.versions.show import Grid, grid, word
 
 JSON, MARKDOWN, CTRF, PAGE = "matrix.json", "matrix.md", "ctrf.json", "matrix.html"
 EMOJI: Final[dict[Status, str]] = {
     "passed": "✅",
     "failed": "❌",
-    "expected": "✅",
+    "expected failure": "✅",
     "unexpected pass": "❕",
     "flaky": "⚠️",
     "not run": "⏹️",
@@ -37,7 +37,7 @@ EMOJI: Final[dict[Status, str]] = {
 _CTRF: Final[dict[Status, ctrf.Status]] = {
     "passed": "passed",
     "failed": "failed",
-    "expected": "passed",
+    "expected failure": "passed",
     "unexpected pass": "passed",
     "flaky": "passed",
     "not run": "pending",
@@ -137,7 +137,7 @@ def _test(document: Document, cell: CellResult, start: int) -> ctrf.Test:
         for outcome in cell.outcomes
         if outcome.report
     ]
-    tags: list[str] | None = [cell.status] if cell.status in ("expected", "unexpected pass") else None
+    tags: list[str] | None = [cell.status] if cell.status in ("expected failure", "unexpected pass") else None
     return ctrf.Test(
         name=cell.name,
         status=_CTRF[cell.status],
@@ -203,6 +203,7 @@ def as_html(document: Document) -> str:
     return environment.get_template("matrix.html.j2").render(
         document=document,
         grid=grid(document),
+        cells=sorted(document.cells, key=lambda cell: STATUSES.index(cell.status)),
         word=word,
         link=lambda path: quote(_relative(document, path)),
     )

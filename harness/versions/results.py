@@ -11,13 +11,13 @@ from pydantic import BaseModel, computed_field
 from harness.versions.cell import Outcome, Result
 from harness.versions.definition import Expectation
 
-Status = Literal["passed", "failed", "expected", "unexpected pass", "flaky", "not run"]
+Status = Literal["passed", "failed", "expected failure", "unexpected pass", "flaky", "not run"]
 STATUSES: Final[tuple[Status, ...]] = (
     "failed",
     "not run",
     "unexpected pass",
     "flaky",
-    "expected",
+    "expected failure",
     "passed",
 )
 """All statuses, worst first."""
@@ -50,7 +50,7 @@ class CellResult(BaseModel):
             return "not run"
         fitting = [self.is_expected(outcome) for outcome in self.outcomes]
         if any(fitting):
-            return "flaky" if not all(fitting) else "expected" if self.expected else "passed"
+            return "flaky" if not all(fitting) else "expected failure" if self.expected else "passed"
         return "unexpected pass" if all(outcome.passed for outcome in self.outcomes) else "failed"
 
     @computed_field  # type: ignore[prop-decorator]

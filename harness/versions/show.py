@@ -15,7 +15,7 @@ from harness.versions.results import CellResult, Document, Status
 MARKS: Final[dict[Status, str]] = {
     "passed": "✓",
     "failed": "✗",
-    "expected": "✓",
+    "expected failure": "✓",
     "unexpected pass": "!",
     "flaky": "~",
     "not run": "·",
@@ -23,7 +23,7 @@ MARKS: Final[dict[Status, str]] = {
 STYLES: Final[dict[Status, str]] = {
     "passed": "green",
     "failed": "bold red",
-    "expected": "green",
+    "expected failure": "green",
     "unexpected pass": "bold yellow",
     "flaky": "bold yellow",
     "not run": "dim",
@@ -67,7 +67,7 @@ def word(cell: CellResult) -> str:
     if cell.status == "flaky":
         fitting = sum(cell.is_expected(outcome) for outcome in cell.outcomes)
         return f"flaky: {len(cell.outcomes) - fitting} of {len(cell.outcomes)} {result}"
-    if cell.status == "expected":
+    if cell.status == "expected failure":
         return f"{result}, as expected"
     if cell.expected is not None:
         return f"{result} instead of {cell.expected.outcome}"
@@ -108,7 +108,8 @@ def show(document: Document, console: Console) -> None:
         if cell.status not in ("passed", "not run") and (shown := cell.shown) is not None:
             console.print(Text(f"{MARKS[cell.status]} {cell.name}: {word(cell)}", style=STYLES[cell.status]))
             console.print(Text(f"  {shown.explanation}"), soft_wrap=True)
-            console.print(Text(f"  {shown.report or shown.bundle or shown.log}"), soft_wrap=True)
+            if path := shown.report or shown.bundle or shown.log:
+                console.print(Text(f"  {path}"), soft_wrap=True)
     for name, reason in document.excluded.items():
         console.print(Text(f"· {name}: {reason}", style="dim"))
     for note in document.notes:
