@@ -11,6 +11,7 @@ from harness.context import RunContext
 from harness.core.errors import HarnessError, UsageError
 from harness.core.limits import shown
 from harness.core.locks import locked
+from harness.core.replacements import parse
 from harness.judge.catalogue import CAUSES
 from harness.versions.bisect_report import markdown
 from harness.versions.bisect_result import Result, result_of
@@ -31,20 +32,21 @@ def bisect(
 ) -> Result:
     """Search for the first bad version, and write result.json and report.md into the folder of the search.
 
-    Raises UsageError for bad input, before anything is created, and HarnessError if the search is interrupted.
+    Raises UsageError for bad input, before anything is created, and HarnessError if it is interrupted.
     """
     if cause not in (None, ANY) and cause not in CAUSES and not str(cause).startswith("user."):
         raise UsageError(
             f"--cause: expected the id of a cause or {ANY}, found {shown(cause)}",
             hint="docs/causes.md lists the causes",
         )
+    probe = Launcher(job, context.settings, Path())
+    probe.check([parse(name, "latest").name])
     if repository is not None:
         versions = of_repository(name, repository, good, bad or "HEAD")
     else:
         versions = of_index(name, good, bad or "latest", context)
-    folder = context.settings.runs_dir.absolute() / _folder_name(versions, job, cause, context)
+    folder = context.settings.runs_dir.absolute() / _folder_name(versions, probe.key(Cell(())), cause)
     launcher = Launcher(job, context.settings, folder)
-    launcher.check([versions.package])
     context.progress(f"{len(versions.versions)} versions of {versions.package}; ledger in {folder}")
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -67,9 +69,11 @@ def bisect(
     return result
 
 
-def _folder_name(versions: Versions, job: Path, cause: str | None, context: RunContext) -> str:
-    """Return the name of the folder for a question, which is the same when it is asked again."""
-    facts = Launcher(job, context.settings, Path()).key(Cell(()))
+def _folder_name(versions: Versions, facts: str, cause: str | None) -> str:
+    """Return the name of the folder for a question, which is the same when it is asked again.
+
+    `facts` depends on the job and the settings.
+    """
     ends = [versions.versions[0].id if versions.good_known else None, versions.versions[-1].id]
     question = json.dumps([facts, versions.package, ends, str(versions.repository), cause])
     digest = hashlib.sha256(question.encode()).hexdigest()[:8]

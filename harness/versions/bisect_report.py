@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +28,8 @@ from harness.versions.bisect_result import Changed, Changes, Result, Side
 
 _MAX_FILES: Final = 40
 _MAX_SUSPECTS: Final = 20
+_ABSOLUTE: Final = re.compile(r"(?P<before>(?:[^=/]*=)?(?:git\+file://)?)/.*?(?P<name>[^/]*)")
+"""An absolute path in a word of a command, alone or as the SPEC of --replace."""
 _STACK: Final = ("harness", "kubernetes", "jobset", "kueue", "konduktor", "pluto")
 
 
@@ -54,7 +57,7 @@ def headline(result: Result) -> str:
     if result.ending == "oldest_bad":
         label = bad.label if bad is not None else "the good end"
         return f"no good version: {package} {label} is bad, and no version before it is known to be good"
-    return f"fewer than two versions of {package} could be judged"
+    return f"too few versions of {package} could be judged"
 
 
 def advice(result: Result) -> str:
@@ -121,17 +124,23 @@ def markdown(result: Result, settings: Settings) -> str:
     if (side := result.bad or result.good) is not None:
         stack = [f"{name} {side.versions[name]}" for name in _STACK if name in side.versions]
         lines += [f"Stack: {text(', '.join(stack))}" if stack else ""]
-    return public("\n".join(lines).rstrip() + "\n", settings, Path(result.folder))
+    folders = {Path(result.folder): "BISECT"}
+    if result.repository:
+        folders[Path(result.repository)] = "REPOSITORY"
+    return public("\n".join(lines).rstrip() + "\n", settings, folders)
 
 
-def public(document: str, settings: Settings, folder: Path) -> str:
-    """Return a text without secrets, and without the paths of folders of this machine."""
+def public(document: str, settings: Settings, folders: Mapping[Path, str]) -> str:
+    """Return a text without secrets, and with names for the folders of this machine.
+
+    `folders` maps more folders to their names.
+    """
     secrets = [*secret_variables(os.environ).values(), *proxies.secrets()]
     if settings.pluto_api_key is not None:
         secrets.append(settings.pluto_api_key.get_secret_value())
     document = Redactor(secrets).text(document)
     named = {
-        folder: "BISECT",
+        **folders,
         settings.runs_dir.absolute(): "RUNS",
         settings.cache_dir.absolute(): "CACHE",
         settings.state_dir.absolute(): "STATE",
@@ -159,10 +168,17 @@ def _how(result: Result) -> str:
 def _again(result: Result) -> list[str]:
     if result.bad is None:
         return []
-    command = result.again.replace(
-        result.job, Path(result.job).name if Path(result.job).is_absolute() else result.job
-    )
+    words = [_public_word(word) for word in shlex.split(result.again)]
+    command = shlex.join(words)
     return ["**To see it again**", "", "```bash", command, "```", ""]
+
+
+def _public_word(word: str) -> str:
+    """Return a word of a command with PATH/TO instead of the folder of an absolute path."""
+    found = _ABSOLUTE.fullmatch(word)
+    if found is None:
+        return word
+    return f"{found['before']}{'/' if found['before'].endswith('//') else ''}PATH/TO/{found['name']}"
 
 
 def _changes(changes: Changes | None) -> list[str]:

@@ -83,6 +83,7 @@ class Result(BaseModel):
     changes: Changes | None = None
     diff: Diff | None = None
     job: str = ""
+    repository: str = ""
     again: str = ""
     """The command that shows the failure again."""
     folder: str = ""
@@ -110,7 +111,7 @@ def result_of(bisection: Bisection, end: End, job: Path, folder: Path, context: 
     options = [f"{name}={spec}" for name, spec in replace.items()]
     wanted = bad or good
     if wanted is not None:
-        spec = _public_spec(versions, next(each for each in versions.versions if each.id == wanted.version))
+        spec = next(each.spec for each in versions.versions if each.id == wanted.version)
         options.append(f"{versions.package}={spec}")
     return Result(
         package=versions.package,
@@ -127,6 +128,7 @@ def result_of(bisection: Bisection, end: End, job: Path, folder: Path, context: 
         changes=changes,
         diff=diff,
         job=str(job),
+        repository=str(versions.repository or ""),
         again=" ".join(
             ["harness run", shlex.quote(str(job)), *(f"--replace {shlex.quote(each)}" for each in options)]
         ),
@@ -190,9 +192,3 @@ def _side(bisection: Bisection, place: int | None, record: Record | None) -> Sid
         versions=outcome.versions,
         launches=len(same),
     )
-
-
-def _public_spec(versions: Versions, version: Version) -> str:
-    if versions.repository is None:
-        return version.spec
-    return f"git+file:///PATH/TO/{versions.repository.name}@{version.id}"

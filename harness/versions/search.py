@@ -39,6 +39,8 @@ GOOD_RATES: Final[Mapping[float, float]] = {0.001: 0.9, 0.02: 0.06, 0.1: 0.02, 0
 """Maps the probability that a launch of a good version shows the same failure to its weight."""
 END_LAUNCHES: Final = 3
 """How often an end is launched that does not have the expected result."""
+MAX_END_SKIPS: Final = 5
+"""How many versions at the bad end may be skipped before the search gives up."""
 MAX_OTHER: Final = 2
 """How often a version is launched that fails in another way."""
 
@@ -94,6 +96,8 @@ def step(
         return End("not_judged")
     if not seen.judged_bad:
         newest = seen.usable[-1]
+        if count - 1 - newest >= MAX_END_SKIPS:
+            return End("not_judged")
         if seen.goods[newest] >= END_LAUNCHES or newest not in seen.launchable:
             return End("newest_good", good=newest)
         return Next(newest, "newest", count)
