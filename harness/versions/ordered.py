@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from packaging.version import InvalidVersion
 from packaging.version import Version as Parsed
 
 from harness.context import RunContext
@@ -142,15 +143,26 @@ def check_index(versions: Versions, version: Version, context: RunContext) -> No
 
 
 def _end(name: str, spec: str, option: str, context: RunContext) -> Candidate:
-    """Return the version at one end. Raises UsageError if it is not one version in the index."""
+    """Return the version at one end: of a day of nightlies, the newest one.
+
+    Raises UsageError if the SPEC is not one version in the index.
+    """
     if spec != LOCKED:
         one = parse(name, spec)
-        if one.kind != "versions" or not (one.spec == "latest" or exact(one.versions)):
+        if one.kind != "versions" or not (one.spec == "latest" or exact(one.versions) or _is_version(spec)):
             raise UsageError(
                 f"{option}: expected a version, latest or locked, found {shown(spec)}",
                 hint="--repo PATH searches the commits of a checkout",
             )
     return candidates(name, spec, context)[-1]
+
+
+def _is_version(spec: str) -> bool:
+    try:
+        Parsed(spec)
+    except InvalidVersion:
+        return False
+    return True
 
 
 def _date(released: datetime | None) -> str:
