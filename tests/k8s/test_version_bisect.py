@@ -54,7 +54,8 @@ def test_the_commit_that_drops_a_point_is_found_after_an_interruption(
     folder, shas = history
     runs = tmp_path / "runs"
     env = launch_environment(harness_settings, runs, False)
-    words = ["bisect", "pluto-ml", "--repo", str(folder), "--good", shas[0], "--bad", shas[-1], "--json"]
+    words = ["bisect", "pluto-ml", "--repo", str(folder), "--good", shas[0], "--bad", shas[-1]]
+    words += ["--max-error", "0.05", "--json"]  # two launches less than by default
     with Harness(*words, env=env) as harness:
         harness.until("the good end", 300)
         harness.interrupt(signal.SIGINT)
@@ -68,7 +69,7 @@ def test_the_commit_that_drops_a_point_is_found_after_an_interruption(
     result = json.loads(harness.stdout)
     assert (result["bad"]["version"], result["good"]["version"]) == (shas[BROKEN], shas[BROKEN - 1])
     assert result["bad"]["verdict"] == "FAIL unification.client_rewrote"
-    assert result["error"] <= 0.01
+    assert result["error"] <= 0.05
     assert [file["name"] for file in result["changes"]["files"]] == ["content/pluto/sync/process.py"]
     assert any(change["what"] == "verdict" for change in result["diff"]["verdict"])
     assert (search / "bisect.jsonl").read_text().startswith(before)
