@@ -78,7 +78,10 @@ _PROGRAMS = "tests/k8s/test_programs.py runs the same function"
 _STORED = "tests/k8s/test_training_transfer.py launches with the same options"
 _BISECTED = "tests/k8s/test_version_bisect.py searches the commits of a checkout"
 _REPLACED = "tests/k8s/test_versions.py launches with the same replacements"
+_MATRIX = "tests/k8s/test_version_matrix.py launches a matrix of two launchers and two clients"
 ELSEWHERE = {
+    "harness matrix --konduktor 'latest,>=0.1.0.dev20261025,<0.1.0.dev20261027' --pluto-ml locked,0.0.28 "
+    "--newest 1": _MATRIX,
     "harness run jobs/multinode.yaml --replace pluto-ml=0.0.28": _REPLACED,
     "harness run jobs/multinode.yaml --replace pluto-ml=PATH/TO/checkout --keep-cluster": _REPLACED,
     "harness run jobs/multinode.yaml --replace konduktor=latest": _REPLACED,

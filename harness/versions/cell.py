@@ -209,7 +209,7 @@ class Launcher:
                 self._running.discard(command)
         if self._stopped:
             raise HarnessError("the launches were stopped")
-        return _outcome(
+        return with_evidence(
             Outcome(
                 key=self.key(cell),
                 cell={one.package: one.version for one in cell.candidates},
@@ -278,8 +278,11 @@ def _sentence(stderr: str) -> str:
     return " ".join(line.strip() for line in message).removeprefix("harness: ")
 
 
-def _outcome(outcome: Outcome, runs: Path, cell: Cell) -> Outcome:
-    """Return the outcome with the fields that come from the bundle of the launch."""
+def with_evidence(outcome: Outcome, runs: Path, cell: Cell) -> Outcome:
+    """Return the outcome with the fields that come from the bundle of the launch.
+
+    The verdict counts only if the harness ended by itself, and the launch used the packages of the cell.
+    """
     latest = runs / "latest"
     if not latest.exists():
         bad = outcome.exit_code == _BAD_USAGE
@@ -293,7 +296,8 @@ def _outcome(outcome: Outcome, runs: Path, cell: Cell) -> Outcome:
         changes |= {"result": verdict.verdict, "cause": verdict.cause, "ranks": verdict.ranks}
         changes |= {"explanation": verdict.explanation, "checks": verdict.checks}
     found = outcome.model_copy(update=changes)
-    if manifest is not None and manifest.launch is not None and (other := _other(cell, found.replaced)):
+    launched = manifest is None or manifest.launch is not None
+    if launched and (other := _other(cell, found.replaced)):
         return found.model_copy(update={"result": "UNKNOWN", "cause": None, "explanation": other})
     return found
 
@@ -303,9 +307,11 @@ def _other(cell: Cell, replaced: Sequence[Replaced]) -> str:
     launched: Mapping[str, Replaced] = {one.name: one for one in replaced}
     for one in cell.candidates:
         there = launched.get(one.package)
-        version = there.version if there else one.version
-        if (there is None) != (not one.spec) or version != one.version:
-            return f"the launch used {one.package} {version} instead of {one.label}"
+        if (there is None) != (not one.spec):
+            used = f"{there.version} from {there.origin}" if there else "the locked version"
+            return f"the launch used {used} of {one.package} instead of {one.label}"
+        if there is not None and there.version != one.version:
+            return f"the launch used {one.package} {there.version} instead of {one.label}"
         if there is not None and one.digest not in ("", there.digest):
             return f"{one.label} of {one.package} was changed after the first launch"
     return ""

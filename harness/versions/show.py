@@ -75,7 +75,10 @@ def word(cell: CellResult) -> str:
 
 
 def render(document: Document, running: dict[int, float] | None = None) -> RenderableType:
-    """Return the results for a terminal. `running` has the start of each launch, by its cell's number."""
+    """Return the results for a terminal.
+
+    While the matrix runs, `running` has the start of each running launch, by the number of its cell.
+    """
     since = {id(document.cells[number]): start for number, start in (running or {}).items()}
 
     def text(cell: CellResult | None) -> Text:
@@ -83,6 +86,8 @@ def render(document: Document, running: dict[int, float] | None = None) -> Rende
             return Text("", style="dim")
         if id(cell) in since:
             return Text(f"… {time.monotonic() - since[id(cell)]:.0f} s", style="cyan")
+        if running is not None and cell.status == "not run":
+            return Text("· waiting", style=STYLES[cell.status])
         return Text(f"{MARKS[cell.status]} {word(cell)}", style=STYLES[cell.status])
 
     table = Table(box=None, pad_edge=False)

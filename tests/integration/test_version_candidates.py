@@ -12,6 +12,8 @@ from package_index import serving, wheel
 
 from harness.context import RunContext
 from harness.core.errors import UsageError
+from harness.core.replacements import parse
+from harness.provision.replaced import change
 from harness.settings import load
 from harness.versions.candidates import Candidate, candidates, locked
 
@@ -133,12 +135,14 @@ def test_all_versions_are_found_without_a_cache(context: RunContext, monkeypatch
     assert versions(candidates("client", "<1.9", context)) == ["1.0", "1.1", "1.1+g1234"]
 
 
-def test_a_wheel_is_identified_by_its_contents(context: RunContext, tmp_path: Path) -> None:
-    path = wheel(tmp_path, "client", "3.0")
+def test_a_wheel_is_identified_as_in_the_evidence_of_a_launch(context: RunContext, tmp_path: Path) -> None:
+    """Contract: version and digest are those that the launch records, also for a local version."""
+    path, lock = wheel(tmp_path, "client", "3.0+g1234"), tmp_path / "lock.txt"
+    lock.write_text("client==1.0\n")
     (one,) = candidates("client", str(path), context)
-    assert (one.version, one.label, one.spec) == ("3.0", str(path), str(path))
-    assert one.identity == f"client 3.0 {one.digest}"
-    assert one.digest
+    assert (one.label, one.spec) == (str(path), str(path))
+    (launched,) = change([parse("client", one.spec)], lock, ["--python-version", "3.13"], context).replaced
+    assert (one.version, one.digest) == (launched.version, launched.digest)
 
 
 def test_the_locked_version_needs_no_replacement() -> None:
