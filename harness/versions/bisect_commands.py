@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from harness.context import RunContext
@@ -17,7 +18,13 @@ from harness.versions.bisect_report import markdown
 from harness.versions.bisect_result import Result, result_of
 from harness.versions.bisection import ANY, Bisection
 from harness.versions.cell import Cell, Launcher
-from harness.versions.ordered import Versions, of_index, of_repository
+from harness.versions.ordered import (
+    Version,
+    Versions,
+    ends_of_index,
+    of_repository,
+    with_versions_between,
+)
 
 
 def bisect(
@@ -44,16 +51,18 @@ def bisect(
     if repository is not None:
         versions = of_repository(name, repository, good, bad or "HEAD")
     else:
-        versions = of_index(name, good, bad or "latest", context)
+        versions = ends_of_index(name, good, bad or "latest", context)
     folder = context.settings.runs_dir.absolute() / _folder_name(versions, probe.key(Cell(())), cause)
     launcher = Launcher(job, context.settings, folder)
-    context.progress(f"{len(versions.versions)} versions of {versions.package}; ledger in {folder}")
     folder.mkdir(parents=True, exist_ok=True)
 
     def refuse() -> None:
         raise UsageError(f"another process searches in {folder}", hint="wait for it, or end it")
 
     with locked(folder / "lock", refuse):
+        if repository is None:
+            versions = _listed(versions, folder / "versions.json", context)
+        context.progress(f"{len(versions.versions)} versions of {versions.package}; ledger in {folder}")
         bisection = Bisection(versions, launcher, folder, cause, context)
         try:
             end = bisection.run(max_error)
@@ -67,6 +76,17 @@ def bisect(
         (folder / "result.json").write_text(result.model_dump_json(indent=2))
         (folder / "report.md").write_text(markdown(result, context.settings))
     return result
+
+
+def _listed(ends: Versions, file: Path, context: RunContext) -> Versions:
+    """Return all versions between the ends, as an earlier process listed them, or as the index has them."""
+    try:
+        found = tuple(Version(**each) for each in json.loads(file.read_text()))
+        return replace(ends, versions=found)
+    except (OSError, ValueError, TypeError):
+        versions = with_versions_between(ends, context)
+        file.write_text(json.dumps([asdict(each) for each in versions.versions]))
+        return versions
 
 
 def _folder_name(versions: Versions, facts: str, cause: str | None) -> str:

@@ -1,6 +1,7 @@
 """Search for the first bad version of a package with real launches, and record each of them in a ledger.
 
 FOLDER/bisect.jsonl   a line for each launch and for each skipped version, written at once
+FOLDER/versions.json  the versions in the package index, as they were at the start
 FOLDER/cells/         the launches (harness/versions/cell.py)
 FOLDER/result.json    the result
 FOLDER/report.md      a report for the project whose package it is

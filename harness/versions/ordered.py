@@ -7,7 +7,7 @@ first parents (harness/versions/commits.py).
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -72,23 +72,35 @@ def of_index(name: str, good: str | None, bad: str, context: RunContext) -> Vers
     Yanked versions, and those without a wheel for this Python and platform, are left out. Pre-releases are
     included if an end is one, or if there are no other versions.
     """
+    return with_versions_between(ends_of_index(name, good, bad, context), context)
+
+
+def ends_of_index(name: str, good: str | None, bad: str, context: RunContext) -> Versions:
+    """Return only the good version, if it is given, and the bad one.
+
+    Raises UsageError if one of them does not exist.
+    """
     last = _end(name, bad, "--bad", context)
     first = _end(name, good, "--good", context) if good is not None else None
     if first is not None and first.version == last.version:
         raise UsageError(
             f"--good {good} and --bad {bad} are the same version of {last.package}, {last.version}"
         )
-    ends = [last] if first is None else sorted((first, last), key=lambda one: Parsed(one.version))
-    context.progress(f"listing the versions of {last.package} in the package index")
-    high = f"<={Parsed(ends[-1].version).public}"
-    wanted = high if first is None else f">={Parsed(ends[0].version).public},{high}"
-    found = {one.version: one for one in [*published(last.package, wanted, context), *ends]}
-    listed = tuple(
-        Version(version, version, version, _date(one.released))
-        for version, one in sorted(found.items(), key=lambda pair: Parsed(pair[0]))
-    )
+    ends = tuple(_listed(one) for one in (first, last) if one is not None)
     fix = first is not None and Parsed(first.version) > Parsed(last.version)
-    return Versions(last.package, listed[::-1] if fix else listed, first is not None, fix)
+    return Versions(last.package, ends, first is not None, fix)
+
+
+def with_versions_between(ends: Versions, context: RunContext) -> Versions:
+    """Return all versions from the good end to the bad one, or all up to the bad one."""
+    context.progress(f"listing the versions of {ends.package} in the package index")
+    known = sorted(ends.versions, key=lambda one: Parsed(one.id))
+    high = f"<={Parsed(known[-1].id).public}"
+    wanted = f">={Parsed(known[0].id).public},{high}" if ends.good_known else high
+    found = {one.version: _listed(one) for one in published(ends.package, wanted, context)}
+    found |= {one.id: one for one in known}
+    listed = tuple(sorted(found.values(), key=lambda one: Parsed(one.id), reverse=ends.fix))
+    return replace(ends, versions=listed)
 
 
 def of_repository(name: str, repository: Path, good: str | None, bad: str) -> Versions:
@@ -114,8 +126,8 @@ def prepared(versions: Versions, version: Version, context: RunContext) -> Candi
         one = Candidate(versions.package, version.spec, version.id, version.label)
     else:
         one = candidates(versions.package, version.spec, context)[0]
-    replace = context.settings.replace | {one.package: one.spec}
-    settings = context.settings.model_copy(update={"replace": replace})
+    replaced = context.settings.replace | {one.package: one.spec}
+    settings = context.settings.model_copy(update={"replace": replaced})
     replaced_packages.resolved(RunContext(settings=settings, progress=lambda _: None))
     return one
 
@@ -155,6 +167,10 @@ def _end(name: str, spec: str, option: str, context: RunContext) -> Candidate:
                 hint="--repo PATH searches the commits of a checkout",
             )
     return candidates(name, spec, context)[-1]
+
+
+def _listed(one: Candidate) -> Version:
+    return Version(one.version, one.version, one.version, _date(one.released))
 
 
 def _is_version(spec: str) -> bool:
