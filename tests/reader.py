@@ -76,6 +76,7 @@ THEIRS = (
 _TORCHRUN = "tests/k8s/test_torchrun_cli.py types it with its own names"
 _PROGRAMS = "tests/k8s/test_programs.py runs the same function"
 _STORED = "tests/k8s/test_training_transfer.py launches with the same options"
+_BISECTED = "tests/k8s/test_version_bisect.py searches the commits of a checkout"
 _REPLACED = "tests/k8s/test_versions.py launches with the same replacements"
 _MATRIX = "tests/k8s/test_version_matrix.py launches a matrix of two launchers and two clients"
 _RECORDED = "tests/k8s/test_recorder.py types it"
@@ -91,6 +92,9 @@ ELSEWHERE = {
     "harness attach --print-rbac -n team-a": _ATTACH,
     "harness why job/train -n team-a": _ATTACH,
     "harness why jobset/slow -n team-a": _ATTACH,
+    "harness bisect konduktor --good 0.1.0.dev20261001": _BISECTED,
+    "harness bisect pluto-ml --bad 0.0.15 --good 0.0.8 --keep-cluster": _BISECTED,
+    "harness bisect pluto-ml --repo PATH/TO/checkout --good v0.0.28 --bad HEAD": _BISECTED,
     "harness up --logs": "tests/k8s/test_konduktor_logs.py starts the same",
     "harness konduktor logs JOB": "tests/k8s/test_known_commands.py types it",
     "harness torchrun submit --queue cpu --nodes 2 --name vit 'python train.py --epochs 10'": _TORCHRUN,

@@ -15,6 +15,7 @@ import typer
 
 from harness.cli import acceptance, attach, bundles, cluster, experiments, konduktor, options, report
 from harness.cli.accept import accept
+from harness.cli.bisect import bisect
 from harness.cli.launch_options import NOTHING, Launch, launching
 from harness.cli.matrix import matrix
 from harness.cli.netcheck import netcheck
@@ -145,6 +146,7 @@ COMMANDS = (
     accept,
     train,
     netcheck,
+    bisect,
     matrix,
     *attach.COMMANDS,
     bundles.runs,

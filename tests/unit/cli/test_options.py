@@ -30,6 +30,7 @@ WITH_PROGRESS = {
     "faults",
     "programs",
     "soak",
+    "bisect",
     "matrix",
     "images build",
     "torchrun submit",
