@@ -136,4 +136,5 @@ def test_ranks_of_the_worker_image_log_to_the_tracker(
         audit = EmbeddedAudit(client)
         (run,) = audit.runs(external_id="emulated", project="e2e", job_name=None)
         found = {(point.metric, point.step) for point in audit.points([run.run_id])}
-    assert found >= {(f"total/node{rank}", step) for rank in range(RANKS) for step in range(STEPS)}
+    sent = {(f"total/node{rank}", step) for rank in range(RANKS) for step in range(STEPS)}
+    assert found >= sent, log
